@@ -71,7 +71,7 @@ class ControlLoop:
     pace: Pace = field(default_factory=Pace)  # measured with the present live workers
     metric: float | None = None  # the latest reported value of the workload's metric
     recent: deque[tuple[float, int, pb.Report]] = field(init=False)  # time, rank, report: those that estimates rest on
-    _chosen_at: int = 0  # iteration of the latest choice
+    chosen_at: int = 0  # iteration of the latest choice
     _now_s: float = 0.0  # of the latest forecast
 
     def __post_init__(self) -> None:
@@ -95,7 +95,7 @@ class ControlLoop:
         self.worth_model = WorthModel(workers=self.workers, average=self.average)
         self.history = HistoryLog(workers=self.workers)
         self.recent = deque(maxlen=self.policy.window * self.workers)
-        self._chosen_at = 0
+        self.chosen_at = 0
         self.k = self._start_k(self.goal.name)
         self.late_policy = self._start_late_policy()
 
@@ -144,13 +144,13 @@ class ControlLoop:
         long."""
         fixed = self.goal.fixed
         every = max(self.policy.decide_every, FORECAST_EVERY if fixed else 0)
-        if self.iteration >= self._chosen_at + every or self.inclusion.due(self.measurements, self.live, self.k):
+        if self.iteration >= self.chosen_at + every or self.inclusion.due(self.measurements, self.live, self.k):
             return True
         return not fixed and self.inclusion.rank is None and self._overdue(now_s)
 
     def choose(self, now_s: float) -> Change | None:
         """Fit, forecast and choose; return the change, None if there is none."""
-        fresh, self._chosen_at = self.iteration - self._chosen_at, self.iteration
+        fresh, self.chosen_at = self.iteration - self.chosen_at, self.iteration
         if not self.live.any():
             return None
         known = self._forecast(now_s)

@@ -19,7 +19,10 @@ def state_of(loop: ControlLoop, iteration: int, now_s: float) -> pb.ControlState
 
 
 def resume(loop: ControlLoop, state: pb.ControlState, iteration: int, now_s: float) -> None:
-    """Continue a new loop after this iteration with the reports, and with the choice if it is of the same objective."""
+    """Continue a new loop after this iteration with the reports, and with the choice if it is of the same objective.
+
+    The next choice is due as many iterations later as after any choice.
+    """
     live = np.flatnonzero(loop.live).tolist()
     if state.objective == loop.goal.name and state.late_gradient in RULES:
         loop.k = min(max(state.k, 1), len(live))
@@ -31,3 +34,4 @@ def resume(loop: ControlLoop, state: pb.ControlState, iteration: int, now_s: flo
         loop.report(aged.rank, aged.report, now_s - aged.age_s)
     for rank in live:
         loop.measurements.join(rank, now_s, iteration + 1)
+    loop.chosen_at = iteration

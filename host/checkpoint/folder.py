@@ -1,6 +1,6 @@
 """The checkpoints of a job in one folder, which all its workers read and write.
 
-    FOLDER/00000040/manifest.json   what belongs to the checkpoint of iteration 40, with SHA-256 of every file
+    FOLDER/00000040/manifest.json   what belongs to the checkpoint of iteration 40, with a checksum of every file
     FOLDER/00000040/replica-0       parameters, optimizer and results, as one worker had them
     FOLDER/00000040/ledger-R        worker R's pending gradients
     FOLDER/00000060.part/           a checkpoint that is being written
@@ -9,7 +9,6 @@ Every file is synced before its checksum is passed on.  The manifest is written 
 power cut leaves a whole checkpoint or a `.part`.  Older checkpoints are removed only after that.
 """
 
-import hashlib
 import logging
 import shutil
 from collections.abc import Mapping
@@ -19,6 +18,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+import xxhash
 
 from kofn.host.arrays import Arrays
 from kofn.host.errors import CheckpointError
@@ -34,7 +34,7 @@ PART = ".part"
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """The contents of a checkpoint of `iteration`.
 
-    `files`: SHA-256 by name.  `missing`: ranks of the job whose ledgers are not in it.
+    `files`: checksums (XXH3, 128 bits) by name.  `missing`: ranks of the job whose ledgers are not in it.
     `configuration`: the job's, as its processes read it.  `control`: the controller's ControlState (kofn.proto).
     """
 
@@ -55,7 +55,7 @@ class _Signed(msgspec.Struct, frozen=True):
     """The content of a manifest's file."""
 
     manifest: msgspec.Raw
-    sha256: str
+    checksum: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,13 +101,13 @@ class CheckpointFolder:
     _whole: dict[Path, Manifest] = field(default_factory=dict)  # verified by this process
 
     def write(self, iteration: int, name: str, arrays: Arrays) -> str:
-        """Write and sync a file of a checkpoint that is not complete yet; return its SHA-256."""
+        """Write and sync a file of a checkpoint that is not complete yet; return its checksum."""
         folder = self._part(iteration)
         folder.mkdir(parents=True, exist_ok=True)
         flat = {header_of(each, array): array.reshape(-1).view(np.uint8).data for each, array in arrays.items()}
         head = msgspec.json.encode([(header, len(data)) for header, data in flat.items()]) + b"\n"
         write_synced(folder / name, head, *flat.values())
-        digest = hashlib.sha256(head)
+        digest = xxhash.xxh3_128(head)
         for data in flat.values():
             digest.update(data)
         return digest.hexdigest()
@@ -115,7 +115,7 @@ class CheckpointFolder:
     def complete(self, manifest: Manifest) -> None:
         """Make a checkpoint whole: its files are written.  Older ones, and newer ones of another future, go."""
         folder, content = self._part(manifest.iteration), msgspec.json.encode(manifest)
-        signed = _Signed(msgspec.Raw(content), hashlib.sha256(content).hexdigest())
+        signed = _Signed(msgspec.Raw(content), xxhash.xxh3_128(content).hexdigest())
         write_synced(folder / MANIFEST, msgspec.json.encode(signed))
         sync_folder(folder)
         final = self._final(manifest.iteration)
@@ -160,12 +160,12 @@ class CheckpointFolder:
         if path not in self._whole:
             try:
                 signed = msgspec.json.decode((path / MANIFEST).read_bytes(), type=_Signed)
-                if hashlib.sha256(signed.manifest).hexdigest() != signed.sha256:
-                    raise CheckpointError(f"{path} is damaged: {MANIFEST} has another SHA-256 than it says")
+                if xxhash.xxh3_128(signed.manifest).hexdigest() != signed.checksum:
+                    raise CheckpointError(f"{path} is damaged: {MANIFEST} has another checksum than it says")
                 manifest = msgspec.json.decode(signed.manifest, type=Manifest)
                 for name, digest in manifest.files.items():
-                    if hashlib.sha256((path / name).read_bytes()).hexdigest() != digest:
-                        raise CheckpointError(f"{path} is damaged: {name} has another SHA-256 than {MANIFEST} says")
+                    if xxhash.xxh3_128((path / name).read_bytes()).hexdigest() != digest:
+                        raise CheckpointError(f"{path} is damaged: {name} has another checksum than {MANIFEST} says")
             except (OSError, msgspec.DecodeError) as error:
                 raise CheckpointError(f"{path} is damaged: {error}") from error
             self._whole[path] = manifest

@@ -26,8 +26,8 @@ QUEUED = 2
 class Saver:
     """Saves worker `rank`'s part of the job's checkpoints, one each run.checkpoint_every iterations, to `folder`.
 
-    `ledger` is the worker's, None without one.  `saved` is called, in another thread, with an iteration and the SHA-256
-    of each written file.
+    `ledger` is the worker's, None without one.  `saved` is called, in another thread, with an iteration and the
+    checksum of each written file.
     """
 
     def __init__(self, folder: CheckpointFolder, config: Config, rank: int, ledger: Ledger | None) -> None:

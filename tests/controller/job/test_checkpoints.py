@@ -1,6 +1,7 @@
 """The controller's part of checkpoints: when one is complete, and what a resumed job begins with."""
 
 import asyncio
+import time
 
 import grpc
 
@@ -76,6 +77,7 @@ def test_new_workers_resume_at_their_checkpoint_with_its_k_and_reports() -> None
                 assert (welcome.first_iteration, welcome.checkpoint, welcome.running) == (41, 40, False)
             loop = running.session.control_loop
             assert (loop.k, loop.late_policy.rule, loop.iteration) == (2, "merge", 40)
+            assert not loop.due(time.monotonic())
             assert [*loop.measurements.reports] == [3, 3, 3]
             await workers[0].report(41, 0.02)
             await until(lambda: loop.iteration == 41)
