@@ -137,7 +137,7 @@ class Saved(_message.Message):
     iteration: _builtins.int
     @_builtins.property
     def files(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
-        """SHA-256 by name"""
+        """checksums by name"""
 
     def __init__(
         self,
@@ -482,7 +482,7 @@ class Checkpoint(_message.Message):
     iteration: _builtins.int
     @_builtins.property
     def files(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
-        """SHA-256 by name, of all workers"""
+        """checksums by name, of all workers"""
 
     @_builtins.property
     def control(self) -> Global___ControlState: ...
