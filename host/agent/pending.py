@@ -1,4 +1,4 @@
-"""The pending gradients of an agent between two iterations, for the state of a training that others save.
+"""The pending gradients of an agent between two iterations, for checkpoints that PyTorch or another caller writes.
 
 Both functions are for the training thread while no gradient is under way.
 """
@@ -24,9 +24,10 @@ class Pending:
 
 
 def pending_after(agent: Agent, iteration: int) -> Pending | None:
-    """Return the gradients that were pending after an iteration, before the next one's first result; None if gone.
+    """Return the gradients that were pending after an iteration.
 
-    They are not gone where k is n, or where the ledger's state is copied at this iteration (LedgerState.copy_every).
+    Return None if a later result is known already and no copy was kept (LedgerState.copy_every). With k = n no later
+    result can be known. The copy is forgotten.
     """
     state = agent.ledger.state
 
@@ -38,7 +39,7 @@ def pending_after(agent: Agent, iteration: int) -> Pending | None:
 
 
 def enter_pending(agent: Agent, pending: Pending, expected: Magnitudes | None) -> None:
-    """Enter gradients of another run before the first one of this run; LedgerError if there was one already.
+    """Add another run's pending gradients to an empty ledger; LedgerError if it is not empty.
 
     `expected`: the magnitudes that the other run expected in its next iteration, None if it expected none.
     """

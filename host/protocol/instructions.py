@@ -1,4 +1,4 @@
-"""The protocol's instructions, its only output, and the contributions that it is given."""
+"""The outputs of the protocol's core (instructions), and its input (contributions)."""
 
 import ctypes
 from collections.abc import Iterable, Iterator
@@ -14,12 +14,15 @@ from kofn.host.wire.packet import PARTS, KofnHeader
 
 
 def request_of(block: int, part: int) -> int:
-    """Return the number of the request for a block and part; a PULL is part 0's."""
+    """Return the number of the request for a block and part; a PULL has part 0."""
     return block * PARTS + part
 
 
 class Packed(NamedTuple):
-    """A block's encoded contribution; `weight`: of its gradients, in 1 / WEIGHT_UNIT."""
+    """A block's encoded contribution.
+
+    `lanes`: the code of the lanes' width.  `weight`: the sum of its gradients' weights, in 1 / WEIGHT_UNIT.
+    """
 
     values: bytes
     scale: int
@@ -34,7 +37,7 @@ PACKED = np.dtype(
         "itemsize": 32,
     }
 )
-"""struct packed of core.h."""
+"""The layout of `struct packed` in host/protocol/core.h."""
 
 
 class PackedBlocks:
@@ -60,9 +63,9 @@ class PackedBlocks:
 
 
 class Send(NamedTuple):
-    """Send a packet; a PULL's values are zeros, as many as the result has.
+    """Send a packet; a PULL carries zeros.
 
-    `launch`: the number of the request's launch, for core_mark_sent_at().
+    `launch`: the number of this transmission, for core_mark_sent_at().
     """
 
     header: KofnHeader
@@ -73,8 +76,8 @@ class Send(NamedTuple):
 class Deliver(NamedTuple):
     """Blocks of the current iteration closed with these results.
 
-    `hints`, (N,): the code of the current lanes of the worker that closed each, if they are narrower than planned; else
-    -1.  `times`, (N,): when the answers came, on the caller's clock.
+    `hints`, (N,): the lane code of the worker that closed each block, if it is narrower than planned; else -1.
+    `times`, (N,): when the answers came, on the caller's clock.
     """
 
     results: BlockResults
@@ -91,7 +94,10 @@ class Complete:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncodeAgain:
-    """Encode this part again, in the slot's scale and lanes, and contribute it."""
+    """Encode this part again, in the slot's scale and lanes, and contribute it.
+
+    `counts`: whether it counts towards k.
+    """
 
     block: int
     part: int

@@ -1,4 +1,4 @@
-"""The checks of `kofn doctor` from the hosts: boot.py's measurements, and a probe in each host."""
+"""The checks of `kofn doctor` inside the hosts: boot.py measures the links, and a probe acts as a worker."""
 
 import asyncio
 import os
@@ -19,22 +19,22 @@ from kofn.run.network import LinkCheck
 
 STEP_S = 30.0
 COUNTED_S = 1.5
-"""The controller reads the switch's counters once a second."""
+"""The wait for new counters: the controller reads the switch's once a second."""
 
 FIREWALL = "does a firewall of this machine drop it? nft list ruleset; iptables -L"
 STEPS = {
     "gRPC": FIREWALL,
-    "access": "strangers must not be answered: was the controller started with --certs?",
+    "access": "the controller must refuse clients without a certificate: was it started with --certs?",
     "attach": "the controller's answer says why",
     "contribution": f"UDP port {PORT} to {SERVICE} and back: tcpdump -i s1-ethN; ip neigh in the host",
-    "aggregation": "alone each worker is answered: a port is missing in the job's multicast group",
+    "aggregation": "each worker alone gets an answer, but not all together: the job's multicast group lacks a port",
     "largest packet": "small packets pass: is the MTU 9000 at both ends of every data link? ip link",
 }
 """Steps of a probe in order, each with the place to look at when it fails."""
 
 
 class Hosts:
-    """The checks from a network whose controller runs to sums that are exact at every worker."""
+    """The checks of a network with a running controller, up to exact sums at every worker."""
 
     def __init__(self, laboratory: Laboratory) -> None:
         self._lab = laboratory
@@ -69,7 +69,7 @@ class Hosts:
         return by_detail({check.name.removeprefix(kind).strip(): check.detail for check in checks})
 
     async def _shaping(self) -> str:
-        """Return the measured rates; measure wrong ones a second time."""
+        """Return the measured rates. If one is wrong, measure everything again, once."""
         cores = os.cpu_count()
         busy = f"this machine's load is {os.getloadavg()[0]:.1f} on {cores} cores: a busy switch loses packets"
         advice = f"tc -s class show dev DEVICE, at both ends of the link; {busy}"
@@ -84,7 +84,7 @@ class Hosts:
         return lambda: self._step(name)
 
     async def _step(self, name: str) -> str:
-        """Do one step of the probes: wait until every host has done it, or one has failed."""
+        """Wait until all probes have passed this step; CheckError if one fails. The first step starts the probes."""
         if name == "access" and self._lab.commands.certificates is None:
             raise CheckSkipped("network.tls is false: every client may call the controller")
         if name == next(iter(STEPS)):
@@ -101,7 +101,7 @@ class Hosts:
             await self._wait(sorted(steps.keys() - done.keys()), deadline, name)
 
     async def _wait(self, hosts: list[str], deadline: float, name: str) -> None:
-        """Wait a moment, unless a probe has ended without a step or all took too long."""
+        """Wait a moment; CheckError if a probe has ended without this step, or after the deadline."""
         try:
             await self._lab.still_running(map(_name, hosts))
         except CheckError:
@@ -113,7 +113,7 @@ class Hosts:
         await asyncio.sleep(POLL_S)
 
     async def _launch(self) -> None:
-        """Start a worker's stand-in in every host that has a worker."""
+        """Start a probe in every host that has a worker."""
         job = self._lab.config.job
         for rank, (host, _) in enumerate(self._lab.workers):
             plan = ProbePlan(
@@ -134,8 +134,11 @@ class Hosts:
         await asyncio.sleep(COUNTED_S)
         async with self._lab.inspector() as inspector:
             async for status in inspector.statuses(self._lab.config.job.id):
-                counters = status.counters if status is not None else {}
-                counted = ", ".join(f"{verdict} {number}" for verdict, number in sorted(counters.items()) if number)
+                if status is None:
+                    return "; the controller does not answer"
+                counted = ", ".join(
+                    f"{verdict} {number}" for verdict, number in sorted(status.counters.items()) if number
+                )
                 return f"; the switch has counted {counted or 'no packet of any worker'}"
         return ""
 

@@ -13,15 +13,15 @@ from kofn.report.formatting import shares
 from kofn.results.worker_metrics import TIME_PARTS
 
 LEGEND = (
-    "Medians over the seeds; of each run the first iteration is left out. iteration: from one's end to the next one's; "
-    "reduce: an all-reduce, from arrays to arrays; x limit: iteration over the time that the bytes of one gradient, as "
-    "its codec sends it and without headers, take at the link's rate; goodput: the inverse, as a share; x ring, x "
-    "server: how many times faster than these a seed's run is (the server's with the same codec); link up, down: bytes "
-    "of Ethernet frames in an iteration over a worker's link to the switch and from it, server's: over that of the "
-    "server, both ways together; memory: of arrays that a worker keeps of its training between two iterations; to "
-    "target: time to the target accuracy; off: by how much the parts of the iteration "
-    "time miss it, most; compute/code/net/wait/step: shares of an iteration of DDP, whose backward pass from "
-    "its first bucket on is in the all-reduce's."
+    "Medians over the seeds, without each run's first iteration. iteration: from the end of one to the end of the "
+    "next; min .. max: its range over the seeds; reduce: an all-reduce, from arrays to arrays; x limit: iteration "
+    "time / time of one encoded gradient, without headers, at the link's rate; goodput: 1 / (x limit); x ring, x "
+    "server: speed-up over the ring, and over the server with the same codec; link up, down: bytes of Ethernet "
+    "frames that a worker sends and receives in an iteration; server's: bytes on the server's link, both ways "
+    "together; memory: a worker's arrays between two iterations, mean; to target: time to the target accuracy, with "
+    "its range over the seeds; iterations: those up to the target; off: largest relative error of the sum of an "
+    "iteration's parts; compute/code/net/wait/step: shares of an iteration of DDP. code: encode, sum and decode; "
+    "net: send and receive; after the first bucket the backward pass counts as all-reduce."
 )
 
 REPLAYED: Columns[ContenderArm] = {
@@ -98,7 +98,7 @@ RUN = (
     ),
     *("best_accuracy", "command"),
 )
-"""Keys of a run in compare.json: columns of the table of trials, except COLUMN."""
+"""Keys of a run in compare.json: columns of the table of trials, two of which COLUMN renames."""
 
 COLUMN = {"name": "scenario", "mean_iteration_s": "worker_iteration_s"}
 
@@ -108,7 +108,7 @@ def run_documents(trials: pd.DataFrame) -> list[dict[str, object]]:
 
 
 def arm_document(arm: ContenderArm, rivals: Rivals) -> dict[str, object]:
-    """Return a contender over its seeds, for JSON."""
+    """Return one contender's medians and spreads over its seeds, for JSON."""
     spreads: dict[str, Spread | None] = {
         name: arm.spread(name)
         for name in ("iteration_s", "reduce_s", "times_limit", *(["time_to_target_s"] if arm.setting.trained else []))

@@ -14,7 +14,7 @@ from kofn.switch.p4runtime.index import Named
 from kofn.switch.p4runtime.p4info import P4Info
 from kofn.switch.p4runtime.refusal import choices, invalid
 
-Response = p4r.GetForwardingPipelineConfigRequest
+Get = p4r.GetForwardingPipelineConfigRequest
 
 
 class Pipeline:
@@ -34,9 +34,9 @@ class Pipeline:
         answer = p4r.ForwardingPipelineConfig()
         if self.config.HasField("cookie"):
             answer.cookie.CopyFrom(self.config.cookie)
-        if response_type in (Response.ALL, Response.P4INFO_AND_COOKIE):
+        if response_type in (Get.ALL, Get.P4INFO_AND_COOKIE):
             answer.p4info.CopyFrom(self.config.p4info)
-        if response_type in (Response.ALL, Response.DEVICE_CONFIG_AND_COOKIE):
+        if response_type in (Get.ALL, Get.DEVICE_CONFIG_AND_COOKIE):
             answer.p4_device_config = self.config.p4_device_config
         return answer
 
@@ -45,9 +45,9 @@ class Pipeline:
         return bool(self.config.p4_device_config == config.p4_device_config and self.config.p4info == config.p4info)
 
     def check(self, *, generated: bool) -> None:
-        """Raise SwitchError when the program cannot be read, or the p4info belongs to another one.
+        """Raise SwitchError when the program cannot be read, or when it lacks an object that the p4info names.
 
-        With `generated`, also when the switch cannot execute the program, which loading would find otherwise.
+        With `generated`, also generate code, so that errors show before the program is loaded.
         """
         program = read_program(self.document)
         _check_names("table", self.p4info.tables, [table.name for table in program.tables])
@@ -64,4 +64,4 @@ class Pipeline:
 def _check_names(kind: str, described: Iterable[Named], existing: Sequence[str]) -> None:
     for item in described:
         if item.name not in existing:
-            raise invalid(f"the p4info has {kind} {item.name}, which the program lacks; it has {choices(existing)}")
+            raise invalid(f"the p4info has {kind} {item.name}, which the program lacks: {choices(existing)}")

@@ -153,7 +153,7 @@ FORMAT_MISMATCH = {
         with_p4info("TestIngress.exacts", "Other.exacts"),
         "VERIFY_AND_COMMIT",
         "INVALID_ARGUMENT",
-        "the p4info has table Other.exacts, which the program lacks; it has one of",
+        "the p4info has table Other.exacts, which the program lacks: one of",
     ),
     "an unknown match kind": (
         with_p4info("match_type: EXACT", 'other_match_type: "fuzzy"'),
