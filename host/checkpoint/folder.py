@@ -81,7 +81,7 @@ class Checkpoint:
         return self._arrays(name) if name in self.manifest.files else {}
 
     def _arrays(self, name: str) -> Arrays:
-        """Return the arrays of a file: a line with the headers and sizes of all, then their bytes, each on new pages."""
+        """Return the arrays of a file: a line with all headers and sizes, then the bytes of each on its own pages."""
         parts = dict[str, bytes]()
         with (self.path / name).open("rb") as file:
             for header, size in msgspec.json.decode(file.readline(), type=list[tuple[str, int]]):
