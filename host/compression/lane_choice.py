@@ -39,7 +39,7 @@ class LaneChoice:
             self._narrowest = self._planner.narrowest(expected)
 
     def hear(self, codes: Iterable[int]) -> None:
-        """Narrow the target to the narrowest lanes that slots or other workers use, given by their codes."""
+        """Narrow the target to the narrowest lanes (codes) that slots or other workers use."""
         if len(self._codecs) > 1:
             self.target = max([self.target, *(code for code in codes if code in self._codecs)])
 
