@@ -12,7 +12,7 @@ from tests.ports import own_port
 
 
 def switch_command(target: str) -> list[str]:
-    """Return the beginning of a switch's command line; a BMv2 that is built with Thrift needs a port of its own."""
+    """Return the beginning of a switch's command line; a BMv2 that is built with Thrift needs its own port."""
     if target == "embedded":
         return [sys.executable, "-m", "kofn.switch"]
     if not has_thrift():

@@ -19,7 +19,7 @@ PAGE = 4096
 def write_pages(path: Path, parts: Iterable[memoryview]) -> str:
     """Write and sync a file; return its checksum (XXH3, 128 bits).  A file that cannot be written is removed.
 
-    Writes are direct as far as the file system and the addresses of the parts permit it.
+    Writes are direct if the file system and the addresses of the parts permit it.
     """
     digest = xxhash.xxh3_128()
     opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)

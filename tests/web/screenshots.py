@@ -18,7 +18,7 @@ from tests.web.chromium import MISSING, Browser, chromium
 IMAGES = Path(__file__).parents[2] / "docs" / "images"
 OWN_NETWORK = ["unshare", "--net", "bash", "-c", 'ip link set lo up && exec "$@"', "bash"]
 COLOURS = 224
-START_ITERATION, CHANGE_ITERATION = 40, 125
+START_ITERATION, CHANGE_ITERATION = 40, 75
 SEEK = """
     return (async () => {
         const seek = document.getElementById('seek'), iteration = document.getElementById('iteration');
