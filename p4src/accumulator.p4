@@ -1,7 +1,7 @@
 // One 2048-bit word of every slot's sum, added lane by lane in one expression.
 //
-// Without the lanes' top bits no carry leaves a lane; the top bits are added by exclusive or. So 32-, 16-, 8- and
-// 4-bit lanes need only another `high`, and one wide register access replaces up to 512 small ones.
+// The sum without the lanes' top bits carries into no other lane; exclusive or adds the top bits. So 32-, 16-, 8- and 4-bit
+// lanes differ in `high` alone, and one wide register access replaces up to 512 small ones.
 
 control Accumulator(inout word_h word, in metadata_t meta)(register<word_t> sums) {
     apply {

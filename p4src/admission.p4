@@ -1,15 +1,15 @@
-// Who may speak: every check and look-up that can turn a kofn packet away.
+// Every check and look-up that can refuse a kofn packet.
 //
 //   sound? (version, kind, lengths, checksums, part)  ->  job known?  ->  this worker on this port?
 //   ->  of this generation?  ->  lanes, recipient known?
 //
-// Leaves meta.verdict ADMITTED, or the reason why not. After admission no packet is turned away for what it is.
+// Sets meta.verdict to ADMITTED or to the reason of the refusal. Later stages refuse no packet for its fields alone.
 
 control Admission(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard_metadata) {
     action deny_job() { meta.verdict = verdict_t.UNKNOWN_JOB; }
-    // `mask` = slots of the job - 1, `base` = its first slot: a job cannot name another's slots.
-    // `generation`: packets from before the slots were last lost or handed on are refused.
-    // `room`: hosts scale their values so that as many contributions fit a lane.
+    // `base`: the job's first slot; `mask`: its number of slots - 1. So a job cannot address another job's slots.
+    // `generation`: packets of an earlier one are refused. It grows when slots are lost or reassigned.
+    // `room`: the contributions that fit into a lane; hosts scale their values for it.
     action set_job(bit<16> k, bit<16> group, bit<32> base, bit<32> mask, bit<32> generation, bit<16> room) {
         meta.k = k;
         meta.room = room;
@@ -25,7 +25,7 @@ control Admission(inout headers_t hdr, inout metadata_t meta, inout standard_met
     }
 
     action deny_port() { meta.verdict = verdict_t.WRONG_PORT; }
-    // `most` = workers whose contributions one packet may carry: 1 for a host, its rack's size for a leaf switch.
+    // `most`: workers whose contributions one packet may carry: 1 for a host, the rack's size for a leaf switch.
     action admit(bit<16> most) { meta.most = most; }
     table members {
         key = {
@@ -70,14 +70,14 @@ control Admission(inout headers_t hdr, inout metadata_t meta, inout standard_met
                  || hdr.ipv4.total_length != hdr.udp.length + 20) { meta.verdict = verdict_t.BAD_LENGTH; }
         else if (standard_metadata.parser_error != error.NoError) { meta.verdict = verdict_t.TRUNCATED; }
         else if (standard_metadata.checksum_error == 1) { meta.verdict = verdict_t.BAD_CHECKSUM; }
-        else if (hdr.kofn.iteration == 0) { meta.verdict = verdict_t.BAD_ITERATION; }  // iteration 0 is the empty slot's
+        else if (hdr.kofn.iteration == 0) { meta.verdict = verdict_t.BAD_ITERATION; }  // an empty slot's block_id has iteration 0
         else if (hdr.kofn.part >= PARTS) { meta.verdict = verdict_t.BAD_PART; }
 
         if (meta.verdict == verdict_t.ADMITTED) { jobs.apply(); }
         if (meta.verdict == verdict_t.ADMITTED && members.apply().hit) {
             bool pulls = hdr.kofn.kind == kind_t.PULL;
             meta.counted = !pulls && hdr.kofn.count != 0;
-            // What does not count among the k is one contribution all the same.
+            // A contribution that does not count towards k is still one addend.
             meta.addends = hdr.kofn.count == 0 ? 16w1 : (bit<16>)hdr.kofn.count;
             bool good_weight = hdr.kofn.weight != 0 && hdr.kofn.weight <= (bit<32>)meta.addends * WEIGHT_MAX;
             if ((bit<16>)hdr.kofn.count > meta.most || (pulls && hdr.kofn.count == 0) || (!pulls && !good_weight)) {

@@ -1,6 +1,6 @@
-// The Internet checksum (RFC 1071), verified on the way in and written anew on the answers: IPv4's over its header, kofn's
-// over its header and values. UDP's is 0, "not computed", in both directions: kofn's own protects the values from end to
-// end, through hosts and network cards that would fill in UDP's for whatever they hold.
+// The Internet checksum (RFC 1071), verified at ingress and computed for answers: IPv4's over its header, kofn's over its
+// header and values. UDP's is 0, "not computed", in both directions. kofn's protects the values end to end: hosts and
+// network cards would compute UDP's over whatever they hold.
 
 #define IPV4_CHECKSUM_FIELDS(ipv4) { ipv4.version, ipv4.ihl, ipv4.dscp_ecn, ipv4.total_length, ipv4.identification, \
     ipv4.flags, ipv4.fragment_offset, ipv4.ttl, ipv4.protocol, ipv4.src_addr, ipv4.dst_addr }
@@ -10,7 +10,7 @@
     hdr.kofn.flags, hdr.kofn.words, hdr.kofn.k, hdr.kofn.generation, hdr.kofn.iteration, \
     hdr.kofn.block, hdr.kofn.slot, hdr.kofn.scale, hdr.kofn.count, hdr.kofn.part, hdr.kofn.weight, hdr.kofn.members
 
-// Words that a packet does not have are invalid headers: they are left out.
+// A packet's missing words are invalid headers, which the sum omits.
 #define KOFN_CHECKSUM_FIELDS(hdr) { KOFN_HEADER_FIELDS(hdr), \
     hdr.words[0].value, hdr.words[1].value, hdr.words[2].value, hdr.words[3].value, \
     hdr.words[4].value, hdr.words[5].value, hdr.words[6].value, hdr.words[7].value, \
@@ -33,7 +33,7 @@ control RenewSums(inout headers_t hdr, inout metadata_t meta) {
         update_checksum(hdr.kofn.isValid(), IPV4_CHECKSUM_FIELDS(hdr.ipv4), hdr.ipv4.checksum, HashAlgorithm.csum16);
         update_checksum(hdr.kofn.isValid() && hdr.kofn.words != 0, KOFN_CHECKSUM_FIELDS(hdr), hdr.kofn.checksum,
             HashAlgorithm.csum16);
-        // A header alone, whose words are cut off when it leaves.
+        // Only the header is sent: Deliver has truncated the words.
         update_checksum(hdr.kofn.isValid() && hdr.kofn.words == 0, { KOFN_HEADER_FIELDS(hdr) }, hdr.kofn.checksum,
             HashAlgorithm.csum16);
     }

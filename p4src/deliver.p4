@@ -1,8 +1,8 @@
-// Where an answer goes, and in whose name.
+// The destination of an answer, and its addresses.
 //
-// Ingress (Answer): CLOSED to all workers of the job; LATE, STALE, FORMAT_MISMATCH back to the sender; everything else ends
-// here. Egress (Deliver): each copy gets its host's addresses and rank. Of a block with a recipient the sum is for that one
-// alone: the others get the header, which says who is in it.
+// Ingress (Answer) multicasts CLOSED to all workers of the job, returns LATE, STALE and FORMAT_MISMATCH to the sender, and
+// drops everything else. Egress (Deliver) writes each host's addresses and rank into its copy. If a block has a recipient,
+// only that worker gets the sum; the others get the header, whose `members` names the contributors.
 
 control Answer(inout headers_t hdr, in metadata_t meta, inout standard_metadata_t standard_metadata) {
     action drop() { mark_to_drop(standard_metadata); }
@@ -31,7 +31,7 @@ control Answer(inout headers_t hdr, in metadata_t meta, inout standard_metadata_
 
 control Deliver(inout headers_t hdr, inout standard_metadata_t standard_metadata) {
     action drop() { mark_to_drop(standard_metadata); }
-    // The switch answers from the address it was spoken to.
+    // The answer's source is the address to which the host sent.
     action to_host(bit<48> mac, bit<32> ip, bit<8> worker) {
         hdr.ethernet.src_addr = hdr.ethernet.dst_addr;
         hdr.ethernet.dst_addr = mac;

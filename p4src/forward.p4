@@ -14,7 +14,7 @@ control Forward(inout headers_t hdr, inout standard_metadata_t standard_metadata
     apply { l2.apply(); }
 }
 
-// A flooded frame does not return to where it came from.
+// A flooded frame does not return to its ingress port.
 control Prune(inout standard_metadata_t standard_metadata) {
     apply {
         if (standard_metadata.egress_port == standard_metadata.ingress_port) { mark_to_drop(standard_metadata); }

@@ -1,4 +1,4 @@
-// What is on the wire and what the pipeline passes along with it.
+// The packet's headers, and the metadata of the pipeline.
 // host/wire/packet.py has the same field table; a test compares it with p4c's output.
 
 const bit<16> ETHERTYPE_IPV4 = 0x0800;
@@ -8,7 +8,7 @@ const bit<4> KOFN_VERSION = 3;
 
 // 32 words of 256 bytes: 8 KiB of values, which a 9,000-byte MTU carries.
 #define WORDS_MAX 32
-// Contributions of one worker to one block.
+// Contributions that a worker may make to a block.
 const bit<8> PARTS = 4;
 // Weight of one contribution: 1,023 gradients of 256 units.
 const bit<32> WEIGHT_MAX = 261888;
@@ -17,12 +17,12 @@ const bit<32> WEIGHT_MAX = 261888;
 // 64 workers of 256 jobs.
 #define WORKERS 16384
 
-// The sum of this block goes to every worker of the job; else to one, and the header alone to the others.
+// `recipient` of a block whose sum goes to all workers of the job. Otherwise one worker gets the sum, the others its header.
 const bit<8> EVERYONE = 255;
 
 typedef bit<2048> word_t;
 
-// `lanes` of votes, one bit an element: the planes of their counts go back.
+// `lanes` of votes, one bit an element. The answer has the bit planes of their counts.
 const bit<4> VOTES = 4;
 
 enum bit<4> kind_t {
@@ -34,7 +34,7 @@ enum bit<4> kind_t {
     FORMAT_MISMATCH = 5
 }
 
-// What became of a kofn packet. Also the index of its counter.
+// The verdict on a kofn packet, which is also the index of its counter.
 enum bit<8> verdict_t {
     ADMITTED = 0,
     OPENED = 1,
@@ -62,7 +62,7 @@ enum bit<8> verdict_t {
 }
 #define VERDICTS 23
 
-// flags of a FORMAT_MISMATCH answer: the slot's block has another number of words, so no scale would be accepted.
+// `flags` of a FORMAT_MISMATCH: the slot's block has another number of words, so changing the scale does not help.
 const bit<4> OTHER_WORDS = 1;
 
 header ethernet_h {
@@ -129,7 +129,7 @@ struct headers_t {
     word_h[WORDS_MAX] words;
 }
 
-// What the accumulators do with a packet's words.
+// The accumulators' operation on a packet's words.
 enum bit<2> mode_t {
     SKIP = 0,   // leave packet and slot as they are
     STORE = 1,  // slot := packet
@@ -141,20 +141,20 @@ struct metadata_t {
     verdict_t verdict;
     mode_t mode;
     bool closes;           // this packet completes its block
-    bool counted;          // it is a contribution that counts among the k
-    bit<16> addends;       // contributions that it adds to a sum
-    bit<16> k;             // counted ones that complete a block
-    bit<16> room;          // contributions for which a lane's sum has room
-    bit<16> most;          // workers for which this sender may speak in one packet
+    bool counted;          // this packet is a contribution that counts towards k
+    bit<16> addends;       // contributions in this packet
+    bit<16> k;             // counted contributions that complete a block
+    bit<16> room;          // contributions that fit into a lane without overflow
+    bit<16> most;          // workers whose contributions this sender may put into one packet
     bit<32> generation;    // of the job's slots
-    bit<16> group;         // where the result goes: multicast group of the job's workers
+    bit<16> group;         // multicast group of the job's workers, for results
     bit<32> slot;          // index into every slot register
     word_t high;           // the top bit of every lane
-    bit<4> lanes;          // that the slot's block is summed in
+    bit<4> lanes;          // lanes of the slot's block
     bit<8> remaining;      // words still to parse
 }
 
-// The first counted contribution of a worker's iteration reached its slot: what the controller measures.
+// Sent when the first counted contribution of a worker's iteration reaches its slot; the controller measures blocking by it.
 // BMv2 suppresses equal digests until they are acknowledged; the sequence number makes each one new.
 struct arrival_t {
     bit<32> sequence;

@@ -5,7 +5,7 @@
 //                |           +-> measure      | RESULT to all, LATE / STALE / FORMAT_MISMATCH to one
 //                +-> forward (not kofn)
 //
-// docs/explanation/protocol.md has the rules; each box is a file, but answer is in deliver.p4 and deparser in parser.p4.
+// Each box is a file, except that answer is in deliver.p4 and deparser in parser.p4. docs/explanation/protocol.md has the rules.
 
 #include <core.p4>
 #include <v1model.p4>

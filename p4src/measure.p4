@@ -1,9 +1,9 @@
-// Tells the controller when the first counted contribution of each worker's iteration reached its slot, late ones too.
-// Which block that is of does not matter: an iteration need not send all, and packets change places.
+// Tells the controller when the first counted contribution of each worker's iteration reaches its slot, late or not.
+// It may be of any block: an iteration need not send all blocks, and packets are reordered.
 
 control Measure(in headers_t hdr, in metadata_t meta, in standard_metadata_t standard_metadata) {
     register<bit<32>>(1) sequences;
-    register<bit<64>>(WORKERS) latest;  // generation ++ iteration of which a worker's first one was last seen
+    register<bit<64>>(WORKERS) latest;  // generation ++ iteration of a worker's latest first contribution
 
     apply {
         if (meta.counted) {

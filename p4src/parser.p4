@@ -11,7 +11,7 @@ parser KofnParser(packet_in packet, out headers_t hdr, inout metadata_t meta, in
 
     state parse_ipv4 {
         packet.extract(hdr.ipv4);
-        // Options and later fragments are not looked into.
+        // Packets with IP options, and fragments after the first, are not parsed further.
         transition select(hdr.ipv4.ihl, hdr.ipv4.fragment_offset, hdr.ipv4.protocol) {
             (5, 0, PROTOCOL_UDP): parse_udp;
             default: accept;
@@ -29,7 +29,7 @@ parser KofnParser(packet_in packet, out headers_t hdr, inout metadata_t meta, in
     state parse_kofn {
         packet.extract(hdr.kofn);
         meta.remaining = hdr.kofn.words;
-        // Another version may mean anything by its fields; 0 words and too many are refused by admission.
+        // Fields of another version have unknown meanings. Admission refuses it, and 0 or too many words.
         transition select(hdr.kofn.version, hdr.kofn.words) {
             (KOFN_VERSION, 1 .. WORDS_MAX): parse_word;
             default: accept;

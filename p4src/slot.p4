@@ -1,20 +1,19 @@
-// A slot sums one block at a time. Its block_id is (generation, iteration, block), which only grows. A new
-// generation makes every slot free, whatever it holds.
+// A slot sums one block at a time. Its block_id, (generation, iteration, block), only grows, so a new generation
+// supersedes whatever a slot holds.
 //
 //   block_id < slot's                        STALE            the slot has moved on
-//   block_id > slot's                        OPENED           members = {contribution}, values stored
-//   block_id = slot's, other words           FORMAT_MISMATCH  nothing is added, the slot's format goes back
-//   block_id = slot's, done                  LATE             the sum goes back to the sender
-//   block_id = slot's, is a member           DUPLICATE        nothing is added
+//   block_id > slot's                        OPENED           members := {contribution}, the values are stored
+//   block_id = slot's, other words           FORMAT_MISMATCH  nothing is added, the slot's format returns
+//   block_id = slot's, done                  LATE             the sum returns to the sender
+//   block_id = slot's, has contribution      DUPLICATE        nothing is added
 //   block_id = slot's, other scale or lanes  FORMAT_MISMATCH  as above
 //   block_id = slot's, open                  ADDED            members + contribution
 //   not counted, no room beside k counted    FULL             nothing is added, no block is opened
-//   ... and k counted ones are in the sum    CLOSED           `done` until the block changes; a lowered k closes on a duplicate
-//   ... and no room for more                 CLOSED           k was raised after some that do not count had been added
+//   ... and k counted ones are in the sum    CLOSED           done until the block changes; after k is lowered a duplicate closes
+//   ... and no room for more                 CLOSED           k was raised after uncounted ones had been added
 //   PULL of anything but a closed block      NOT_READY
 //
-// A contribution is a part of what a worker gives to a block.
-// Decides only: the words' accumulators follow meta.mode.
+// A worker contributes up to four parts to a block. This control only decides: the accumulators follow meta.mode.
 
 control Slot(inout headers_t hdr, inout metadata_t meta) {
     register<bit<96>>(SLOTS) block_ids;
@@ -45,7 +44,7 @@ control Slot(inout headers_t hdr, inout metadata_t meta) {
         closed.read(slot_done, meta.slot);
         formats.read(slot_format, meta.slot);
 
-        // A packet may bring a k of its own, as owned blocks do: 1. 0 means the k of the job's entry (admission.p4).
+        // The packet's k overrides the job's unless it is 0; owned blocks have k = 1.
         if (hdr.kofn.k != 0) { meta.k = hdr.kofn.k; }
         bool pulls = hdr.kofn.kind == kind_t.PULL;
         bit<16> merged = block_id == slot_block_id ? slot_addends - slot_count : 16w0;
@@ -109,7 +108,7 @@ control Slot(inout headers_t hdr, inout metadata_t meta) {
             formats.write(meta.slot, slot_format);
         }
         meta.lanes = slot_format[7:4];
-        // An answer describes the slot's sum; a STALE one keeps what the sender said.
+        // An answer describes the slot's sum, except STALE, which keeps the sender's fields.
         if (meta.verdict == verdict_t.CLOSED || meta.verdict == verdict_t.LATE || meta.verdict == verdict_t.FORMAT_MISMATCH) {
             hdr.kofn.members = slot_members;
             hdr.kofn.count = (bit<8>)slot_count;

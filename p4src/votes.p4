@@ -1,8 +1,8 @@
-// 2,048 votes of one bit, counted: bit p of all counts is in plane p, one register each. Adding a vote to a count is adding
-// with carry, for all of them in one expression: (plane, carry) = (plane ^ carry, plane & carry).
+// Counts 2,048 one-bit votes. Plane p holds bit p of all counts, in a register of its own. One expression adds a vote to
+// each count with carry: (plane, carry) = (plane ^ carry, plane & carry).
 //
-// Counts go up to `room`: three planes are enough for 7 contributions, seven for 64, so none overflows. The answer is
-// the planes that `room` needs, the lowest first, four words apart.
+// Counts grow to `room` at most. Three planes suffice for 7 contributions, seven for 64, so no count overflows. The answer
+// has the planes that `room` needs, the lowest first, four words apart.
 
 control Votes(inout word_h vote, inout word_h p1, inout word_h p2, inout word_h p3, inout word_h p4, inout word_h p5, inout word_h p6, in metadata_t meta)
         (register<word_t> sums0, register<word_t> sums1, register<word_t> sums2, register<word_t> sums3, register<word_t> sums4, register<word_t> sums5, register<word_t> sums6) {
@@ -61,8 +61,8 @@ control Votes(inout word_h vote, inout word_h p1, inout word_h p2, inout word_h 
     }
 }
 
-// Planes that a packet had no words for make it longer. Its first four words are votes; further ones, which it need not
-// have, are room for planes: BMv2 lets no packet grow by more than two words.
+// Planes beyond the packet's words make it longer. Its first four words are votes; a sender may append words as room for
+// planes, because BMv2 lets a packet grow by two words at most.
 control AnswerLength(inout headers_t hdr, in metadata_t meta) {
     apply {
         bit<8> votes = hdr.kofn.words < 4 ? hdr.kofn.words : 4;

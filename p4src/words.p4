@@ -1,7 +1,7 @@
-// The words of a packet: sums in lanes, each word through its own accumulator, or votes, counted in bit-sliced planes.
-// WORDS_MAX of headers.p4 in the only form P4 has for it.
+// The words of a packet: lanes, which each word's accumulator sums, or votes, which are counted in bit planes.
+// P4 has no loop over WORDS_MAX (headers.p4), so each word stands here.
 //
-// Both use the same registers. Word w of a packet's votes has bit p of its 2,048 counts in register 4 p + w.
+// Both use the same registers. Register 4 p + w holds bit p of the 2,048 counts of a packet's word w of votes.
 
 control Words(inout headers_t hdr, in metadata_t meta) {
     register<word_t>(SLOTS) sums00;
