@@ -1,6 +1,8 @@
 """The switches on which tests run; BMv2 is skipped, with its reason, where it is not installed."""
 
+import subprocess
 import sys
+from functools import cache
 from typing import Any
 
 import pytest
@@ -10,11 +12,19 @@ from tests.ports import own_port
 
 
 def switch_command(target: str) -> list[str]:
-    """Return the beginning of a switch's command line; with Thrift, each BMv2 needs its own port."""
+    """Return the beginning of a switch's command line; a BMv2 that is built with Thrift needs a port of its own."""
     if target == "embedded":
         return [sys.executable, "-m", "kofn.switch"]
+    if not has_thrift():
+        return [BMV2]
     with own_port() as port:
         return [BMV2, "--thrift-port", str(port)]
+
+
+@cache
+def has_thrift() -> bool:
+    """Return whether BMv2 is built with Thrift."""
+    return b"--thrift-port" in subprocess.run([BMV2, "--help"], capture_output=True, check=False).stdout
 
 
 def on_bmv2(*marks: pytest.MarkDecorator) -> Any:

@@ -96,7 +96,7 @@ class DataPlane:
 def member_entry(rank: int) -> fy.P4TableEntry:
     """Return the entry that admits a rank at the port of rank modulo HOSTS."""
     match = {"standard_metadata.ingress_port": rank % HOSTS + 1, "hdr.kofn.job": 1, "hdr.kofn.worker": rank}
-    action = fy.P4TableAction("ingress.admission.admit", most=1)
+    action = fy.P4TableAction("ingress.admission.admit_host")
     return fy.P4TableEntry("ingress.admission.members", match=fy.P4TableMatch(match), action=action)
 
 
