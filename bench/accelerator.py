@@ -33,7 +33,7 @@ SHAPES = {"10 million": (384, 6), "120 million": (896, 12)}
 STEPS, FIRST = 12, 3
 """Steps of a measurement, and how many of them are not measured: DDP rebuilds its buckets in them."""
 
-MISSING = "no accelerator: nothing is measured (torch.accelerator finds no device)"
+MISSING = "NO accelerator (torch.accelerator finds none): not shown on a device"
 
 
 class Timed:

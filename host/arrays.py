@@ -1,5 +1,8 @@
 """The types of the arrays that a worker's parts exchange."""
 
+import contextlib
+import mmap
+
 import numpy as np
 import numpy.typing as npt
 
@@ -29,10 +32,18 @@ def copied(arrays: Arrays, into: Arrays) -> Arrays:
     for name, array in arrays.items():
         place = into.get(name)
         if place is None or (place.shape, place.dtype) != (array.shape, array.dtype):
-            place = np.empty_like(array)
+            place = np.frombuffer(in_pages(array.nbytes), array.dtype, array.size).reshape(array.shape)
         np.copyto(place, array)
         found[name] = place
     return found
+
+
+def in_pages(size: int) -> memoryview:
+    """Return new memory of at least this many bytes, zeros, which begins on a page: direct writes need that."""
+    pages = mmap.mmap(-1, max(size, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with contextlib.suppress(OSError):  # a kernel without huge pages
+        pages.madvise(mmap.MADV_HUGEPAGE)
+    return memoryview(pages)
 
 
 def fitting(given: Arrays, name: str, wanted: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:

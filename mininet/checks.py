@@ -1,8 +1,8 @@
 """Checks of the network: which hosts reach each other, and at what rate.
 
-Run by boot.py as a separate process, `checks.py PLAN` with the plan as JSON; prints one JSON line a check and a last
-one.  A socket belongs to the namespace it was made in, so this one process makes its sockets in the hosts and needs
-neither ping nor iperf.  The switch must forward between the hosts' addresses by then.
+boot.py runs it as a separate process, `checks.py PLAN` with the plan as JSON.  It prints one JSON line for each check,
+then one with the result.  A socket belongs to the namespace in which it was made, so this one process makes its sockets
+in the hosts and needs neither ping nor iperf.  The switch must already forward between the hosts' addresses.
 """
 
 import fcntl
@@ -24,22 +24,22 @@ from namespaces import Namespace
 
 PING_S = 1.0
 PING_TRIES = 3
-"""The switch may still be loading its tables when the first one is sent."""
+"""The switch may still be loading its tables when the first request is sent."""
 
 RATE_TRIES = 3
 
 SHARE = (0.60, 1.05)
-"""Accepted shares of the configured rate: a busy machine loses some, and an unshaped first bucket adds some."""
+"""Accepted shares of the configured rate: a busy machine loses some, and the measurement is inexact."""
 
 ARRIVED = 0.9
-"""Least share of the sent bytes that has arrived if nothing is lost: the rest is on its way."""
+"""The least share of the sent bytes that arrives if nothing is lost: the rest is on its way."""
 
 DRAIN_S = 10.0
-"""Longest wait for a queue to empty: at most 1000 frames, in front of the slower of two links."""
+"""The longest wait for a queue, of at most 1000 frames, to empty."""
 
 IP_UDP_HEADER = 28
 FRAMES_LEAST = 8
-"""Received frames that a measurement needs, however slow the link."""
+"""Received frames that a measurement needs, within its time limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +93,7 @@ def _print(event: dict[str, Any]) -> None:
 
 
 def _checks(hosts: list[CheckedHost], root: str, mtu: int) -> Iterator[dict[str, Any]]:
-    """Every host to the management network, then across the switch to the next one, then at what rate."""
+    """Check each host's management connection, ping its neighbour, then measure the rate of pairs that answered."""
     for host in hosts:
         yield management(host, root)
     if len(hosts) == 1:
@@ -111,7 +111,7 @@ def _checks(hosts: list[CheckedHost], root: str, mtu: int) -> Iterator[dict[str,
 
 
 def management(host: CheckedHost, root: str) -> dict[str, Any]:
-    """Whether a host can open a TCP connection to root, as a worker does to the controller."""
+    """Check that a host can open a TCP connection to root, as a worker does to the controller."""
     name = f"management {host.name} -> root"
     with socket.create_server((root, 0)) as server, host.namespace.entered():
         begin = time.monotonic()
@@ -125,7 +125,7 @@ def management(host: CheckedHost, root: str) -> dict[str, Any]:
 
 
 def ping(source: CheckedHost, target: CheckedHost) -> dict[str, Any]:
-    """Whether an echo request crosses the switch and comes back."""
+    """Check that an echo request crosses the switch and comes back."""
     name = f"ping {source.name} -> {target.name}"
     with source.namespace.entered():
         echo = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP)
@@ -141,7 +141,9 @@ def ping(source: CheckedHost, target: CheckedHost) -> dict[str, Any]:
             if answered:
                 detail = f"{target.ip} answered in {milliseconds:.2f} ms"
                 return {"name": name, "ok": True, "detail": detail, "ms": round(milliseconds, 3)}
-    detail = f"{target.ip} did not answer {PING_TRIES} requests: does the switch run, has it its forwarding entries?"
+    detail = (
+        f"{target.ip} did not answer {PING_TRIES} requests: is the switch running, and does it have forwarding entries?"
+    )
     return {"name": name, "ok": False, "detail": detail}
 
 
@@ -168,7 +170,7 @@ def _echoed(echo: socket.socket, number: int, deadline: float) -> bool:
 
 
 def shaping(source: CheckedHost, target: CheckedHost, mtu: int, seconds: float) -> dict[str, Any]:
-    """Whether a link carries the configured rate, no more and not much less."""
+    """Check that a link carries the configured rate within SHARE, or less if the sender was the limit."""
     name = f"rate {source.name} -> {target.name}"
     limits = [host.mbps for host in (source, target) if host.mbps is not None]
     configured = min(limits, default=None)
@@ -189,7 +191,7 @@ def shaping(source: CheckedHost, target: CheckedHost, mtu: int, seconds: float) 
     if slow and good:
         detail += ": this machine's processors sent no more, the link was never full"
     if not good:
-        detail += f": {low:.1f} to {high:.1f} is right; see `tc -s class show dev {source.name}-eth0` in {source.name}"
+        detail += f": expected {low:.1f} to {high:.1f}; see `tc -s class show dev {source.name}-eth0` in {source.name}"
     return {"name": name, "ok": good, "detail": detail, **numbers}
 
 
@@ -228,14 +230,14 @@ def measure(source: CheckedHost, target: CheckedHost, mtu: int, seconds: float, 
 
 
 def _drain(receiver: socket.socket, quiet_s: float) -> None:
-    """Receive until nothing has come for a while: what still queues would delay and be counted by the next one."""
+    """Receive until nothing has come for a while: queued frames would delay the next measurement."""
     give_up = time.monotonic() + DRAIN_S
     while time.monotonic() < give_up and select.select([receiver], [], [], max(quiet_s, 0.02))[0]:
         receiver.recv(1 << 16)
 
 
 def _transfer(sender: socket.socket, receiver: socket.socket, frame: int, skipped: int, seconds: float) -> Rates:
-    """Both ends in one loop until `seconds` after the first `skipped` bytes have arrived, and for enough frames."""
+    """Send and receive until `seconds` after the first `skipped` bytes, and until FRAMES_LEAST frames, have arrived."""
     payload = bytes(frame - FRAME_HEADER - IP_UDP_HEADER)
     buffer = bytearray(len(payload))
     sent = received = 0

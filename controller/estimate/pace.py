@@ -1,5 +1,5 @@
-"""Measures iteration times, by k and rule, and the part of them after the workers' first blocks. Bounded memory; no
-clock, no I/O.
+"""Measures iteration times by k and rule, and the time from the k-th first block to the end of an iteration. Bounded
+memory; no clock, no I/O.
 """
 
 from collections import deque
@@ -17,8 +17,8 @@ KEPT = 256
 """Number of latest iterations in the mean of a k and a rule."""
 
 OVERHEAD_KEPT = 32
-"""Number of latest iterations in the mean overhead. It is small, because the overhead depends on k and the first
-iterations take longer."""
+"""Number of latest iterations in the mean overhead: few, because the overhead changes with k and the first iterations
+take longer."""
 
 OVERHEAD_MAX_S = 60.0
 """Maximum time from a first block to the end of its iteration that is accepted."""
@@ -40,7 +40,7 @@ class Cycle:
     rank: int
     first_block_s: float  # from parameters ready to first block sent
     iteration_s: float  # from parameters ready to the next parameters ready
-    said_s: float  # arrival of its report, on the controller's clock
+    reported_s: float  # arrival of its report, on the controller's clock
     together: bool  # it was in the previous iteration's sum as well, so it started this one with the others
 
 
@@ -51,7 +51,7 @@ class Cycles:
     rank: NDArray[np.int64]
     first_block_s: FloatArray
     iteration_s: FloatArray
-    said_s: FloatArray
+    reported_s: FloatArray
     together: bool  # all started this iteration together
 
     @classmethod
@@ -60,22 +60,22 @@ class Cycles:
             rank=np.array([cycle.rank for cycle in cycles]),
             first_block_s=np.array([cycle.first_block_s for cycle in cycles]),
             iteration_s=np.array([cycle.iteration_s for cycle in cycles]),
-            said_s=np.array([cycle.said_s for cycle in cycles]),
+            reported_s=np.array([cycle.reported_s for cycle in cycles]),
             together=all(cycle.together for cycle in cycles),
         )
 
     def overhead_s(self, transfers_s: FloatArray) -> float:
         """Return the time of the iteration beyond the k-th first block and its transfer; `transfers_s` (workers,).
 
-        If all k started together, the overhead is their mean time after the longest first block. This includes the
-        delay of a worker that got its parameters late and so became the k-th. Otherwise the workers' starts are
-        unknown. The k-th is then the worker with the shortest wait, corrected by the difference between its report's
-        arrival and the mean arrival.
+        If all k started together, the overhead is their mean iteration time minus the longest first block and
+        transfer. This includes the delay of a worker that got its parameters late and so became the k-th. Otherwise the
+        workers' starts are unknown. The overhead is then the least such difference of a worker, after its iteration
+        time is reduced by how much later than the mean it has reported.
         """
-        there_s = self.first_block_s + transfers_s[self.rank]
+        arrived_s = self.first_block_s + transfers_s[self.rank]
         if self.together:
-            return float(self.iteration_s.mean() - there_s.max())
-        return float((self.iteration_s - there_s - (self.said_s - self.said_s.mean())).min())
+            return float(self.iteration_s.mean() - arrived_s.max())
+        return float((self.iteration_s - arrived_s - (self.reported_s - self.reported_s.mean())).min())
 
 
 @dataclass(slots=True, kw_only=True)
@@ -90,7 +90,9 @@ class Pace:
     _last: tuple[int, tuple[int, RuleName], float] | None = None  # the iteration that ended last, k and rule, and when
 
     _ended: deque[Cycles] = field(default_factory=lambda: deque(maxlen=OVERHEAD_KEPT))
-    _catch_up_s: deque[float] = field(default_factory=lambda: deque(maxlen=OVERHEAD_KEPT))  # for each missed iteration
+    _catch_up_s: deque[float] = field(
+        default_factory=lambda: deque(maxlen=OVERHEAD_KEPT)
+    )  # per missed iteration; one entry for each late gradient
     _iteration: int = 0  # the latest iteration with a report
     _cycles: list[Cycle] = field(default_factory=list)  # of the workers in its sum
     _in: dict[int, int] = field(default_factory=dict)  # by rank: the latest iteration in whose sum the worker was
@@ -127,7 +129,9 @@ class Pace:
         if not 0 < iteration_s - first_block_s < OVERHEAD_MAX_S or iteration < self._iteration:
             return
         together = self._in.get(rank, 0) == iteration - 1
-        cycle = Cycle(rank=rank, first_block_s=first_block_s, iteration_s=iteration_s, said_s=now_s, together=together)
+        cycle = Cycle(
+            rank=rank, first_block_s=first_block_s, iteration_s=iteration_s, reported_s=now_s, together=together
+        )
         if iteration > self._iteration:
             self._iteration, self._cycles = iteration, []
         self._in[rank] = iteration
@@ -146,10 +150,11 @@ class Pace:
         return float(np.mean(self._catch_up_s)) if self._catch_up_s else 0.0
 
     def overhead_s(self, transfers_s: FloatArray) -> float:
-        """Return the mean time of an iteration beyond its k-th first block and that worker's transfer; 0 while unknown.
+        """Return the mean time of an iteration beyond its k-th first block and that block's additional transfer.
 
-        It consists of the transfer that all workers have in common, the sum and the step. `transfers_s` (workers,):
-        the additional time in slower links (estimate/transfers.py).
+        0 while unknown.
+        It has the normal transfer, the sum and the step. `transfers_s` (workers,): the additional time in slower links
+        (estimate/transfers.py).
         """
         return (
             max(0.0, float(np.mean([cycles.overhead_s(transfers_s) for cycles in self._ended]))) if self._ended else 0.0

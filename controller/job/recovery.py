@@ -1,10 +1,10 @@
 """Continues a job after a restart of the switch or the controller.
 
 A controller that finds workers training continues with the k and the generation that the switch has. If the switch does
-not have the workers' generation, its slots are lost. A worker may then hold the only copy of a result, so it must
-report before a slot sums that block again. The controller halts all workers (Regroup) and admits a new generation when
-all have answered. The workers then fetch each other's results and continue (Resume). The controller does not wait for
-workers that are lost meanwhile.
+not have the workers' generation, it has lost the job's slots. A worker may then hold the only copy of a result, so it
+must report before a slot sums that block again. The controller halts all workers (Regroup) and admits a new generation
+when all have answered. The workers then fetch each other's results and continue (Resume). The controller does not wait
+for workers that are lost meanwhile.
 """
 
 import logging
@@ -63,7 +63,7 @@ class Recovery:
         return over
 
     def gather(self, now_s: float) -> None:
-        """Regroup if all workers are back, or GRACE_S is over."""
+        """Regroup when all workers are back or GRACE_S is over, if one that has parameters is attached."""
         job = self.job_state
         here, running = job.members.attached, job.members.running
         if not running or (len(here) < job.members.workers and now_s < job.quiet_until_s):
@@ -81,16 +81,18 @@ class Recovery:
     # -- regroup
 
     def begin(self, now_s: float) -> None:
-        """Halt all workers, so that no block is summed again; a regroup in progress starts over."""
+        """Halt all workers, so that no block is summed again; a regroup in progress starts over.
+
+        Without a worker that has the results, go back to gathering.
+        """
         job = self.job_state
         job.generation, job.to_admit = job.next_generation(), 0
         self.waiting = {
             seat.rank for seat in job.members.attached if seat.state in (SeatState.JOINING, SeatState.TRAINING)
         }
         self._admitted = False
-        if not any(
-            seat.state in WELCOMED for seat in job.members.running
-        ):  # no present worker has the results: wait for one to come back
+        # Without a worker that has the results, wait for one to come back.
+        if not any(seat.state in WELCOMED for seat in job.members.running):
             job.quiet_until_s = now_s + state.GRACE_S
             job.enter(Phase.GATHERING, now_s)
             return

@@ -21,6 +21,7 @@ import numpy as np
 import xxhash
 
 from kofn.host.arrays import Arrays
+from kofn.host.checkpoint.pages import next_page, write_pages
 from kofn.host.errors import CheckpointError
 from kofn.host.workload.replica import ReplicaState, from_parts, header_of
 from kofn.results.files import sync_folder, write_synced
@@ -80,10 +81,11 @@ class Checkpoint:
         return self._arrays(name) if name in self.manifest.files else {}
 
     def _arrays(self, name: str) -> Arrays:
-        """Return the arrays of a file: a line with the headers and sizes of all, then their bytes."""
+        """Return the arrays of a file: a line with all headers and sizes, then the bytes of each on its own pages."""
         parts = dict[str, bytes]()
         with (self.path / name).open("rb") as file:
             for header, size in msgspec.json.decode(file.readline(), type=list[tuple[str, int]]):
+                file.seek(next_page(file.tell()))
                 parts[header] = file.read(size)
         return from_parts(self.iteration, parts).arrays
 
@@ -106,11 +108,7 @@ class CheckpointFolder:
         folder.mkdir(parents=True, exist_ok=True)
         flat = {header_of(each, array): array.reshape(-1).view(np.uint8).data for each, array in arrays.items()}
         head = msgspec.json.encode([(header, len(data)) for header, data in flat.items()]) + b"\n"
-        write_synced(folder / name, head, *flat.values())
-        digest = xxhash.xxh3_128(head)
-        for data in flat.values():
-            digest.update(data)
-        return digest.hexdigest()
+        return write_pages(folder / name, [memoryview(head), *flat.values()])
 
     def complete(self, manifest: Manifest) -> None:
         """Make a checkpoint whole: its files are written.  Older ones, and newer ones of another future, go."""

@@ -11,16 +11,16 @@ from kofn.host.wire.packet import FRAME_BYTES, HEADER_BYTES
 
 
 class LaneChoice:
-    """Chooses the lanes of each iteration; `rate`: the link's, which the ratio follows; None: a fixed ratio."""
+    """Chooses the lanes of each iteration.  With a `rate` the ratio follows the link's; without, it is fixed."""
 
     def __init__(self, coding: JobCoding, rate: RateEstimator | None) -> None:
         self.rate = rate
         self.current = self.target = coding.planner.first().lanes
-        """The codes of the lanes in which blocks are encoded now, and from the next block on."""
+        """`current`: the code of the lanes in which blocks are encoded now; `target`: from the next block on."""
         self.wish = coding.planner.ratio
         """The share of the gradient's bytes that the link has time for."""
         self.rate_ratio: float | None = None
-        """c of compression_ratio() when the first rate of this iteration counted."""
+        """The ratio c (rate.compression_ratio) at this iteration's first measured rate."""
         self._codecs, self._planner = coding.codecs, coding.planner
         self._block_bytes, self._summary = 4 * coding.layout.elements, coding.layout.summary
         self._narrowest = min(coding.planner.widths)  # bits of the narrowest acceptable lanes in this iteration
@@ -39,12 +39,12 @@ class LaneChoice:
             self._narrowest = self._planner.narrowest(expected)
 
     def hear(self, codes: Iterable[int]) -> None:
-        """Switch to the narrowest of the lanes, given by their codes, that slots or other workers use."""
+        """Narrow the target to the narrowest lanes (codes) that slots or other workers use."""
         if len(self._codecs) > 1:
             self.target = max([self.target, *(code for code in codes if code in self._codecs)])
 
     def answered(self, rate: RateEstimator, block: int, size: int, now: float) -> None:
-        """Update the rate after the answer to this worker's contribution of `size` bytes."""
+        """Update the rate after the answer to this worker's contribution of `size` bytes; narrow the target by it."""
         gradient_bytes = 0 if block == self._summary else self._block_bytes
         rate.answered(now, wire_bytes=FRAME_BYTES + HEADER_BYTES + size, gradient_bytes=gradient_bytes)
         self._look(rate)

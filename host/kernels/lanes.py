@@ -1,5 +1,6 @@
-"""Lanes on the wire: 32, 16, 8, 4 bits or 1 bit, two's complement or unsigned, big-endian, the first one highest.
+"""Lanes on the wire: 32, 16, 8, 4 bits or 1 bit, two's complement or unsigned, big-endian.
 
+The first lane of a byte is in its high bits.
 This module knows neither the meaning of lanes (compression.codec) nor packets (wire.packet).
 """
 
@@ -10,7 +11,7 @@ from kofn.host.errors import CodecError
 from kofn.host.kernels.kernel import kernel
 
 WIDTHS = (32, 16, 8, 4, 1)
-"""Bits of a lane, by the header's `lanes` code.  A 1-bit lane is a vote, and votes are summed to counts."""
+"""Widths of lanes in bits; the index is the header's `lanes` code.  A lane of 1 bit is a vote; votes are counted."""
 
 CODES = range(len(WIDTHS))
 
@@ -26,7 +27,7 @@ def code_of(width: int) -> int:
 
 
 def width_of(code: int) -> int:
-    """Return the width of the header's code in bits; CodecError for an unknown code."""
+    """Return the width in bits for a header's code; CodecError for an unknown code."""
     if not 0 <= code < len(WIDTHS):
         raise CodecError(f"the code of lanes must be 0 to {len(WIDTHS) - 1}, got {code}")
     return WIDTHS[code]
@@ -41,7 +42,7 @@ def pack(lanes: Values, width: int) -> bytes:
 
 
 def unpack(data: bytes | memoryview, width: int, *, signed: bool = True) -> Values:
-    """Return the lanes of one or several packets' values, shape (bytes * 8 / width,); CodecError as in pack()."""
+    """Return the lanes of packets' values, shape (bytes * 8 / width,); CodecError unless they are whole lanes."""
     code_of(width)
     if len(data) * 8 % width:
         raise CodecError(f"values must be a whole number of lanes of {width} bits, got {len(data)} bytes")
@@ -51,8 +52,8 @@ def unpack(data: bytes | memoryview, width: int, *, signed: bool = True) -> Valu
 def unpack_sums(data: bytes | memoryview, width: int, elements: int, blocks: int = 1, *, signed: bool = True) -> Values:
     """Return the lanes of the sums of consecutive blocks, shape (blocks, elements).
 
-    Votes come as planes: a block's plane p has bit p of all its counts, the lowest plane first.  CodecError unless all
-    blocks are complete.
+    Counts of votes come bit by bit: a block's plane p has bit p of all its counts, the lowest plane first.  CodecError
+    unless all blocks are complete.
     """
     per_block, left = divmod(8 * len(data), blocks * width)
     planes, over = divmod(per_block, elements)

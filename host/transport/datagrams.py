@@ -41,15 +41,15 @@ class Received(NamedTuple):
 class Sent(NamedTuple):
     """Whether the kernel accepted each packet, and the errno of the last one that it refused."""
 
-    left: list[bool]
+    accepted: list[bool]
     error: int
 
 
 class Datagrams:
-    """The packets of one socket; `senders`: whether to record senders (IPv4 addresses, as numbers).  `joins`: whether
-    packets may be coalesced (udp.may_join).
+    """The packets of one socket.
 
-    receive() never waits; send() waits for room if the socket blocks.  CompilerMissing without a C compiler.
+    With `senders`, record their IPv4 addresses as numbers.  With `joins`, packets may be coalesced (udp.may_join).
+    receive() never waits; send() waits for room if the socket blocks.  Raises CompilerMissing without a C compiler.
     """
 
     def __init__(self, opened: socket.socket, *, senders: bool = False, joins: bool = False) -> None:
@@ -60,7 +60,7 @@ class Datagrams:
         self._sizes, self._sums = np.empty(BATCH, np.int64), np.empty(BATCH, np.uint16)
         self._senders = np.empty(BATCH, ">u4") if senders else None
         self._rows = self._bodies.ctypes.data + _ROOM * np.arange(BATCH, dtype=np.uint64)
-        self._places = (
+        self._buffers = (
             *(self._heads.ctypes.data, HEADER_BYTES, self._rows.ctypes.data, _ROOM, BATCH),
             *(self._sizes.ctypes.data, self._sums.ctypes.data),
             None if self._senders is None else self._senders.ctypes.data,
@@ -74,7 +74,7 @@ class Datagrams:
 
     def receive(self) -> Received:
         """Receive at most a batch of waiting datagrams."""
-        count = self._library.datagrams_receive(self._socket.fileno(), *self._places)
+        count = self._library.datagrams_receive(self._socket.fileno(), *self._buffers)
         sizes, sums = self._sizes[:count].tolist(), self._sums[:count].tolist()
         packets, wrong, good, errors = list[Packet](), set[int](), self._body_bytes, list[WireError]()
         headers = headers_of(self._head_bytes[: count * HEADER_BYTES])
@@ -89,22 +89,22 @@ class Datagrams:
         senders = [] if self._senders is None else self._senders[:count].tolist()
         return Received(packets, [who for at, who in enumerate(senders) if at not in wrong], errors, sizes)
 
-    def send(self, packets: Sequence[Packet], places: Sequence[int] | None = None, port: int = 0) -> Sent:
-        """Send packets with checksums to the connected peer, or each to its IPv4 address in `places` at `port`."""
+    def send(self, packets: Sequence[Packet], addresses: Sequence[int] | None = None, port: int = 0) -> Sent:
+        """Send packets with checksums to the connected peer, or each to its IPv4 address in `addresses` at `port`."""
         count = len(packets)
         heads = ctypes.create_string_buffer(b"".join([encode_header(header) for header, _ in packets]))
         bodies = (c_char_p * count)(*[values for _, values in packets])
         sizes = (c_int64 * count)(*[len(values) for _, values in packets])
-        left, error = ctypes.create_string_buffer(count), c_int32()
-        to = None if places is None else np.array(places, ">u4")
+        accepted, error = ctypes.create_string_buffer(count), c_int32()
+        to = None if addresses is None else np.array(addresses, ">u4")
         took = self._library.datagrams_send(
             *(self._socket.fileno(), heads, HEADER_BYTES, CHECKSUM.start, bodies, sizes, count),
             *(
                 None if to is None else to.ctypes.data,
                 socket.htons(port),
-                left,
+                accepted,
                 ctypes.byref(self._joins),
                 ctypes.byref(error),
             ),
         )
-        return Sent([True] * count if took == count else [bool(one) for one in left.raw], error.value)
+        return Sent([True] * count if took == count else [bool(one) for one in accepted.raw], error.value)

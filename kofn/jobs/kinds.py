@@ -1,4 +1,4 @@
-"""The objects of a request; the kinds of the API that run workers, and the parts that each of them takes."""
+"""The Kubernetes objects of a TrainingRequest, and the workload kinds (JobSet, MPIJob, TrainJob) that can run it."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ OF_ATTEMPT = (Role.CONTROL, Role.WORKLOAD)
 
 
 def attempt_of(role: Role, attempt: int) -> int:
-    """Return the attempt that an object is made for; 0: all."""
+    """Return the attempt for which an object is made, or 0 if it serves all."""
     return attempt if role in OF_ATTEMPT else 0
 
 
@@ -37,14 +37,14 @@ class AttemptOutcome(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadType:
-    """The kind's names in the API; `done` is the condition of success."""
+    """A workload kind's names in the Kubernetes API; `done` is its condition of success."""
 
     group: str
     version: str
     plural: str
     done: str
     equal_parts: bool
-    """All its pods are of one kind, and can only be spread evenly over nodes."""
+    """Whether its pods are alike, so that each node gets equally many."""
 
     @property
     def api_version(self) -> str:
@@ -66,21 +66,21 @@ KINDS = {
 
 
 def choose(spec: TrainingSpec, parts: Sequence[NodePart], installed: Collection[str]) -> str:
-    """Return the kind for these parts. Raise RequestError where none in the cluster fits."""
+    """Return the first installed kind that fits the parts; RequestError if none does."""
     equal = len({part.accelerators for part in parts}) == 1
     sizes = " + ".join(str(part.accelerators) for part in parts)
     wanted = [spec.workload] if spec.workload != "auto" else list(KINDS)
     able = [kind for kind in wanted if equal or not KINDS[kind].equal_parts]
     if not able:
-        raise RequestError(f"spec.workload is {spec.workload}, which takes equal parts: these are {sizes}; JobSet can")
+        raise RequestError(f"spec.workload is {spec.workload}, which needs equal parts, got {sizes}: use JobSet")
     if found := [kind for kind in able if kind in installed]:
         return found[0]
-    there = ", ".join(sorted(installed)) or "none of these"
-    raise RequestError(f"{sizes}: {' or '.join(able)} is needed, and {there} is in the cluster")
+    there = ", ".join(sorted(installed)) or "none"
+    raise RequestError(f"parts {sizes} need {' or '.join(able)}; installed: {there}")
 
 
 def outcome(kind: str, status: Mapping[str, Any]) -> tuple[AttemptOutcome | None, str]:
-    """Return the outcome, None before the end, and the reason of a failure."""
+    """Return the outcome (None before the end), and the reason of a failure or ''."""
     held = {entry["type"]: entry for entry in status.get("conditions", ()) if entry.get("status") == "True"}
     if KINDS[kind].done in held:
         return AttemptOutcome.SUCCEEDED, ""

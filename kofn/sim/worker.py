@@ -76,8 +76,8 @@ class Worker(Effects):
         self._computing: Handle | None = None
         self._driver = Driver(self.protocol, model.encoder, self, workers=job.workers)
         self.set_late_policy(around.config.policy.late_policy)
-        self._started_s = 0.0  # parameters ready
-        self._ready_s = 0.0  # when the gradient was ready
+        self._started_s = 0.0  # when the parameters were ready
+        self._ready_s = 0.0  # when its gradient was ready
         self._blocked_s = 0.0  # in the current iteration
         self._step: Step | None = None  # in the iteration that it computes
         self._work: Work  # its latest gradient
@@ -103,17 +103,17 @@ class Worker(Effects):
         self._go()
 
     def _go(self) -> None:
-        """Compute a gradient with these parameters."""
+        """Schedule the moment when a gradient with these parameters is ready."""
         self.host.attentive = True
         now_s, compute_s = self._around.clock.time(), self._blocking.compute_s(self._iteration)
-        wake_s = self._wake_s() + self._wake_s()  # from its sleep, and of the sending thread
+        wake_s = self._wake_s() + self._wake_s()  # the worker's thread, then the sending thread
         self._blocked_s = self._blocking.blocking_s(self._iteration, self._attempts.batch, now_s)
         ready_s = now_s + compute_s + self._blocked_s + wake_s
         self._computing = self._around.clock.call_at(ready_s, self._computed)
         self._go_on()
 
     def _wake_s(self) -> float:
-        """Return how late a thread wakes up, 0 to 2 means, so that each of several equal workers is
+        """Return how late a thread wakes up: between 0 and twice the mean, so that each of several equal workers is
         sometimes the last."""
         return 2 * self._wakes.random() * self._around.costs.wake_s
 
@@ -182,7 +182,7 @@ class Worker(Effects):
         self._begin(self.protocol.iteration + 1)
 
     def _hear(self, then: Callable[[], None]) -> None:
-        """Give ended iterations to the training; then go on, unless that is over."""
+        """Give ended iterations to the training; then go on, unless the training has ended."""
         costs, done = self._around.costs, self._done
         assert self._step is not None
         self._step = replace(self._step, account=self._model.account())
@@ -234,7 +234,7 @@ class Worker(Effects):
         self._go_on()
 
     def _news(self) -> None:
-        """Handle news: the host has read a packet."""
+        """Follow the instructions that the host's packets have caused."""
         self.host.attentive = False
         self._driver.follow(self.protocol.news(), self._around.clock.time())
         self._go_on()
@@ -252,7 +252,7 @@ class Worker(Effects):
         self.host.set_timer()
 
     def _begin(self, iteration: int) -> None:
-        """Begin the protocol's next iteration, and merge gradients that waited for it."""
+        """Begin the protocol's next iteration; late gradients are merged into it if the rule says so."""
         self.host.attentive = True
         self._current = self._current or iteration
         self._driver.begin(iteration, self._around.clock.time())

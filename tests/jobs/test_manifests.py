@@ -198,9 +198,9 @@ def test_kind_of_workload_follows_request_and_cluster(
 @pytest.mark.parametrize(
     ("wanted", "installed", "words"),
     [
-        ("MPIJob", {"MPIJob"}, "spec.workload is MPIJob, which takes equal parts: these are 10 + 5; JobSet can"),
-        ("auto", {"MPIJob"}, "10 + 5: JobSet is needed, and MPIJob is in the cluster"),
-        ("auto", set(), "10 + 5: JobSet is needed, and none of these is in the cluster"),
+        ("MPIJob", {"MPIJob"}, "spec.workload is MPIJob, which needs equal parts, got 10 + 5: use JobSet"),
+        ("auto", {"MPIJob"}, "parts 10 + 5 need JobSet; installed: MPIJob"),
+        ("auto", set(), "parts 10 + 5 need JobSet; installed: none"),
     ],
 )
 def test_impossible_kind_of_workload_is_refused(wanted: Any, installed: set[str], words: str) -> None:

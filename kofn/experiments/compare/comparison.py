@@ -1,4 +1,7 @@
-"""A comparison from its plan to its report: gradients, ceiling, the cells in order, and their findings."""
+"""Runs a comparison: captures gradients, measures ceilings, runs all cells, and reports.
+
+A ceiling is the highest rate that this machine carries; a cell is one run.
+"""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -36,7 +39,7 @@ QUESTION = "Parameter server, ring, all workers in the network, a fixed k, a cho
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """The comparison of one folder; `notes` are printed and reported."""
+    """A comparison whose runs lie in one folder; the report has the `notes`."""
 
     axes: Axes
     folder: Path
@@ -62,7 +65,7 @@ class Comparison:
         if running() is not None:
             raise another_run()
         check_machine(self.axes.target)
-        self._planned(self._ceilings())  # report conflicts before any measurement
+        self._planned(self._ceilings())  # fails on invalid options before any measurement
         self.folder.mkdir(parents=True, exist_ok=True)
         reference = large(self.folder)
         for model in {model.name: model for model in (reference, *self.models)}.values():
@@ -70,7 +73,7 @@ class Comparison:
                 say(self.console, f"gradients of {model.title} captured in {model.replay}")
         check_cells(self._planned(self._ceilings()).cells)
         write_options(self.folder, self.options)
-        say(self.console, "what this machine carries:")
+        say(self.console, "the highest rates of this machine:")
         target, workers = self.axes.target, self.axes.workers
         ceilings = measure(self.folder, target, workers, reference, execute, self.console)
         plan = self._planned(ceilings)
@@ -83,7 +86,7 @@ class Comparison:
         known = Ceilings.read(self.folder, self.axes.target).known
         for workers in self.axes.workers:
             if workers not in known:
-                raise ConfigError(f"{self.folder}: no comparison of {workers} workers was begun there")
+                raise ConfigError(f"{self.folder}: has no comparison of {workers} workers")
         ceilings = {number: known[number] for number in self.axes.workers}
         plan = self._planned(ceilings)
         return self._conclude(plan, ceilings, list(read_cells(plan.cells)), as_json=as_json)
@@ -103,19 +106,19 @@ class Comparison:
         self.console.print(PlainTable(["model", "stragglers", "workers", "Mbit/s", "contenders"], plan.rows()))
         for model, names in plan.contenders().items():
             say(self.console, f"{model}: {', '.join(names)}")
-        both = len(plan.cells) - self.axes.seeds * len(plan.points)
+        switch_runs = len(plan.cells) - self.axes.seeds * len(plan.points)
         seeds = f"{self.axes.seeds} seed{'s' * (self.axes.seeds > 1)}"
-        extra = f", and {both} runs that compare the switches" if both else ""
+        extra = f", and {switch_runs} runs that compare the switches" if switch_runs else ""
         say(
             self.console,
-            f"{len(plan.cells) - both} runs ({seeds}){extra}: about {duration(plan.estimate_s)}, of which about "
+            f"{len(plan.cells) - switch_runs} runs ({seeds}){extra}: about {duration(plan.estimate_s)}, of which about "
             f"{duration(plan.left_s)} are left; results in {self.folder}",
         )
 
     def _conclude(
         self, plan: ComparisonPlan, ceilings: Mapping[int, Ceiling], results: Sequence[CellResult], *, as_json: bool
     ) -> int:
-        """Write tables, claims, CSV, JSON and report."""
+        """Print tables and claims; write CSV, JSON and report."""
         notes = [*self.notes, *(one.words for one in ceilings.values()), *plan.notes]
 
         def find(done: Sequence[CellResult]) -> Findings:
@@ -125,8 +128,9 @@ class Comparison:
 
 
 def findings(done: Sequence[CellResult], plan: ComparisonPlan, notes: Sequence[str]) -> Findings:
+    """Return the findings of finished runs; those at none of the plan's points compare the switches."""
     runs = [result for result in done if result.cell.scenario.name in plan.points]
-    both = [result for result in done if result.cell.scenario.name not in plan.points]
+    switch_runs = [result for result in done if result.cell.scenario.name not in plan.points]
     trials = read_trials("compare", runs, lambda trial: own_columns(plan.points[trial.cell.scenario.name], trial))
     found = contender_arms(trials, plan.points)
 
@@ -140,7 +144,7 @@ def findings(done: Sequence[CellResult], plan: ComparisonPlan, notes: Sequence[s
         trials=trials,
         tables=list(map(setting_table, found)),
         legend=LEGEND,
-        verdicts=[*judge(CLAIMS, found), *switches.verdicts(both)],
+        verdicts=[*judge(CLAIMS, found), *switches.verdicts(switch_runs)],
         failures=[reason for rivals in found for arm in rivals.values() for reason in arm.problems()],
         document={
             "notes": list(notes),

@@ -67,7 +67,7 @@ def test_packets_sent_together_equal_packets_sent_singly(joins: bool, packets: l
     with udp_socket(ONE, PORT) as one, udp_socket(OTHER, PORT) as other:
         one.connect((OTHER, PORT))
         sender = Datagrams(one, joins=joins and may_join(one))
-        assert sender.send(made).left == [True] * len(made)
+        assert sender.send(made).accepted == [True] * len(made)
         assert sender.joins == joins, "the kernel must not refuse coalesced datagrams"
         for header, values in made:
             assert other.recv(1 << 16, socket.MSG_DONTWAIT) == wire.encode(header, values)
@@ -77,7 +77,7 @@ def test_packets_sent_together_equal_packets_sent_singly(joins: bool, packets: l
 def test_more_packets_than_the_kernel_coalesces(ends: tuple[socket.socket, socket.socket], words: int) -> None:
     one, other = ends
     sent = [packet(number, words) for number in range(150)]
-    assert Datagrams(one, joins=may_join(one)).send(sent).left == [True] * len(sent)
+    assert Datagrams(one, joins=may_join(one)).send(sent).accepted == [True] * len(sent)
     for header, values in sent:
         assert other.recv(1 << 16) == wire.encode(header, values)
 
@@ -86,7 +86,7 @@ def test_packets_leave_singly_if_the_kernel_refuses_to_coalesce(ends: tuple[sock
     """It refuses without UDP's checksum."""
     one, other = ends
     sender, sent = Datagrams(one, joins=True), [packet(number) for number in range(70)]
-    assert sender.send(sent).left == [True] * len(sent)
+    assert sender.send(sent).accepted == [True] * len(sent)
     assert not sender.joins
     for header, values in sent:
         assert other.recv(1 << 16) == wire.encode(header, values)
@@ -159,7 +159,7 @@ def test_packets_go_to_their_addresses_and_unreachable_ones_are_skipped() -> Non
     with udp_socket(ONE, PORT) as one, udp_socket(OTHER, PORT) as other:
         places = [place(address) for address in (OTHER, "255.255.255.255", ONE, OTHER)]
         sent = Datagrams(one).send([packet(number) for number in range(4)], places, PORT)
-        assert sent.left == [True, False, True, True], "broadcast must fail without permission"
+        assert sent.accepted == [True, False, True, True], "broadcast must fail without permission"
         assert sent.error
         assert [wire.decode_header(other.recv(9000)).block for _ in range(2)] == [0, 3]
         assert wire.decode_header(one.recv(9000)).block == 2
@@ -187,5 +187,5 @@ def test_socket_that_waits_for_room_loses_nothing() -> None:
     packets = [(KofnHeader(block=block, words=1), bytes(WORD_BYTES)) for block in range(100)]
     with ours, theirs, ThreadPoolExecutor() as pool:
         read = pool.submit(lambda: [wire.decode_header(theirs.recv(4096)).block for _ in packets])
-        assert all(Datagrams(ours).send(packets).left)
+        assert all(Datagrams(ours).send(packets).accepted)
         assert read.result() == list(range(100))
