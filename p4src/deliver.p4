@@ -83,7 +83,7 @@ control Deliver(inout headers_t hdr, in metadata_t meta, inout standard_metadata
 
     apply {
         hosts.apply();
-        if (hdr.kofn.kind == kind_t.ADDED || (hdr.kofn.recipient != EVERYONE && hdr.kofn.recipient != mine
+        if (hdr.kofn.kind == kind_t.ADDED || hdr.kofn.words == 0 || (hdr.kofn.recipient != EVERYONE && hdr.kofn.recipient != mine
             && (hdr.kofn.kind == kind_t.RESULT || hdr.kofn.kind == kind_t.LATE))) {
             hdr.kofn.words = 0;
             hdr.udp.length = UDP_AND_KOFN_LENGTH + ((bit<16>)hdr.kofn.bitmaps << 5);

@@ -48,7 +48,7 @@ FRAME_BYTES = 42
 
 
 class Kind(IntEnum):
-    """kind_t of p4src/headers.p4: two kinds of requests, four of answers to a worker, and one that only leaf switches get."""
+    """kind_t of p4src/headers.p4: two kinds of requests, four of answers, and one that only leaf switches get."""
 
     CONTRIBUTE = 0
     PULL = 1

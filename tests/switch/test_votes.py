@@ -39,7 +39,17 @@ def engine() -> Engine:
     insert(engine, "ingress.admission.lanes", (Lanes.VOTES,), "ingress.admission.set_lanes", 0)
     for workers in range(1, 65):
         insert(
-            engine, "ingress.admission.jobs", (workers,), "ingress.admission.set_job", workers, 1, 0, 1023, 1, workers, 0
+            engine,
+            "ingress.admission.jobs",
+            (workers,),
+            "ingress.admission.set_job",
+            workers,
+            1,
+            0,
+            1023,
+            1,
+            workers,
+            0,
         )
         for worker in range(workers):
             insert(engine, "ingress.admission.members", (1, workers, worker), "ingress.admission.admit_host")

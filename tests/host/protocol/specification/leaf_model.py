@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from kofn.host.arrays import Fixed
-from kofn.host.wire.packet import EVERYONE, RANKS, WORD_BYTES, Flag, Kind, KofnHeader, bit_of
+from kofn.host.wire.packet import EVERYONE, WORD_BYTES, Flag, Kind, KofnHeader, bit_of
 from tests.host.protocol.specification.slot_model import to_numbers, to_values
 
 ROOT = -1
@@ -177,7 +177,12 @@ class LeafModel:
         return Packet(ROOT, header, (), to_values(sent.values, lanes))
 
     def _ask(self, header: KofnHeader) -> Packet:
-        return Packet(ROOT, header._replace(kind=Kind.PULL, worker=self.rack, rack=self.rack), (), bytes(header.words * WORD_BYTES))
+        return Packet(
+            ROOT,
+            header._replace(kind=Kind.PULL, worker=self.rack, rack=self.rack),
+            (),
+            bytes(header.words * WORD_BYTES),
+        )
 
     def _late(self, result: Packet, header: KofnHeader) -> Packet:
         kept = result.header

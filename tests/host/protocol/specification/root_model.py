@@ -103,4 +103,6 @@ class RootModel:
         return header._replace(count=slot.count, weight=slot.weight, scale=scale, lanes=lanes, k=k)
 
     def _reply(self, header: KofnHeader, kind: Kind) -> Packet:
-        return Packet(header.worker, header._replace(kind=kind, rack=header.worker), (), bytes(header.words * WORD_BYTES))
+        return Packet(
+            header.worker, header._replace(kind=kind, rack=header.worker), (), bytes(header.words * WORD_BYTES)
+        )
