@@ -17,7 +17,7 @@ PAGE = 4096
 
 
 def write_pages(path: Path, parts: Iterable[memoryview]) -> str:
-    """Write and sync a file; return its checksum (XXH3, 128 bits).
+    """Write and sync a file; return its checksum (XXH3, 128 bits).  A file that cannot be written is removed.
 
     Writes are direct as far as the file system and the addresses of the parts permit it.
     """
@@ -29,6 +29,9 @@ def write_pages(path: Path, parts: Iterable[memoryview]) -> str:
             digest.update(piece)
             _write(opened, piece)
         os.fsync(opened)
+    except OSError:
+        path.unlink()
+        raise
     finally:
         os.close(opened)
     return digest.hexdigest()
