@@ -1,4 +1,4 @@
-// Counts 2,048 one-bit votes. Plane p holds bit p of all counts, in a register of its own. One expression adds a vote to
+// Counts 2,048 one-bit votes. Plane p holds bit p of all counts, in its own register. One expression adds a vote to
 // each count with carry: (plane, carry) = (plane ^ carry, plane & carry).
 //
 // Counts grow to `room` at most. Three planes suffice for 7 contributions, seven for 64, so no count overflows. The answer

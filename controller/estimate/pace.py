@@ -90,9 +90,7 @@ class Pace:
     _last: tuple[int, tuple[int, RuleName], float] | None = None  # the iteration that ended last, k and rule, and when
 
     _ended: deque[Cycles] = field(default_factory=lambda: deque(maxlen=OVERHEAD_KEPT))
-    _catch_up_s: deque[float] = field(
-        default_factory=lambda: deque(maxlen=OVERHEAD_KEPT)
-    )  # per missed iteration; one entry for each late gradient
+    _catch_up_s: deque[float] = field(default_factory=lambda: deque(maxlen=OVERHEAD_KEPT))  # by late gradient
     _iteration: int = 0  # the latest iteration with a report
     _cycles: list[Cycle] = field(default_factory=list)  # of the workers in its sum
     _in: dict[int, int] = field(default_factory=dict)  # by rank: the latest iteration in whose sum the worker was
@@ -152,9 +150,8 @@ class Pace:
     def overhead_s(self, transfers_s: FloatArray) -> float:
         """Return the mean time of an iteration beyond its k-th first block and that block's additional transfer.
 
-        0 while unknown.
-        It has the normal transfer, the sum and the step. `transfers_s` (workers,): the additional time in slower links
-        (estimate/transfers.py).
+        It has the normal transfer, the sum and the step; 0 while unknown. `transfers_s` (workers,): the additional time
+        in slower links (estimate/transfers.py).
         """
         return (
             max(0.0, float(np.mean([cycles.overhead_s(transfers_s) for cycles in self._ended]))) if self._ended else 0.0

@@ -48,15 +48,10 @@ def _pieces(parts: Iterable[memoryview]) -> Iterator[memoryview]:
         whole = len(part) // PAGE * PAGE
         if whole:
             yield part[:whole]
-        if whole < len(part):
-            yield _page(part[whole:])
-
-
-def _page(rest: memoryview) -> memoryview:
-    """Return a page that begins with these bytes."""
-    found = in_pages(PAGE)
-    found[: len(rest)] = rest
-    return found
+        if rest := part[whole:]:
+            page = in_pages(PAGE)
+            page[: len(rest)] = rest
+            yield page
 
 
 def _write(opened: int, rest: memoryview) -> None:

@@ -86,7 +86,7 @@ class Comparison:
         known = Ceilings.read(self.folder, self.axes.target).known
         for workers in self.axes.workers:
             if workers not in known:
-                raise ConfigError(f"{self.folder}: has no comparison of {workers} workers")
+                raise ConfigError(f"{self.folder} has no comparison of {workers} workers")
         ceilings = {number: known[number] for number in self.axes.workers}
         plan = self._planned(ceilings)
         return self._conclude(plan, ceilings, list(read_cells(plan.cells)), as_json=as_json)
