@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from selenium.common.exceptions import TimeoutException
+from selenium.common.exceptions import StaleElementReferenceException, TimeoutException
 from selenium.webdriver import Chrome
 from selenium.webdriver.chrome.options import Options
 from selenium.webdriver.chrome.service import Service
@@ -70,9 +70,10 @@ class Browser:
         self.run(script, time_s)
 
     def until(self, condition: Callable[[], object], what: str, timeout_s: float = TIMEOUT_S) -> None:
-        """Wait for the condition; on a timeout, raise AssertionError with the page's text and console."""
+        """Wait for the condition, over reloads too; on a timeout, raise AssertionError with the page's text and console."""
+        reloads = [StaleElementReferenceException]
         try:
-            WebDriverWait(self.driver, timeout_s, POLL_S).until(lambda _: condition())
+            WebDriverWait(self.driver, timeout_s, POLL_S, ignored_exceptions=reloads).until(lambda _: condition())
         except TimeoutException:
             said = f"console: {self.messages()}\npage: {self.text('body')}"
             raise AssertionError(f"{what} did not happen in {timeout_s:g} s\n{said}") from None

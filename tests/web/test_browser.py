@@ -270,7 +270,7 @@ def test_lost_file_is_loaded_again(browser: Browser, url: str) -> None:
     browser.open(url)
     kind = "return performance.getEntriesByType('navigation')[0].type"
     browser.until(lambda: browser.run(kind) == "reload", "another try")
-    assert browser.text("#state") == ""
+    assert browser.run("return document.getElementById('state').textContent") == ""
     browser.driver.execute_cdp_cmd("Network.setBlockedURLs", {"urls": []})
     browser.until(lambda: browser.text("#state") == "replay of a finished run", "the end of the stream")
 
