@@ -70,7 +70,7 @@ class Browser:
         self.run(script, time_s)
 
     def until(self, condition: Callable[[], object], what: str, timeout_s: float = TIMEOUT_S) -> None:
-        """Wait for the condition, over reloads too; a timeout raises AssertionError with the page's text and console."""
+        """Wait for the condition, over reloads too; a timeout raises AssertionError with page and console."""
         reloads = [StaleElementReferenceException]
         try:
             WebDriverWait(self.driver, timeout_s, POLL_S, ignored_exceptions=reloads).until(lambda _: condition())
