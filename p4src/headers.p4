@@ -4,7 +4,7 @@
 const bit<16> ETHERTYPE_IPV4 = 0x0800;
 const bit<8> PROTOCOL_UDP = 17;
 const bit<16> KOFN_PORT = 0x4b4e;
-const bit<4> KOFN_VERSION = 3;
+const bit<4> KOFN_VERSION = 4;
 
 // 32 words of 256 bytes: 8 KiB of values, which a 9,000-byte MTU carries.
 #define WORDS_MAX 32
@@ -16,9 +16,13 @@ const bit<32> WEIGHT_MAX = 261888;
 #define SLOTS 4096
 // 64 workers of 256 jobs.
 #define WORKERS 16384
+// Racks of a job; one switch alone is one rack.
+#define RACKS_MAX 16
+// Racks of all slots of all jobs.
+#define RACK_SLOTS 65536
 
 // `recipient` of a block whose sum goes to all workers of the job. Otherwise one worker gets the sum, the others its header.
-const bit<8> EVERYONE = 255;
+const bit<16> EVERYONE = 65535;
 
 typedef bit<2048> word_t;
 
@@ -31,7 +35,8 @@ enum bit<4> kind_t {
     RESULT = 2,
     LATE = 3,
     STALE = 4,
-    FORMAT_MISMATCH = 5
+    FORMAT_MISMATCH = 5,
+    ADDED = 6  // from the root to a leaf: the members of its rack in the open sum; a header alone
 }
 
 // The verdict on a kofn packet, which is also the index of its counter.
@@ -58,9 +63,15 @@ enum bit<8> verdict_t {
     UNKNOWN_LANES = 19,
     UNKNOWN_RECIPIENT = 20,
     WRONG_PORT = 21,
-    OLD_GENERATION = 22
+    OLD_GENERATION = 22,
+    OVERLAP = 23,
+    ASKED = 24,
+    SENT = 25,
+    PASSED = 26,
+    HEARD = 27,
+    IGNORED = 28
 }
-#define VERDICTS 23
+#define VERDICTS 29
 
 // `flags` of a FORMAT_MISMATCH: the slot's block has another number of words, so changing the scale does not help.
 const bit<4> OTHER_WORDS = 1;
@@ -99,7 +110,8 @@ header kofn_h {
     kind_t kind;
     bit<8> job;
     bit<8> worker;
-    bit<8> recipient;
+    bit<8> rack;
+    bit<16> recipient;
     bit<4> lanes;
     bit<4> flags;
     bit<8> words;
@@ -110,12 +122,18 @@ header kofn_h {
     bit<16> slot;
     bit<16> checksum;
     bit<16> scale;
-    bit<8> count;
+    bit<16> count;
     bit<8> part;
+    bit<8> bitmaps;
     bit<32> weight;
     bit<256> members;
 }
-const bit<16> UDP_AND_KOFN_LENGTH = 72;
+const bit<16> UDP_AND_KOFN_LENGTH = 76;
+
+// The members of one rack; RESULT and LATE of a tree have one for each rack.
+header bitmap_h {
+    bit<256> members;
+}
 
 header word_h {
     word_t value;
@@ -126,6 +144,7 @@ struct headers_t {
     ipv4_h ipv4;
     udp_h udp;
     kofn_h kofn;
+    bitmap_h[RACKS_MAX] bitmaps;
     word_h[WORDS_MAX] words;
 }
 
@@ -135,6 +154,34 @@ enum bit<2> mode_t {
     STORE = 1,  // slot := packet
     ADD = 2,    // slot, packet := slot + packet, lane by lane
     READ = 3    // packet := slot
+}
+
+const bit<2> TELL_NONE = 0;
+const bit<2> TELL_LEAF = 1;
+const bit<2> TELL_ALL = 2;
+
+// Phases of a leaf's slot.
+const bit<2> OPEN = 1;
+const bit<2> DONE = 2;
+const bit<2> GONE = 3;  // the root's slot has moved on
+
+// A leaf's slot and its two buffers (leaf.p4).
+struct leaf_t {
+    bit<96> block_id;
+    bit<32> format;        // scale, words, lanes
+    bit<2> phase;
+    bit<1> confirmed;      // the root has this format
+    bit<1> brief;          // the result came without its sum
+    bit<1> at;             // the open buffer
+    bit<256> taken;
+    bit<256> acked;
+    bit<16> missing;       // counted contributions that the root still needs; of a result: its k
+    bit<256> open_set;
+    bit<16> open_count;
+    bit<32> open_weight;
+    bit<256> sent_set;     // empty when acknowledged
+    bit<16> sent_count;
+    bit<32> sent_weight;
 }
 
 struct metadata_t {
@@ -149,9 +196,21 @@ struct metadata_t {
     bit<32> generation;    // of the job's slots
     bit<16> group;         // multicast group of the job's workers, for results
     bit<32> slot;          // index into every slot register
+    bit<32> buffer;        // index of the words' sums: of a slot, or of one of a leaf's two buffers
+    bit<4> parts;          // contributions that a worker may make to a block
     word_t high;           // the top bit of every lane
     bit<4> lanes;          // lanes of the slot's block
     bit<8> remaining;      // words still to parse
+    bit<8> racks;          // racks of the job, 0: one switch without a tree
+    bool from_leaf;        // the sender is a leaf switch
+    bool from_root;        // the sender is the root
+    bit<8> rack;           // the sender's at the root; this switch's at a leaf
+    bit<256> everyone;     // part 0 of all workers of a leaf's rack
+    bit<9> uplink;         // a leaf's port towards the root
+    bit<8> shift;          // a leaf sends when it holds missing >> shift contributions; 0: complete racks only
+    bit<16> slot_racks;    // racks with members in the slot, as a bitmap
+    bit<2> tell;           // whom the root tells about an open sum
+    bool leaf;             // this switch is a leaf of the job's tree
 }
 
 // Sent when the first counted contribution of a worker's iteration reaches its slot; the controller measures blocking by it.

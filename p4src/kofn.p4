@@ -15,6 +15,11 @@
 #include "checksum.p4"
 #include "admission.p4"
 #include "slot.p4"
+#include "tell.p4"
+#include "leaf_below.p4"
+#include "leaf_above.p4"
+#include "leaf.p4"
+#include "bitmaps.p4"
 #include "accumulator.p4"
 #include "votes.p4"
 #include "words.p4"
@@ -24,7 +29,11 @@
 
 control ingress(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard_metadata) {
     Admission() admission;
-    Slot() slot;
+    register<bit<256>>(RACK_SLOTS) members;
+    Slot(members) slot;
+    Tell() tell;
+    Leaf() leaf;
+    Bitmaps(members) bitmaps;
     Words() words;
     Measure() measure;
     Answer() answer;
@@ -35,8 +44,10 @@ control ingress(inout headers_t hdr, inout metadata_t meta, inout standard_metad
         if (hdr.udp.isValid() && hdr.udp.dst_port == KOFN_PORT) {
             admission.apply(hdr, meta, standard_metadata);
             if (meta.verdict == verdict_t.ADMITTED) {
-                slot.apply(hdr, meta);
+                if (meta.leaf) { leaf.apply(hdr, meta); } else { slot.apply(hdr, meta); }
+                if (meta.from_leaf) { tell.apply(hdr, meta); }
                 words.apply(hdr, meta);
+                bitmaps.apply(hdr, meta);
                 measure.apply(hdr, meta, standard_metadata);
             }
             verdicts.count((bit<32>)(bit<8>)meta.verdict);
@@ -52,7 +63,7 @@ control egress(inout headers_t hdr, inout metadata_t meta, inout standard_metada
     Prune() prune;
 
     apply {
-        if (hdr.kofn.isValid()) { deliver.apply(hdr, standard_metadata); }
+        if (hdr.kofn.isValid()) { deliver.apply(hdr, meta, standard_metadata); }
         else { prune.apply(standard_metadata); }
     }
 }

@@ -92,7 +92,7 @@ def job_entry(job: JobSection, k: int, generation: int, base: int = 0) -> fy.P4T
     The room is the number of workers, because workers scale their values so that one contribution of each fits a lane.
     """
     slots = {"base": base, "mask": job.slots - 1, "generation": generation}
-    action = fy.P4TableAction(SET_JOB, k=k, group=job.id, room=job.workers, **slots)
+    action = fy.P4TableAction(SET_JOB, k=k, group=job.id, room=job.workers, racks=0, **slots)
     return _entry(JOBS, {"hdr.kofn.job": job.id}, action)
 
 
@@ -101,7 +101,7 @@ def exact_entries(job: JobSection, generation: int, base: int = 0) -> list[fy.P4
     without such slots.
     """
     slots = {"base": base + job.slots, "mask": job.exact_slots - 1, "generation": generation}
-    action = fy.P4TableAction(SET_JOB, k=job.workers, group=job.id, room=job.workers, **slots)
+    action = fy.P4TableAction(SET_JOB, k=job.workers, group=job.id, room=job.workers, racks=0, **slots)
     return [_entry(JOBS, {"hdr.kofn.job": job.exact_id}, action)] if job.exact_slots else []
 
 
@@ -187,7 +187,7 @@ def _worker(job: int, rank: int, host: TopologyHost) -> Iterator[fy.P4TableEntry
     yield _entry(
         MEMBERS,
         {"standard_metadata.ingress_port": host.port, "hdr.kofn.job": job, "hdr.kofn.worker": rank},
-        fy.P4TableAction("ingress.admission.admit", most=1),
+        fy.P4TableAction("ingress.admission.admit_host"),
     )
     yield _entry(
         "ingress.admission.recipients",
@@ -197,7 +197,7 @@ def _worker(job: int, rank: int, host: TopologyHost) -> Iterator[fy.P4TableEntry
     yield _entry(
         "egress.deliver.hosts",
         {"standard_metadata.egress_port": host.port, "hdr.kofn.job": job},
-        fy.P4TableAction("egress.deliver.to_host", mac=host.mac, ip=host.ip, worker=rank),
+        fy.P4TableAction("egress.deliver.to_host", mac=host.mac, ip=host.ip, rack=0, worker=rank),
     )
 
 

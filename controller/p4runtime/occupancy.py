@@ -16,7 +16,7 @@ from kofn.controller.errors import InspectionError
 from kofn.controller.p4runtime.entries import JOBS, MEMBERS
 from kofn.host.wire.packet import members_of
 
-BLOCK_IDS, CONTRIBUTORS, CLOSED = "ingress.slot.block_ids", "ingress.slot.members", "ingress.slot.closed"
+BLOCK_IDS, CONTRIBUTORS, CLOSED = "ingress.slot.block_ids", "ingress.members", "ingress.slot.states"
 ALL = (
     BLOCK_IDS,
     CLOSED,
@@ -67,7 +67,7 @@ class SwitchJob:
     generation: int
     workers: tuple[int, ...]
 
-    def slot(self, number: int, block_id: int, contributors: int, done: int) -> Slot:
+    def slot(self, number: int, block_id: int, contributors: int, state: int) -> Slot:
         """Return a slot's content from its registers' cells; empty if the block is of another generation."""
         generation, iteration, block = block_id >> 64, block_id >> 32 & NUMBER, block_id & NUMBER
         if generation != self.generation or iteration == 0:
@@ -79,7 +79,7 @@ class SwitchJob:
             slot=number,
             iteration=iteration,
             block=block,
-            closed=bool(done),
+            closed=bool(state >> 16),
             present=tuple(inside),
             missing=tuple(outside),
         )
@@ -164,8 +164,8 @@ class SlotReader:
         for _ in range(ATTEMPTS):
             moved = []
             for slot, cells in zip(wanted, await self._cells([job.base + slot for slot in wanted]), strict=True):
-                block_id, done, contributors, later = cells
-                found[slot] = job.slot(slot, block_id, contributors, done)
+                block_id, state, contributors, later = cells
+                found[slot] = job.slot(slot, block_id, contributors, state)
                 if later != block_id:
                     moved.append(slot)
             wanted = moved

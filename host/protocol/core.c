@@ -222,7 +222,7 @@ static struct header header_of(const struct core *core, int64_t request, const s
         .kind = KOFN_CONTRIBUTE,
         .job = (uint8_t)core->job,
         .worker = (uint8_t)core->rank,
-        .recipient = core->recipient ? (uint8_t)core->recipient[block] : KOFN_EVERYONE,
+        .recipient = core->recipient ? (uint16_t)core->recipient[block] : KOFN_EVERYONE,
         .lanes = (uint8_t)ready->lanes,
         .flags = (uint8_t)ready->flags,
         .words = (uint8_t)words_of(core, block, ready->lanes),

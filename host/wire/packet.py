@@ -20,11 +20,11 @@ SERVICE = "10.0.0.254"
 PORT = 0x4B4E
 """UDP port of the switch's service address and of every worker."""
 
-VERSION = 3
+VERSION = 4
 FORWARDED_PORT = PORT + 1
 """The port of traffic between hosts: the switch handles PORT itself, and forwards all others."""
 
-EVERYONE = 255
+EVERYONE = 65535
 """`recipient` of a block whose result goes to all workers."""
 
 WORD_BYTES = 256
@@ -48,7 +48,7 @@ FRAME_BYTES = 42
 
 
 class Kind(IntEnum):
-    """kind_t of p4src/headers.p4: two kinds of requests by workers, four of answers by the switch."""
+    """kind_t of p4src/headers.p4: two kinds of requests, four of answers, and one that only leaf switches get."""
 
     CONTRIBUTE = 0
     PULL = 1
@@ -56,6 +56,7 @@ class Kind(IntEnum):
     LATE = 3
     STALE = 4
     FORMAT_MISMATCH = 5
+    ADDED = 6
 
 
 class Flag(IntEnum):
@@ -94,7 +95,8 @@ class KofnHeader(NamedTuple):
     kind: Annotated[int, 4] = Kind.CONTRIBUTE
     job: Annotated[int, 8] = 0
     worker: Annotated[int, 8] = 0
-    recipient: Annotated[int, 8] = EVERYONE
+    rack: Annotated[int, 8] = 0
+    recipient: Annotated[int, 16] = EVERYONE
     lanes: Annotated[int, 4] = Lanes.BITS_32
     flags: Annotated[int, 4] = 0
     words: Annotated[int, 8] = 1
@@ -105,8 +107,9 @@ class KofnHeader(NamedTuple):
     slot: Annotated[int, 16] = 0
     checksum: Annotated[int, 16] = 0
     scale: Annotated[int, 16] = 0
-    count: Annotated[int, 8] = 1  # type: ignore[assignment]  # hides tuple.count, which is not needed
+    count: Annotated[int, 16] = 1  # type: ignore[assignment]  # hides tuple.count, which is not needed
     part: Annotated[int, 8] = 0
+    bitmaps: Annotated[int, 8] = 0
     weight: Annotated[int, 32] = WEIGHT_UNIT
     members: Annotated[int, PARTS * RANKS] = 0
 
@@ -160,21 +163,21 @@ CHECKSUM = _place("checksum")
 
 def encode_header(header: KofnHeader) -> bytes:
     """Return the header's bytes, with `checksum` as given; WireError if a field is out of range."""
-    version, kind, job, worker, recipient, lanes, flags, *rest, members = header
+    version, kind, job, worker, rack, recipient, lanes, flags, *rest, members = header
     if (version | kind | lanes | flags) >> 4:
         raise WireError(f"version, kind, lanes and flags must be 0 to 15, got {header}")
     try:
         bitmap = members.to_bytes(MEMBERS_BYTES)
-        return _HEADER.pack(version << 4 | kind, job, worker, recipient, lanes << 4 | flags, *rest, bitmap)
+        return _HEADER.pack(version << 4 | kind, job, worker, rack, recipient, lanes << 4 | flags, *rest, bitmap)
     except (struct.error, OverflowError) as error:
         raise WireError(f"{error}: {header}") from error
 
 
 def headers_of(heads: bytes | memoryview) -> Iterator[KofnHeader]:
     """Yield the headers of consecutive encoded headers."""
-    for first, job, worker, recipient, widths, *rest in _HEADER.iter_unpack(heads):
+    for first, job, worker, rack, recipient, widths, *rest in _HEADER.iter_unpack(heads):
         rest[-1] = int.from_bytes(rest[-1])
-        yield KofnHeader(first >> 4, first & 15, job, worker, recipient, widths >> 4, widths & 15, *rest)
+        yield KofnHeader(first >> 4, first & 15, job, worker, rack, recipient, widths >> 4, widths & 15, *rest)
 
 
 def _unpack(datagram: bytes | memoryview) -> KofnHeader:

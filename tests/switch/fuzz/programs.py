@@ -49,12 +49,12 @@ class Subject:
 def _set_up_kofn(engine: Engine) -> list[tuple[int, bytes]]:
     """Set up a job of two workers at ports 1 and 2; return their contributions, of one word and of 32."""
     engine.set_group(1, [Replica(port=port, instance=port) for port in (1, 2)])
-    _insert(engine, "ingress.admission.jobs", [1], "ingress.admission.set_job", [2, 1, 0, 1023, 1, 2])
+    _insert(engine, "ingress.admission.jobs", [1], "ingress.admission.set_job", [2, 1, 0, 1023, 1, 2, 0])
     _insert(engine, "ingress.admission.lanes", [0], "ingress.admission.set_lanes", [HIGH_BITS])
     for port in (1, 2):
-        _insert(engine, "ingress.admission.members", [port, 1, port - 1], "ingress.admission.admit", [1])
+        _insert(engine, "ingress.admission.members", [port, 1, port - 1], "ingress.admission.admit_host", [])
         _insert(engine, "ingress.admission.recipients", [1, port - 1], "ingress.admission.accept_recipient", [])
-        _insert(engine, "egress.deliver.hosts", [port, 1], "egress.deliver.to_host", [port, port, port - 1])
+        _insert(engine, "egress.deliver.hosts", [port, 1], "egress.deliver.to_host", [port, port, 0, port - 1])
     return [(port, _contribution(port - 1, words)) for port in (1, 2) for words in (1, 4, 32)]
 
 
