@@ -6,7 +6,7 @@ kofn_h in p4c's output.  This module knows nothing of sockets, slots or what the
 """
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from enum import IntEnum
 from typing import Annotated, NamedTuple, get_type_hints
 
@@ -235,19 +235,29 @@ def sum_of(data: bytes | bytearray | memoryview) -> int:
     return (int(np.add.reduce(np.frombuffer(data, "<u4", whole), dtype=np.uint64)) + rest) % 0xFFFF
 
 
-def bit_of(rank: int, part: int) -> int:
-    """Return a bitmap with the bit of one contribution: this part of this rank."""
-    return 1 << part * RANKS + rank
+def places_of(workers: int, racks: int = 1) -> list[int]:
+    """Return each worker's place, by rank: 256 times its rack, plus its rank in the rack.
+
+    A place is a packet's `recipient`, and the bit of the worker's part 0 among the members of all racks.  Racks have
+    equal numbers of workers: rack 0 has the first ranks.
+    """
+    each = workers // racks
+    return [rank // each * PARTS * RANKS + rank % each for rank in range(workers)]
 
 
-def bits_of(rank: int) -> int:
-    """Return a bitmap with the bits of all parts of this rank."""
-    return sum(bit_of(rank, part) for part in range(PARTS))
+def bit_of(place: int, part: int) -> int:
+    """Return a bitmap with the bit of one contribution: this part of the worker at this place."""
+    return 1 << part * RANKS + place
 
 
-def members_of(bitmap: int) -> list[int]:
-    """Return the ranks with any part in a bitmap, ascending."""
-    return [rank for rank, bits in enumerate(_BITS) if bitmap & bits]
+def bits_of(place: int) -> int:
+    """Return a bitmap with the bits of all parts of the worker at this place."""
+    return sum(bit_of(place, part) for part in range(PARTS))
 
 
-_BITS = [bits_of(rank) for rank in range(RANKS)]
+def members_of(bitmap: int, places: Iterable[int] = range(RANKS)) -> list[int]:
+    """Return the ranks with any part in a bitmap, ascending, given all workers' places."""
+    return [rank for rank, place in enumerate(places) if bitmap >> place & _ALL_PARTS]
+
+
+_ALL_PARTS = bits_of(0)

@@ -30,8 +30,13 @@ from kofn.config.schedule import LayerSection, ScheduleSection
 from kofn.config.section import Mbps, NotNegative, Positive, PositiveInt, Probability, Section
 from kofn.config.suggestion import did_you_mean
 
-WORKERS_MAX = 64
-"""A result's member bitmap has 64 bits for each part (docs/reference/protocol.md)."""
+RACK_WORKERS_MAX = 64
+"""A switch's member bitmap has 64 bits for each part (docs/reference/protocol.md)."""
+
+RACKS_MAX = 16
+"""A result has a bitmap for each rack (docs/reference/tree.md)."""
+
+WORKERS_MAX = RACK_WORKERS_MAX * RACKS_MAX
 
 WORDS_MAX = 32
 """256-byte words in the largest packet: WORDS_MAX of p4src/headers.p4."""
@@ -66,7 +71,9 @@ class NetworkSection(Section, frozen=True):
     topology: Path | None = None  # None: a star of job.workers hosts
     driver: Literal["auto", "mininet", "netns"] = "auto"
     target: Literal["embedded", "bmv2"] = "embedded"
-    link_mbps: Mbps | None = 200.0  # for the default star; None: not shaped
+    racks: Annotated[int, Meta(ge=1, le=RACKS_MAX)] = 1  # 1: one switch; more: a leaf switch each, below a root switch
+    link_mbps: Mbps | None = 200.0  # each host's, without a topology; None: not shaped
+    uplink_mbps: Mbps | None = None  # each leaf's to the root, without a topology; None: not shaped
     management: str = "172.30.255.0/24"
     p4runtime_port: Annotated[int, Meta(ge=1, le=65535)] = 50051
     controller_port: Annotated[int, Meta(ge=1, le=65535)] = 50052
@@ -506,6 +513,7 @@ class Config(Section, frozen=True):
         if not NAME.fullmatch(self.run.name):
             raise ConfigError(f"run.name must be up to 64 letters, digits, '.', '_' and '-', got {self.run.name!r}")
         self.network.check()
+        self._check_racks()
         COLLECTIVES.check(self.job.collective, "job.collective")
         if self.job.slots & (self.job.slots - 1):
             raise ConfigError(f"job.slots must be a power of two from 2 to 4096, got {self.job.slots}")
@@ -547,6 +555,17 @@ class Config(Section, frozen=True):
         for cpu in self.cpu:
             self._check_ranks(cpu.workers, "cpu.workers")
             cpu.check()
+
+    def _check_racks(self) -> None:
+        """Check that each rack has the same number of workers, and that one switch can sum them."""
+        racks, workers = self.network.racks, self.job.workers
+        if workers % racks:
+            raise ConfigError(f"job.workers must be a multiple of network.racks ({racks}), got {workers}")
+        if workers // racks > RACK_WORKERS_MAX:
+            raise ConfigError(
+                f"job.workers must be at most {RACK_WORKERS_MAX * racks}, {RACK_WORKERS_MAX} for each of network.racks,"
+                f" got {workers}"
+            )
 
     def _check_event(self, event: EventSection) -> None:
         """Check that an event is one action on an existing process."""
