@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Meta
 from msgspec.structs import force_setattr, replace
 
-from kofn.config.compress import CompressSection
+from kofn.config.compress import ONE_BIT, CompressSection
 from kofn.config.errors import ConfigError
 from kofn.config.late_rules import AGE_WEIGHT, RULES, LatePolicy
 from kofn.config.late_rules import DEFAULT as DEFAULT_RULE
@@ -61,6 +61,11 @@ SCRIPT = "script"
 SCRIPT_RULE: LateGradient = "async"
 """Its default rule for late gradients: PyTorch neither gives up a backward pass nor repeats one."""
 
+TREE_RULE: LateGradient = "stash"
+"""The default rule in a tree, whose lanes have room for one contribution of each worker."""
+
+TREE_RULES = ("auto", "stash", "abort", "drop")
+
 SWITCH = "switch"
 """The job.collective for which a controller chooses k."""
 
@@ -71,7 +76,6 @@ class NetworkSection(Section, frozen=True):
     topology: Path | None = None  # None: a star of job.workers hosts
     driver: Literal["auto", "mininet", "netns"] = "auto"
     target: Literal["embedded", "bmv2"] = "embedded"
-    racks: Annotated[int, Meta(ge=1, le=RACKS_MAX)] = 1  # 1: one switch; more: a leaf switch each, below a root switch
     link_mbps: Mbps | None = 200.0  # each host's, without a topology; None: not shaped
     uplink_mbps: Mbps | None = None  # each leaf's to the root, without a topology; None: not shaped
     management: str = "172.30.255.0/24"
@@ -110,6 +114,7 @@ class JobSection(Section, frozen=True):
     id: Annotated[int, Meta(ge=1, le=JOB_MOST)] = 1  # also its multicast group
     collective: str = SWITCH  # sums the gradients: switch, server, ring, gloo, mpi, or module:Name for a custom one
     workers: Annotated[int, Meta(ge=1, le=WORKERS_MAX)] = 4
+    racks: Annotated[int, Meta(ge=1, le=RACKS_MAX)] = 1  # 1: one switch; more: a leaf switch each, below a root switch
     words: Annotated[int, Meta(ge=1, le=WORDS_MAX)] = 4  # 256-byte words in a packet
     start_workers: PositiveInt | None = None  # the job starts once so many are attached; None: all
     slots: Annotated[int, Meta(ge=2, le=SLOTS)] = 1024  # of the switch's; a power of two
@@ -420,6 +425,8 @@ class Config(Section, frozen=True):
         if not self.run.trials:
             chosen = (self.policy.objective,) if self.job.collective == SWITCH else ()
             force_setattr(self, "run", replace(self.run, trials=tuple(dict.fromkeys((*chosen, "all")))))
+        if self.job.racks > 1 and self.job.collective == SWITCH and self.policy.late_gradient == "auto":
+            force_setattr(self, "policy", replace(self.policy, late_gradient=TREE_RULE))
         if self.torch.script is not None:
             self._become_scripted()
 
@@ -558,14 +565,23 @@ class Config(Section, frozen=True):
 
     def _check_racks(self) -> None:
         """Check that each rack has the same number of workers, and that one switch can sum them."""
-        racks, workers = self.network.racks, self.job.workers
+        racks, workers = self.job.racks, self.job.workers
         if workers % racks:
-            raise ConfigError(f"job.workers must be a multiple of network.racks ({racks}), got {workers}")
+            raise ConfigError(f"job.workers must be a multiple of job.racks ({racks}), got {workers}")
         if workers // racks > RACK_WORKERS_MAX:
             raise ConfigError(
-                f"job.workers must be at most {RACK_WORKERS_MAX * racks}, {RACK_WORKERS_MAX} for each of network.racks,"
+                f"job.workers must be at most {RACK_WORKERS_MAX * racks}, {RACK_WORKERS_MAX} for each of job.racks,"
                 f" got {workers}"
             )
+        if racks > 1 and self.job.collective == "server":
+            raise ConfigError("job.collective must not be 'server' with job.racks, got it: a server is at one switch")
+        if racks > 1 and self.policy.late_gradient not in TREE_RULES:
+            raise ConfigError(
+                f"policy.late_gradient must be one of {', '.join(TREE_RULES)} with job.racks, got"
+                f" {self.policy.late_gradient!r}: a lane of a tree has room for one contribution of each worker"
+            )
+        if racks > 1 and self.compress.codec == ONE_BIT:
+            raise ConfigError(f"compress.codec must not be {ONE_BIT!r} with job.racks, got it: a leaf sums no votes")
 
     def _check_event(self, event: EventSection) -> None:
         """Check that an event is one action on an existing process."""
