@@ -41,7 +41,9 @@ control LeafAbove(inout headers_t hdr, inout metadata_t meta, inout leaf_t leaf)
                 leaf.acked = leaf.acked | hdr.kofn.members;
                 leaf.missing = hdr.kofn.k |-| hdr.kofn.count;
                 if (leaf.format[31:16] != hdr.kofn.scale || leaf.format[7:4] != hdr.kofn.lanes) {
-                    leaf.format = hdr.kofn.scale ++ leaf.format[15:8] ++ hdr.kofn.lanes ++ 4w0;
+                    // A block has half as many words in lanes half as wide.
+                    bit<8> words = leaf.format[15:8] << leaf.format[7:4] >> hdr.kofn.lanes;
+                    leaf.format = hdr.kofn.scale ++ words ++ hdr.kofn.lanes ++ 4w0;
                     leaf.acked = hdr.kofn.members;
                     leaf.taken = 0;
                     leaf.open_set = 0;

@@ -128,7 +128,8 @@ class LeafModel:
         slot.confirmed = True
         slot.missing = max(header.k - header.count, 0)
         if (slot.format[0], slot.format[2]) != (header.scale, header.lanes):
-            slot.format = (header.scale, slot.format[1], header.lanes)
+            words = slot.format[1] << slot.format[2] & 255  # half as many in lanes half as wide
+            slot.format = (header.scale, words >> header.lanes, header.lanes)
             slot.taken = slot.acked = header.members
             slot.open, slot.sent = Buffer(), Buffer()
             return
