@@ -38,7 +38,7 @@ class Sent(NamedTuple):
     """A contribution as its worker sends it."""
 
     values: np.ndarray
-    count: int
+    counted: int
     weight: int
 
 
@@ -76,7 +76,7 @@ class TreeAccount:
         """Check that a sum is that of its members' contributions in this format."""
         sent = [self.sent[id, part, form] for part in self.parts(members)]
         assert np.array_equal(values, sum(each.values for each in sent)), f"a sum of {id} is not that of its members"
-        assert count == sum(each.count for each in sent), f"a sum of {id} has a wrong count"
+        assert count == sum(each.counted for each in sent), f"a sum of {id} has a wrong count"
         assert weight == sum(each.weight for each in sent), f"a sum of {id} has a wrong weight"
 
     def close(self, id: BlockId, members: int, form: tuple[int, int]) -> None:
@@ -111,7 +111,7 @@ def shift_of(k: int, workers: int, racks: int) -> int:
 class Tree(Mortal):
     """A World with `racks` racks."""
 
-    account: TreeAccount
+    account: TreeAccount  # type: ignore[assignment]  # with the methods that a World uses
 
     def __init__(self, *, racks: int, workers: int, k: int, slots: int, **options) -> None:
         self.racks, self.each = racks, workers // racks

@@ -65,6 +65,7 @@ def _leaf_key(slot: LeafSlot) -> Key:
 
 def tree(setting: Setting, leaf_restarts: int = 0) -> Small:
     world = small(setting, SmallTree, racks=2)
+    assert isinstance(world, SmallTree)
     world.leaf_restarts = leaf_restarts
     return world
 

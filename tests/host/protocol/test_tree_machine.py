@@ -12,6 +12,8 @@ from tests.host.tree import Tree
 class TreeMachine(ProtocolMachine):
     """The same machine with two or three racks of one to three workers."""
 
+    world: Tree
+
     @initialize(
         racks=st.integers(2, 3),
         each=st.integers(1, 3),
