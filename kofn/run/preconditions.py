@@ -42,7 +42,8 @@ def check_ports(network: NetworkSection, page_port: int | None = None) -> None:
     """Raise RunError for a port that another process listens on."""
     if page_port:
         _check_port(page_port, "--port")
-    _check_port(network.p4runtime_port, "network.p4runtime_port")
+    for port in network.p4runtime_ports:
+        _check_port(port, "network.p4runtime_port" if port == network.p4runtime_port else "a leaf's P4Runtime port")
     _check_port(network.controller_port, "network.controller_port")
 
 

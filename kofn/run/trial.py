@@ -96,23 +96,29 @@ class Trial:
         loads = [name for training in self._trainings for name in training.loads]
         await self._network.end([*servers, *loads])
         await self._network.end(["controller"])
-        await self._network.end(["switch"])
+        await self._network.end(self._commands.network.switches)
 
     async def _start_control_plane(self, client: ControllerClient) -> None:
-        rules = [rule for training in self._trainings for rule in training.port_rules()]
-        interfaces = self._network.ready.interfaces()
-        pcap = self._entries[0].shared / "pcap" if self._commands.network.pcap else None
-        if pcap is not None:
-            pcap.mkdir(parents=True, exist_ok=True)
-        argv = self._commands.switch(interfaces, faults=rules, fault_seed=self._limits.seed, pcap=pcap)
-        switch = await self._launch("switch", argv)
-        await self._until_up(switch, self._switch_listens(), "the switch's P4Runtime server")
         network = self._commands.network
-        answered = await answering(network.target, f"127.0.0.1:{network.p4runtime_port}")
-        self._folder.note_switch(str(answered))
+        switches = [await self._start_switch(number) for number in range(len(network.switches))]
+        for switch, port, address in zip(switches, network.p4runtime_ports, self._commands.p4runtime(), strict=True):
+            await self._until_up(switch, _listens(port), f"{switch.name}'s P4Runtime server")
+            self._folder.note_switch(str(await answering(network.target, address)))
         configs = [job.effective for job in self._folder.jobs]
         controller = await self._launch("controller", self._commands.controller(configs, self._entries[0]))
         await self._until_up(controller, client.ready(), "the controller and its switch")
+
+    async def _start_switch(self, number: int) -> ProcessSpec:
+        """Start a switch by its place in network.switches."""
+        network, switch = self._commands.network, self._network.ready.switches[number]
+        rules = [rule for training in self._trainings for rule in training.port_rules(switch.name)]
+        pcap = self._entries[0].shared / "pcap" if network.pcap else None
+        if pcap is not None:
+            pcap.mkdir(parents=True, exist_ok=True)
+        argv = self._commands.switch(
+            switch.interfaces, number=number, faults=rules, fault_seed=self._limits.seed, pcap=pcap
+        )
+        return await self._launch(network.switches[number], argv)
 
     async def _start_servers(self) -> list[str]:
         """Start the parameter servers of the jobs that have one; return their names."""
@@ -189,9 +195,10 @@ class Trial:
         except TimeoutError:
             raise RunError(f"{what} did not answer within {START_TIMEOUT_S:.0f} s; see {program.log}") from None
 
-    async def _switch_listens(self) -> AsyncIterator[bool]:
-        while True:
-            yield await listens(self._commands.network.p4runtime_port)
+
+async def _listens(port: int) -> AsyncIterator[bool]:
+    while True:
+        yield await listens(port)
 
 
 async def _serves(server: ProcessSpec) -> AsyncIterator[bool]:

@@ -136,9 +136,9 @@ def test_logged_events_are_described(entry: LoggedEvent, words: str) -> None:
 )
 def test_impossible_stories_are_refused(events: list[EventSection], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
-        check_story(events, JobSection())
+        check_story(events, JobSection(), NetworkSection())
 
 
 def test_possible_stories_are_accepted() -> None:
-    check_story([START, KILL, EventSection(at_iteration=9, kill="controller")], JobSection())
-    check_story([EventSection(at_iteration=1, start="worker-0")], JobSection(start_workers=3))
+    check_story([START, KILL, EventSection(at_iteration=9, kill="controller")], JobSection(), NetworkSection())
+    check_story([EventSection(at_iteration=1, start="worker-0")], JobSection(start_workers=3), NetworkSection())
