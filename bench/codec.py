@@ -75,6 +75,8 @@ class Way:
         blocks = len(self._pending)
         self._coding = JobCoding(
             elements=gradient.size,
+            places=(0,),
+            parts=1,
             summarised=False,
             notes=False,
             layout=BlockLayout(blocks=blocks, words=WORDS, widest=codec.width, summary_words=0),

@@ -26,6 +26,7 @@ import drivers
 import records
 import topology
 from errors import NetworkError
+from links import check_rate
 from network import Network, NetworkPlan, check_machine, check_plan
 from processes import Children
 
@@ -104,7 +105,7 @@ class BootServer:
             case "check":
                 self._check()
             case "shape":
-                mbps = topology.check_rate(command["mbps"], "shape: mbps")
+                mbps = check_rate(command["mbps"], "shape: mbps")
                 self._network.shape(command["host"], mbps)
                 emit("shaped", host=command["host"], mbps=mbps)
             case "stop":

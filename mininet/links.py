@@ -94,10 +94,10 @@ class Links:
                     f"a link between switches must be a leaf's only one to the root, got {one} to {other}"
                 )
             found[leaf.switch] = Uplink(leaf=leaf, root=root, mbps=mbps)
-        for leaf in leaves:
-            if leaf not in found:
-                raise TopologyError(f"switch {leaf} must have a link to the root, got none")
-        return tuple(found[leaf] for leaf in leaves)
+        for name in leaves:
+            if name not in found:
+                raise TopologyError(f"switch {name} must have a link to the root, got none")
+        return tuple(found[name] for name in leaves)
 
 
 def read_links(value: Any, hosts: Sequence[str], switches: Sequence[str]) -> Links:

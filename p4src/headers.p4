@@ -36,7 +36,7 @@ enum bit<4> kind_t {
     LATE = 3,
     STALE = 4,
     FORMAT_MISMATCH = 5,
-    ADDED = 6  // from the root to a leaf: the members of its rack in the open sum; a header alone
+    ADDED = 6
 }
 
 // The verdict on a kofn packet, which is also the index of its counter.

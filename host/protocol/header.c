@@ -24,13 +24,17 @@ static inline void put(uint8_t *wire, int at, int bits, uint64_t value) {
     memcpy(wire + at / 8, &value, (size_t)bits / 8);
 }
 
+void header_members(const uint8_t *wire, uint64_t *members) {
+    for (int part = 0; part < KOFN_PARTS; part++)
+        members[part] = get(wire, 64 * (KOFN_PARTS - 1 - part), 64);
+}
+
 struct header header_read(const uint8_t *wire) {
     struct header header;
 #define READ(type, name, at, bits) header.name = (type)get(wire, at, bits);
     KOFN_FIELDS(READ)
 #undef READ
-    for (int part = 0; part < KOFN_PARTS; part++)
-        header.members[part] = get(wire, MEMBERS + 64 * (KOFN_PARTS - 1 - part), 64);
+    header_members(wire + MEMBERS / 8, header.members);
     return header;
 }
 

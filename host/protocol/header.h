@@ -11,6 +11,8 @@ struct header {
     uint64_t members[KOFN_PARTS]; /* bit r of members[p]: part p of rank r */
 };
 
+/* Read the members of one rack. */
+void header_members(const uint8_t *wire, uint64_t *members);
 struct header header_read(const uint8_t *wire);
 /* Write all KOFN_HEADER_BYTES, with `checksum` as given. */
 void header_write(const struct header *header, uint8_t *wire);

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kofn.host.arrays import Integers
-from kofn.host.wire.packet import PARTS, RANKS, bit_of
+from kofn.host.wire.packet import MEMBERS_BYTES, PARTS, RACKS_MAX, RANKS, bit_of
 
 RESULT = np.dtype(
     [
@@ -19,7 +19,7 @@ RESULT = np.dtype(
         ("k", np.int32),
         ("count", np.int32),
         ("weight", np.uint32),
-        ("members", np.uint64, (PARTS,)),
+        ("members", np.uint64, (RACKS_MAX * PARTS,)),
     ]
 )
 """struct result of history.h."""
@@ -57,9 +57,9 @@ class Result(NamedTuple):
     def addends(self) -> int:
         return self.members.bit_count()
 
-    def has(self, rank: int, part: int = 0) -> bool:
-        """Return whether this part of this rank is in the sum."""
-        return bool(self.members & bit_of(rank, part))
+    def has(self, place: int, part: int = 0) -> bool:
+        """Return whether this part of the worker at this place is in the sum."""
+        return bool(self.members & bit_of(place, part))
 
 
 class BlockResults(Sequence[Result]):
@@ -76,7 +76,7 @@ class BlockResults(Sequence[Result]):
     def of(cls, results: Sequence[Result]) -> Self:
         """Return results of one iteration."""
         rows = [
-            (address_of(values), len(values), scale, lanes, k, count, weight, _by_part(members))
+            (address_of(values), len(values), scale, lanes, k, count, weight, _words(members))
             for _, scale, lanes, k, count, weight, members, values in results
         ]
         table = np.array(rows, RESULT)
@@ -122,23 +122,26 @@ class BlockResults(Sequence[Result]):
         found: Integers = np.bitwise_count(self.table["members"]).sum(axis=1, dtype=np.int64)
         return found
 
-    def parts_of(self, rank: int) -> Integers:
-        """Return the parts of a rank in each sum, (N,): bit p for part p."""
-        has = self.table["members"] >> np.uint64(rank) & np.uint64(1)
+    def parts_of(self, place: int) -> Integers:
+        """Return the parts of the worker at a place in each sum, (N,): bit p for part p."""
+        first, rank = divmod(place, RANKS)
+        has = self.table["members"][:, first : first + PARTS] >> np.uint64(rank) & np.uint64(1)
         found: Integers = has.astype(np.int64) @ _PART_BITS
         return found
 
     @property
     def givers(self) -> Integers:
-        """The rank of each result whose only member is one rank's part 0, (N,); -1 for other results."""
-        first, others = self.table["members"][:, 0], self.table["members"][:, 1:].any(axis=1)
-        alone = (np.bitwise_count(first) == 1) & ~others
-        found: Integers = np.where(alone, np.bitwise_count(first - np.uint64(1)), -1).astype(np.int64)
+        """The place of each result whose only member is one worker's part 0, (N,); -1 for other results."""
+        counts = np.bitwise_count(self.table["members"])
+        word = counts.argmax(axis=1)
+        alone = (counts.sum(axis=1) == 1) & (word % PARTS == 0)
+        bit = self.table["members"][np.arange(len(self)), word]
+        found: Integers = np.where(alone, word * RANKS + np.bitwise_count(bit - np.uint64(1)), -1)
         return found
 
     def members(self, at: int) -> int:
         """Return the bitmap of one result's members."""
-        return sum(int(ranks) << part * RANKS for part, ranks in enumerate(self.table[at]["members"]))
+        return int.from_bytes(self.table[at]["members"].tobytes(), "little")
 
     def values(self, at: int) -> bytes:
         """Return a copy of one result's values, as on the wire."""
@@ -162,5 +165,5 @@ def address_of(values: bytes) -> int:
     return (values and ctypes.cast(ctypes.c_char_p(values), ctypes.c_void_p).value) or 0
 
 
-def _by_part(members: int) -> tuple[int, ...]:
-    return tuple(members >> part * RANKS & (1 << RANKS) - 1 for part in range(PARTS))
+def _words(members: int) -> npt.NDArray[np.uint64]:
+    return np.frombuffer(members.to_bytes(RACKS_MAX * MEMBERS_BYTES, "little"), np.uint64)

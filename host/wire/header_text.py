@@ -65,7 +65,8 @@ def c_header() -> str:
     numbers = {"PORT": wire.PORT, "HEADER_BYTES": wire.HEADER_BYTES, "HEAD": wire.FRAME_BYTES + wire.HEADER_BYTES}
     numbers |= {"VERSION": wire.VERSION, "EVERYONE": wire.EVERYONE, "WEIGHT_UNIT": wire.WEIGHT_UNIT}
     numbers |= {"FRAME_BYTES": wire.FRAME_BYTES, "WORD_BYTES": wire.WORD_BYTES, "WORDS_MAX": wire.WORDS_MAX}
-    numbers |= {"PARTS": wire.PARTS, "MEMBERS_BYTES": wire.MEMBERS_BYTES, "OTHER_WORDS": wire.Flag.OTHER_WORDS.value}
+    numbers |= {"PARTS": wire.PARTS, "RACKS_MAX": wire.RACKS_MAX}
+    numbers |= {"MEMBERS_BYTES": wire.MEMBERS_BYTES, "OTHER_WORDS": wire.Flag.OTHER_WORDS.value}
     numbers |= {"AGAIN": wire.Flag.AGAIN.value, "VOTE_WORDS": wire.VOTE_WORDS, "VOTES": wire.Lanes.VOTES.value}
     numbers |= {f"AT_{name.upper()}": wire.FRAME_BYTES + start // 8 for name, start, _ in _places()}
     numbers |= {kind.name: kind.value for kind in wire.Kind}

@@ -37,6 +37,9 @@ RANKS = 64
 PARTS = 4
 """The most contributions of one worker to one block."""
 
+RACKS_MAX = 16
+"""The most racks of a tree: BMv2 lets a packet grow by their bitmaps, 512 bytes."""
+
 WEIGHT_UNIT = 256
 """The weight of one gradient in full."""
 
@@ -121,8 +124,9 @@ HEADER_FIELDS: tuple[tuple[str, int], ...] = tuple(
 
 SIGNED_FIELDS = frozenset({"scale"})
 HEADER_BYTES = sum(bits for _, bits in HEADER_FIELDS) // 8
-MEMBERS_BYTES = PARTS * RANKS // 8
-PACKET_BYTES_MAX = HEADER_BYTES + WORDS_MAX * WORD_BYTES
+MEMBERS_BITS = PARTS * RANKS
+MEMBERS_BYTES = MEMBERS_BITS // 8
+PACKET_BYTES_MAX = HEADER_BYTES + RACKS_MAX * MEMBERS_BYTES + WORDS_MAX * WORD_BYTES
 
 
 def _byte_groups() -> Iterator[list[tuple[str, int]]]:
@@ -200,16 +204,17 @@ def check(header: KofnHeader, size: int, total: int) -> None:
         raise WireError(f"a datagram of {size} bytes: a kofn header has {HEADER_BYTES}")
     if header.version != VERSION:
         raise WireError(f"version must be {VERSION}, got {header.version}")
-    if size != HEADER_BYTES + header.words * WORD_BYTES:
+    if size != HEADER_BYTES + header.bitmaps * MEMBERS_BYTES + header.words * WORD_BYTES:
         raise WireError(
-            f"a packet must have {HEADER_BYTES} + words * 256 bytes, got {size} with words = {header.words}"
+            f"a packet must have {HEADER_BYTES} + bitmaps * 32 + words * 256 bytes, got {size} with bitmaps ="
+            f" {header.bitmaps}, words = {header.words}"
         )
     if total:
         raise ChecksumError(f"a damaged packet: its checksum {header.checksum:#06x} does not match its content")
 
 
 def encode(header: KofnHeader, values: bytes | memoryview) -> bytes:
-    """Return a whole datagram: the header with its checksum, then the values as on the wire."""
+    """Return a whole datagram: the header with its checksum, then bitmaps and values as on the wire."""
     return b"".join((encode_head(header, sum_of(values)), values))
 
 
@@ -242,7 +247,7 @@ def places_of(workers: int, racks: int = 1) -> list[int]:
     equal numbers of workers: rack 0 has the first ranks.
     """
     each = workers // racks
-    return [rank // each * PARTS * RANKS + rank % each for rank in range(workers)]
+    return [rank // each * MEMBERS_BITS + rank % each for rank in range(workers)]
 
 
 def bit_of(place: int, part: int) -> int:

@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Meta
 from msgspec.structs import force_setattr, replace
 
-from kofn.config.compress import CompressSection
+from kofn.config.compress import ONE_BIT, CompressSection
 from kofn.config.errors import ConfigError
 from kofn.config.late_rules import AGE_WEIGHT, RULES, LatePolicy
 from kofn.config.late_rules import DEFAULT as DEFAULT_RULE
@@ -61,6 +61,11 @@ SCRIPT = "script"
 SCRIPT_RULE: LateGradient = "async"
 """Its default rule for late gradients: PyTorch neither gives up a backward pass nor repeats one."""
 
+TREE_RULE: LateGradient = "stash"
+"""The default rule in a tree, whose lanes have room for one contribution of each worker."""
+
+TREE_RULES = ("auto", "stash", "abort", "drop")
+
 SWITCH = "switch"
 """The job.collective for which a controller chooses k."""
 
@@ -71,7 +76,6 @@ class NetworkSection(Section, frozen=True):
     topology: Path | None = None  # None: a star of job.workers hosts
     driver: Literal["auto", "mininet", "netns"] = "auto"
     target: Literal["embedded", "bmv2"] = "embedded"
-    racks: Annotated[int, Meta(ge=1, le=RACKS_MAX)] = 1  # 1: one switch; more: a leaf switch each, below a root switch
     link_mbps: Mbps | None = 200.0  # each host's, without a topology; None: not shaped
     uplink_mbps: Mbps | None = None  # each leaf's to the root, without a topology; None: not shaped
     management: str = "172.30.255.0/24"
@@ -82,21 +86,10 @@ class NetworkSection(Section, frozen=True):
     pcap: bool = False  # keep every frame of every link of the switch, in pcap/ below the trial
     tls: bool = True  # workers, peers, controller and commands authenticate (docs/explanation/security.md)
 
-    @property
-    def switches(self) -> tuple[str, ...]:
-        """The switches' names in events and logs: the only one, or the root and each rack's leaf."""
-        return ("switch",) if self.racks == 1 else ("root", *(f"leaf-{rack}" for rack in range(self.racks)))
-
-    @property
-    def p4runtime_ports(self) -> tuple[int, ...]:
-        """Each switch's TCP port for P4Runtime: the ports from p4runtime_port on, without controller_port."""
-        ports = [port for port in range(self.p4runtime_port, self.p4runtime_port + self.racks + 2)]
-        return tuple(port for port in ports if port != self.controller_port)[: len(self.switches)]
-
-    @property
-    def control_plane(self) -> tuple[str, ...]:
-        """The processes that all jobs share."""
-        return (*self.switches, "controller")
+    def p4runtime_ports(self, switches: int) -> list[int]:
+        """Return each switch's TCP port for P4Runtime: those from p4runtime_port on, except controller_port."""
+        ports = range(self.p4runtime_port, self.p4runtime_port + switches + 1)
+        return [port for port in ports if port != self.controller_port][:switches]
 
     def check(self) -> None:
         """Check that ports differ, that the management network is usable, and that BMv2 has the features."""
@@ -108,11 +101,6 @@ class NetworkSection(Section, frozen=True):
             raise ConfigError(
                 f"network.controller_port is {self.controller_port}, as network.p4runtime_port is: "
                 "two different ports are needed"
-            )
-        if self.p4runtime_ports[-1] > 65535:
-            raise ConfigError(
-                f"network.p4runtime_port must leave ports up to 65535 for the {len(self.switches)} switches of a tree,"
-                f" got {self.p4runtime_port}"
             )
         try:
             network = IPv4Network(self.management)
@@ -131,6 +119,7 @@ class JobSection(Section, frozen=True):
     id: Annotated[int, Meta(ge=1, le=JOB_MOST)] = 1  # also its multicast group
     collective: str = SWITCH  # sums the gradients: switch, server, ring, gloo, mpi, or module:Name for a custom one
     workers: Annotated[int, Meta(ge=1, le=WORKERS_MAX)] = 4
+    racks: Annotated[int, Meta(ge=1, le=RACKS_MAX)] = 1  # 1: one switch; more: a leaf switch each, below a root switch
     words: Annotated[int, Meta(ge=1, le=WORDS_MAX)] = 4  # 256-byte words in a packet
     start_workers: PositiveInt | None = None  # the job starts once so many are attached; None: all
     slots: Annotated[int, Meta(ge=2, le=SLOTS)] = 1024  # of the switch's; a power of two
@@ -438,6 +427,8 @@ class Config(Section, frozen=True):
         if not self.run.trials:
             chosen = (self.policy.objective,) if self.job.collective == SWITCH else ()
             force_setattr(self, "run", replace(self.run, trials=tuple(dict.fromkeys((*chosen, "all")))))
+        if self.job.racks > 1 and self.job.collective == SWITCH and self.policy.late_gradient == "auto":
+            force_setattr(self, "policy", replace(self.policy, late_gradient=TREE_RULE))
         if self.torch.script is not None:
             self._become_scripted()
 
@@ -455,6 +446,16 @@ class Config(Section, frozen=True):
     def objectives(self) -> tuple[str, ...]:
         later = [event.objective for event in self.event if event.objective is not None]
         return (self.policy.objective, *self.run.trials, *later)
+
+    @property
+    def switches(self) -> list[str]:
+        """The switches' names in events and logs: the only one, or the root and each rack's leaf."""
+        return ["switch"] if self.job.racks == 1 else ["root", *(f"leaf-{rack}" for rack in range(self.job.racks))]
+
+    @property
+    def control_plane(self) -> list[str]:
+        """The processes that all jobs share."""
+        return [*self.switches, "controller"]
 
     @property
     def owned(self) -> list[int]:
@@ -576,20 +577,34 @@ class Config(Section, frozen=True):
 
     def _check_racks(self) -> None:
         """Check that each rack has the same number of workers, and that one switch can sum them."""
-        racks, workers = self.network.racks, self.job.workers
+        racks, workers = self.job.racks, self.job.workers
         if workers % racks:
-            raise ConfigError(f"job.workers must be a multiple of network.racks ({racks}), got {workers}")
+            raise ConfigError(f"job.workers must be a multiple of job.racks ({racks}), got {workers}")
         if workers // racks > RACK_WORKERS_MAX:
             raise ConfigError(
-                f"job.workers must be at most {RACK_WORKERS_MAX * racks}, {RACK_WORKERS_MAX} for each of network.racks,"
+                f"job.workers must be at most {RACK_WORKERS_MAX * racks}, {RACK_WORKERS_MAX} for each of job.racks,"
                 f" got {workers}"
+            )
+        if self.network.p4runtime_ports(len(self.switches))[-1] > 65535:
+            raise ConfigError(
+                f"network.p4runtime_port must leave ports up to 65535 for {len(self.switches)} switches, got"
+                f" {self.network.p4runtime_port}"
             )
         slots = self.job.slots + self.job.exact_slots
         if racks > 1 and slots > SLOTS // 2:
             raise ConfigError(
-                f"job.slots and job.exact_slots must be at most {SLOTS // 2} together with network.racks = {racks}, got"
+                f"job.slots and job.exact_slots must be at most {SLOTS // 2} together with job.racks = {racks}, got"
                 f" {slots}: a leaf keeps two sums for each"
             )
+        if racks > 1 and self.job.collective == "server":
+            raise ConfigError("job.collective must not be 'server' with job.racks, got it: a server is at one switch")
+        if racks > 1 and self.policy.late_gradient not in TREE_RULES:
+            raise ConfigError(
+                f"policy.late_gradient must be one of {', '.join(TREE_RULES)} with job.racks, got"
+                f" {self.policy.late_gradient!r}: a lane of a tree has room for one contribution of each worker"
+            )
+        if racks > 1 and self.compress.codec == ONE_BIT:
+            raise ConfigError(f"compress.codec must not be {ONE_BIT!r} with job.racks, got it: a leaf sums no votes")
 
     def _check_event(self, event: EventSection) -> None:
         """Check that an event is one action on an existing process."""
@@ -600,7 +615,7 @@ class Config(Section, frozen=True):
             check_objective(event.objective, self.job.workers, "event.objective")
             return
         action, name = given.popitem()
-        processes = [*self.network.control_plane, *(f"worker-{rank}" for rank in range(self.job.workers))]
+        processes = [*self.control_plane, *(f"worker-{rank}" for rank in range(self.job.workers))]
         if name not in processes:
             meant = did_you_mean(name, processes)
             raise ConfigError(f"event.{action} must be one of {', '.join(processes)}, got {name!r}{meant}")

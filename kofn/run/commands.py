@@ -31,6 +31,8 @@ class Commands:
     topology: Path
     certificates: Path | None
     """For plaintext: None."""
+    switches: int = 1
+    """One, or those of a tree."""
     controller_address: str = ""
     """HOST:PORT for workers; empty: the management network's."""
 
@@ -43,8 +45,8 @@ class Commands:
         fault_seed: int = 0,
         pcap: Path | None = None,
     ) -> list[str]:
-        """Return the command line of a switch by its place in network.switches, the same for both targets; only the
-        embedded one can have faults and traces.
+        """Return the command line of the only switch; of a tree `number` is 0 for the root, 1 + R for the leaf of rack
+        R. It is the same for both targets; only the embedded one can have faults and traces.
 
         `pcap` is the folder for its links' frames.
         """
@@ -136,7 +138,7 @@ class Commands:
 
     def p4runtime(self) -> list[str]:
         """Return the address of each switch's P4Runtime server."""
-        return [f"127.0.0.1:{port}" for port in self.network.p4runtime_ports]
+        return [f"127.0.0.1:{port}" for port in self.network.p4runtime_ports(self.switches)]
 
     def loopback(self) -> str:
         """Return the controller's address for observers."""

@@ -35,7 +35,7 @@ class JobPrograms:
 
     def process(self, name: str) -> str:
         """Return the process of an event's name."""
-        return name if name in self._config.network.control_plane else self._prefix + name
+        return name if name in self._config.control_plane else self._prefix + name
 
     def server(self, commands: Commands) -> ProcessSpec | None:
         """Return the parameter server's process, if there is one; it starts before the workers, and ends after them."""

@@ -237,7 +237,7 @@ class JobTrial:
     def _note(self, event: Due, missed: str) -> None:
         what, name = action(event)
         words = self._write(what, name, missed)
-        for view in self.neighbours if name in self.config.network.control_plane else ():
+        for view in self.neighbours if name in self.config.control_plane else ():
             view.remember(words)
 
     def _write(self, what: str, name: str, missed: str) -> str:

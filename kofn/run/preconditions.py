@@ -38,12 +38,12 @@ def check_needs(config: Config) -> None:
     accelerators.check(config.torch)
 
 
-def check_ports(network: NetworkSection, page_port: int | None = None) -> None:
+def check_ports(network: NetworkSection, page_port: int | None = None, switches: int = 1) -> None:
     """Raise RunError for a port that another process listens on."""
     if page_port:
         _check_port(page_port, "--port")
-    for port in network.p4runtime_ports:
-        _check_port(port, "network.p4runtime_port" if port == network.p4runtime_port else "a leaf's P4Runtime port")
+    for number, port in enumerate(network.p4runtime_ports(switches)):
+        _check_port(port, f"network.p4runtime_port, of leaf {number - 1}" if number else "network.p4runtime_port")
     _check_port(network.controller_port, "network.controller_port")
 
 

@@ -29,9 +29,9 @@ def wanted_topology(config: Config, source: Path, *, hosts: int, servers: int = 
         raise ConfigError(f"{source}: {where}{detail}")
     made = json.loads(result.stdout)
     there, racks = len(made["hosts"]), max(1, len(made["switches"]) - 1)
-    if racks != network.racks:
+    if racks != config.job.racks:
         raise ConfigError(
-            f"{source}: network.topology {path} must have network.racks = {network.racks} racks, got {racks}"
+            f"{source}: network.topology {path} must have job.racks = {config.job.racks} racks, got {racks}"
         )
     if there != hosts + servers:
         workers = f"job.workers is {hosts}" if hosts == config.job.workers else f"job.workers of all jobs are {hosts}"
@@ -47,7 +47,8 @@ def _asked(config: Config, path: Path | None, hosts: int) -> list[str]:
     if path is not None:
         return ["--topology", str(path)]
     network = config.network
-    tree = ["--racks", str(network.racks), *_rate("--uplink-mbps", network.uplink_mbps)] if network.racks > 1 else []
+    racks = config.job.racks
+    tree = ["--racks", str(racks), *_rate("--uplink-mbps", network.uplink_mbps)] if racks > 1 else []
     return ["--hosts", str(hosts), *_rate("--mbps", network.link_mbps), *tree]
 
 

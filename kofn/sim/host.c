@@ -144,14 +144,14 @@ static int is_over(const struct core *core) {
 }
 
 static int hear(struct core *core, const struct frame *frame, double now_s) {
-    struct packet packet = {.header = frame->header, .values = core_buffer(core), .size = frame->size};
-    if (!packet.values)
+    struct packet packet = {.header = frame->header, .body = core_buffer(core), .size = frame->size};
+    if (!packet.body)
         abort(); /* no memory */
     const int64_t kept = frame->size < core->history.room ? frame->size : core->history.room;
-    memcpy(packet.values, frame->values, (size_t)kept);
+    memcpy(packet.body, frame->values, (size_t)kept);
     const int failed = core_packets_in(core, &packet, 1, now_s);
     if (!packet.taken)
-        core_release(core, packet.values);
+        core_release(core, packet.body);
     return failed;
 }
 

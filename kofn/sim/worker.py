@@ -54,6 +54,8 @@ class Worker(Effects):
             window=job.window,
             rto_s=job.rto_ms / 1000,
             keep=kept_iterations(model.layout),
+            workers=job.workers,
+            racks=job.racks,
         )
         self.protocol.probe_link()
         self.host = VirtualHost(
@@ -220,7 +222,7 @@ class Worker(Effects):
             step,
             self._step.work,
             self._model.direction,
-            late=bool((self._own.parts_of(self._rank) & 1 == 0).any()),
+            late=bool((self._own.parts_of(self.protocol.place) & 1 == 0).any()),
             held=held(self._own),
             iteration_s=self._around.clock.time() - step.started,
         )
