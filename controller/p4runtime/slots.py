@@ -122,7 +122,8 @@ class Slots:
         self.found = found
         if self.generation and self.tried and (found is None or found.generation != self.generation):
             now = "no entry" if found is None else f"generation {found.generation}"
-            self._news = f"the switch has {now} of job {self.job}, not generation {self.generation}"
+            switch = "the root" if self.leaves else "the switch"
+            self._news = f"{switch} has {now} of job {self.job}, not generation {self.generation}"
             self.generation = self.in_force = 0
         if self.generation:
             self.tried = True  # the switch may have it from now on, even if its answer is lost

@@ -122,7 +122,7 @@ def test_restarted_root_admits_nothing_until_the_session_does(switches: list[Swi
         async with linked(switches, job) as links:
             await job.admit(GENERATION, 4)
             await restarted(switches[ROOT], links[ROOT])
-            assert lost == [f"the switch has no entry of job 1, not generation {GENERATION}"]
+            assert lost == [f"the root has no entry of job 1, not generation {GENERATION}"]
             assert await missing(switches[ROOT], job, None) == []
             assert await missing(switches[1], job, 4) == []
             await restarted(switches[2], links[2])  # while no generation is admitted, nothing is written
