@@ -24,6 +24,7 @@ BROADCAST_MAC = 0xFFFF_FFFF_FFFF
 
 JOBS = "ingress.admission.jobs"
 MEMBERS = "ingress.admission.members"
+RECIPIENTS = "ingress.admission.recipients"
 DIGEST = "arrival_t"
 COUNTER = "ingress.verdicts"
 VERDICT_TYPE = "verdict_t"
@@ -137,7 +138,7 @@ def _members(layout: SlotLayout, role: Role) -> Iterator[fy.P4TableEntry]:
             yield _entry("egress.deliver.hosts", receiver, one.address)
         for place in layout.places:
             yield _entry(
-                "ingress.admission.recipients",
+                RECIPIENTS,
                 {"hdr.kofn.job": number, "hdr.kofn.recipient": place},
                 fy.P4TableAction("ingress.admission.accept_recipient"),
             )
