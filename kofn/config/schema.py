@@ -79,12 +79,17 @@ class NetworkSection(Section, frozen=True):
     link_mbps: Mbps | None = 200.0  # each host's, without a topology; None: not shaped
     uplink_mbps: Mbps | None = None  # each leaf's to the root, without a topology; None: not shaped
     management: str = "172.30.255.0/24"
-    p4runtime_port: Annotated[int, Meta(ge=1, le=65535)] = 50051
+    p4runtime_port: Annotated[int, Meta(ge=1, le=65535)] = 50051  # of a tree the root's; the leaves have the next ones
     controller_port: Annotated[int, Meta(ge=1, le=65535)] = 50052
-    device_id: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
+    device_id: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0  # of a tree the root's; the leaves have the next ones
     trace: Annotated[int, Meta(ge=0)] = 0  # packets whose way through the program the switch writes to switch.log
     pcap: bool = False  # keep every frame of every link of the switch, in pcap/ below the trial
     tls: bool = True  # workers, peers, controller and commands authenticate (docs/explanation/security.md)
+
+    def p4runtime_ports(self, switches: int) -> list[int]:
+        """Return each switch's TCP port for P4Runtime: those from p4runtime_port on, except controller_port."""
+        ports = range(self.p4runtime_port, self.p4runtime_port + switches + 1)
+        return [port for port in ports if port != self.controller_port][:switches]
 
     def check(self) -> None:
         """Check that ports differ, that the management network is usable, and that BMv2 has the features."""
@@ -289,9 +294,6 @@ class FaultSection(Section, frozen=True):
 
 ACTIONS = ("kill", "start", "objective")
 
-CONTROL_PLANE = ("switch", "controller")
-"""The processes that all jobs share."""
-
 
 class EventSection(Section, frozen=True):
     """An intervention during the run: exactly one of kill, start and objective.
@@ -300,7 +302,7 @@ class EventSection(Section, frozen=True):
     """
 
     at_iteration: PositiveInt  # once any worker has finished this iteration
-    kill: str | None = None  # "switch", "controller" or "worker-R": SIGKILL
+    kill: str | None = None  # "switch" (of a tree: "root", "leaf-R"), "controller" or "worker-R": SIGKILL
     start: str | None = None  # the same names: a restart, or a late start
     after_s: NotNegative = 0.0  # so much later
     objective: str | None = None  # as for `kofn set-k`
@@ -446,6 +448,16 @@ class Config(Section, frozen=True):
         return (self.policy.objective, *self.run.trials, *later)
 
     @property
+    def switches(self) -> list[str]:
+        """The switches' names in events and logs: the only one, or the root and each rack's leaf."""
+        return ["switch"] if self.job.racks == 1 else ["root", *(f"leaf-{rack}" for rack in range(self.job.racks))]
+
+    @property
+    def control_plane(self) -> list[str]:
+        """The processes that all jobs share."""
+        return [*self.switches, "controller"]
+
+    @property
     def owned(self) -> list[int]:
         """The classes that only one worker holds."""
         return [label for shard in self.shard for label in shard.classes]
@@ -573,6 +585,17 @@ class Config(Section, frozen=True):
                 f"job.workers must be at most {RACK_WORKERS_MAX * racks}, {RACK_WORKERS_MAX} for each of job.racks,"
                 f" got {workers}"
             )
+        if self.network.p4runtime_ports(len(self.switches))[-1] > 65535:
+            raise ConfigError(
+                f"network.p4runtime_port must leave ports up to 65535 for {len(self.switches)} switches, got"
+                f" {self.network.p4runtime_port}"
+            )
+        slots = self.job.slots + self.job.exact_slots
+        if racks > 1 and slots > SLOTS // 2:
+            raise ConfigError(
+                f"job.slots and job.exact_slots must be at most {SLOTS // 2} together with job.racks = {racks}, got"
+                f" {slots}: a leaf keeps two sums for each"
+            )
         if racks > 1 and self.job.collective == "server":
             raise ConfigError("job.collective must not be 'server' with job.racks, got it: a server is at one switch")
         if racks > 1 and self.policy.late_gradient not in TREE_RULES:
@@ -592,7 +615,7 @@ class Config(Section, frozen=True):
             check_objective(event.objective, self.job.workers, "event.objective")
             return
         action, name = given.popitem()
-        processes = [*CONTROL_PLANE, *(f"worker-{rank}" for rank in range(self.job.workers))]
+        processes = [*self.control_plane, *(f"worker-{rank}" for rank in range(self.job.workers))]
         if name not in processes:
             meant = did_you_mean(name, processes)
             raise ConfigError(f"event.{action} must be one of {', '.join(processes)}, got {name!r}{meant}")

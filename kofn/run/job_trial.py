@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from kofn.config.schema import CONTROL_PLANE, Config, CpuSection, LinkSection
+from kofn.config.schema import Config, CpuSection, LinkSection
 from kofn.host.workload.workload import metric_of
 from kofn.results.event_log import LoggedEvent
 from kofn.results.folder import JobFolder, TrialFolder
@@ -85,9 +85,10 @@ class JobTrial:
         """The processes that compete with workers, to be ended with the trial."""
         return self._cpu.loads
 
-    def port_rules(self) -> Iterator[FaultRule]:
-        """Yield the switch's rules for this job's packets."""
-        return port_rules(self.config.fault, [host.port for _, host in self.programs.hosts])
+    def port_rules(self, switch: str) -> Iterator[FaultRule]:
+        """Yield a switch's rules for this job's packets."""
+        hosts = [host for _, host in self.programs.hosts]
+        return port_rules(self.config.fault, [host.port if host.switch == switch else None for host in hosts])
 
     def count_links(self, before: LinkBytes, after: LinkBytes) -> None:
         """Record the bytes over the links of this job's hosts between two counts."""
@@ -236,7 +237,7 @@ class JobTrial:
     def _note(self, event: Due, missed: str) -> None:
         what, name = action(event)
         words = self._write(what, name, missed)
-        for view in self.neighbours if name in CONTROL_PLANE else ():
+        for view in self.neighbours if name in self.config.control_plane else ():
             view.remember(words)
 
     def _write(self, what: str, name: str, missed: str) -> str:

@@ -63,7 +63,7 @@ def _check_alone(job: JobPlan, trials: str) -> None:
         for objective in job.config.run.trials:
             check_objective(objective, job.config.job.workers, trials)
         job.config.check()
-        check_story(job.config.event, job.config.job)
+        check_story(job.config)
         check_plugins(job.config)
         _check_rate(job.config)
     except ConfigError as error:
@@ -87,7 +87,10 @@ def _check_rate(config: Config) -> None:
 
 
 def _check_together(jobs: Sequence[JobPlan]) -> None:
-    """Check that the jobs fit one switch."""
+    """Check that the jobs fit one switch; a tree has one job."""
+    for job in jobs:
+        if len(jobs) > 1 and job.config.job.racks > 1:
+            raise ConfigError(f"{job.source}: job.racks must be 1 with several jobs, got {job.config.job.racks}")
     taken: dict[int, Path] = {}
     for job in jobs:
         number = job.config.job.id

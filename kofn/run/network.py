@@ -29,27 +29,31 @@ ROOT = "root"
 
 
 class EmulatedHost(msgspec.Struct, frozen=True):
-    """A worker's machine: addresses in the data and the management network, and its port of the switch."""
+    """A worker's machine: addresses in the data and the management network, its switch and its port of that."""
 
     ip: str
     mac: str
     management: str
     port: int
     interface: str
+    switch: str = "s1"
     mbps: float | None = None  # its link's rate in the topology; None: not shaped
 
 
+class EmulatedSwitch(msgspec.Struct, frozen=True):
+    """A switch's name in the topology, and its interfaces by port number."""
+
+    name: str
+    interfaces: dict[str, str]
+
+
 class Ready(msgspec.Struct, frozen=True):
-    """The network as it was made."""
+    """The network as it was made. `switches`: the only one, or the root and the leaves of a tree."""
 
     driver: str
     hosts: dict[str, EmulatedHost]
-    switch: dict[str, Any]
+    switches: tuple[EmulatedSwitch, ...]
     management_interface: str = ""  # the root namespace's
-
-    def interfaces(self) -> dict[str, str]:
-        """The switch's interfaces by port number."""
-        return dict(self.switch["interfaces"])
 
 
 class LinkCheck(msgspec.Struct, frozen=True):

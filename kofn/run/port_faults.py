@@ -9,13 +9,16 @@ DIRECTIONS = {"send": "in", "receive": "out", "both": "both"}
 """A worker's packets go into the switch."""
 
 
-def port_rules(faults: Sequence[FaultSection], ports: Sequence[int]) -> Iterator[FaultRule]:
-    """Yield one rule for each fault of the switch and each of its workers; `ports` are the workers' by rank."""
+def port_rules(faults: Sequence[FaultSection], ports: Sequence[int | None]) -> Iterator[FaultRule]:
+    """Yield one rule for each fault of the switch and each of its workers; `ports` are the workers' by rank, None for
+    those on another switch.
+    """
     for fault in faults:
         if fault.where == "switch":
             ranks = range(len(ports)) if fault.workers is None else fault.workers
             for rank in ranks:
-                yield _rule(fault, ports[rank])
+                if (port := ports[rank]) is not None:
+                    yield _rule(fault, port)
 
 
 def _rule(fault: FaultSection, port: int) -> FaultRule:

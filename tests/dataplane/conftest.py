@@ -10,7 +10,7 @@ import pytest
 
 from kofn.config.schema import JobSection
 from kofn.controller.estimate.measurements import Arrival
-from kofn.controller.p4runtime.entries import SlotLayout
+from kofn.controller.p4runtime.layout import SlotLayout
 from kofn.controller.p4runtime.program import CompiledProgram, push
 from kofn.controller.p4runtime.slots import Slots
 from kofn.controller.p4runtime.switch_link import SwitchLink
