@@ -56,8 +56,9 @@ def test_next_boot_removes_a_dead_record(machine: Machine, driver: str) -> None:
         assert [path.stem for path in machine.state.glob("*.json")] == [str(boot.pid)]
 
 
-def test_clean_removes_the_remains_of_a_crash(machine: Machine) -> None:
-    with machine.boot("--hosts", "2", "--driver", "netns") as boot:
+@pytest.mark.parametrize("racks", ["1", "2"])
+def test_clean_removes_the_remains_of_a_crash(machine: Machine, racks: str) -> None:
+    with machine.boot("--hosts", "2", "--racks", racks, "--driver", "netns") as boot:
         boot.expect("ready")
         boot.process.kill()
     for _ in range(2):
