@@ -603,6 +603,12 @@ class Config(Section, frozen=True):
                 f"policy.late_gradient must be one of {', '.join(TREE_RULES)} with job.racks, got"
                 f" {self.policy.late_gradient!r}: a lane of a tree has room for one contribution of each worker"
             )
+        for text in self.objectives if racks > 1 else ():
+            named = check_objective(text, workers, "run.trials")
+            if named is not None and named.rule is not None and named.rule not in TREE_RULES:
+                raise ConfigError(
+                    f"run.trials must name one of {', '.join(TREE_RULES[1:])} with job.racks, got {text!r}"
+                )
         if racks > 1 and self.compress.codec == ONE_BIT:
             raise ConfigError(f"compress.codec must not be {ONE_BIT!r} with job.racks, got it: a leaf sums no votes")
 
