@@ -188,7 +188,14 @@ class Network:
             }
             for rank, host in enumerate(self.topology.hosts)
         }
-        switches = [{"name": name, "interfaces": self.topology.ports(name)} for name in self.topology.switches]
+        switches = [
+            {
+                "name": name,
+                "interfaces": self.topology.ports(name),
+                "uplink": uplink.leaf.port if (uplink := self.topology.uplink(name)) else None,
+            }
+            for name in self.topology.switches
+        ]
         return {
             "driver": self._driver.name,
             "reason": self.reason,

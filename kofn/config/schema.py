@@ -259,9 +259,10 @@ class ShardSection(Section, frozen=True):
 class FaultSection(Section, frozen=True):
     """Faults of some workers' packets in the network, while it is in force; several entries add up."""
 
-    where: Literal["host", "switch"] = "host"  # the worker's transport, or its port of the embedded switch
-    workers: tuple[Annotated[int, Meta(ge=0)], ...] | None = None  # None: all
-    direction: Literal["send", "receive", "both"] = "both"  # as the worker sees it
+    where: Literal["host", "switch", "uplink"] = "host"  # a worker's transport, its port or a leaf's uplink (embedded)
+    workers: tuple[Annotated[int, Meta(ge=0)], ...] | None = None  # None: all; not at uplinks
+    racks: tuple[Annotated[int, Meta(ge=0)], ...] | None = None  # of the uplinks; None: all
+    direction: Literal["send", "receive", "both"] = "both"  # as the worker, or the rack, sees it
     packets: tuple[PositiveInt, ...] | None = None  # only these, counted from 1 for each worker and direction
     blocks: tuple[Annotated[int, Meta(ge=0)], ...] | None = None  # only those of these blocks; not at the switch
     drop: Probability = 0.0
@@ -280,15 +281,19 @@ class FaultSection(Section, frozen=True):
         effects = ("drop", "duplicate", "corrupt", "reorder", "delay_ms", "jitter_ms")
         if not any(getattr(self, effect) for effect in effects):
             raise ConfigError(f"fault does nothing: one or more of {', '.join(effects)} above 0 are needed")
-        if self.blocks is not None and self.where == "switch":
-            raise ConfigError("fault.where must be 'host' with fault.blocks, got 'switch'")
-        for field in ("workers", "packets", "blocks"):
+        if self.blocks is not None and self.where != "host":
+            raise ConfigError(f"fault.where must be 'host' with fault.blocks, got {self.where!r}")
+        other = self.workers if self.where == "uplink" else self.racks
+        if other is not None:
+            named = "workers" if self.where == "uplink" else "racks"
+            raise ConfigError(f"fault.{named} must not be given with fault.where = {self.where!r}, got {list(other)}")
+        for field in ("workers", "racks", "packets", "blocks"):
             if getattr(self, field) == ():
                 raise ConfigError(f"fault.{field} must have one or more numbers, got none: leave it out for all")
-        if self.where == "switch" and target == "bmv2":
+        if self.where != "host" and target == "bmv2":
             raise ConfigError(
-                "fault.where must be 'host' with network.target = 'bmv2', got 'switch': BMv2's ports have no fault"
-                " layer"
+                f"fault.where must be 'host' with network.target = 'bmv2', got {self.where!r}: BMv2's ports have no"
+                " fault layer"
             )
 
 
@@ -566,8 +571,7 @@ class Config(Section, frozen=True):
             self._check_ranks(shock.workers, "shock.workers")
         self._check_shards()
         for fault in self.fault:
-            self._check_ranks(fault.workers or (), "fault.workers")
-            fault.check(self.network.target)
+            self._check_fault(fault)
         for link in self.link:
             self._check_ranks(link.workers, "link.workers")
             link.check()
@@ -611,6 +615,16 @@ class Config(Section, frozen=True):
                 )
         if racks > 1 and self.compress.codec == ONE_BIT:
             raise ConfigError(f"compress.codec must not be {ONE_BIT!r} with job.racks, got it: a leaf sums no votes")
+
+    def _check_fault(self, fault: FaultSection) -> None:
+        """Check that the fault's workers, or racks, are the job's."""
+        self._check_ranks(fault.workers or (), "fault.workers")
+        racks = self.job.racks
+        if fault.where == "uplink" and racks == 1:
+            raise ConfigError("fault.where must not be 'uplink' with job.racks = 1, got it: one switch has none")
+        if any(rack >= racks for rack in fault.racks or ()):
+            raise ConfigError(f"fault.racks must be 0 to {racks - 1} (job.racks - 1), got {list(fault.racks or ())}")
+        fault.check(self.network.target)
 
     def _check_event(self, event: EventSection) -> None:
         """Check that an event is one action on an existing process."""

@@ -22,7 +22,7 @@ from kofn.run.cpu import CpuShares
 from kofn.run.errors import RunError
 from kofn.run.job_programs import JobPrograms
 from kofn.run.live import TrialView
-from kofn.run.network import EmulatedHost, NetworkClient
+from kofn.run.network import EmulatedHost, EmulatedSwitch, NetworkClient
 from kofn.run.port_faults import port_rules
 from kofn.run.processes import Processes, ProcessState
 from kofn.run.resume import Resumed
@@ -85,10 +85,12 @@ class JobTrial:
         """The processes that compete with workers, to be ended with the trial."""
         return self._cpu.loads
 
-    def port_rules(self, switch: str) -> Iterator[FaultRule]:
-        """Yield a switch's rules for this job's packets."""
-        hosts = [host for _, host in self.programs.hosts]
-        return port_rules(self.config.fault, [host.port if host.switch == switch else None for host in hosts])
+    def port_rules(self, switch: EmulatedSwitch, rack: int) -> Iterator[FaultRule]:
+        """Yield a switch's rules for this job's packets; `rack`: a leaf's."""
+        hosts = enumerate(host for _, host in self.programs.hosts)
+        ports = {rank: host.port for rank, host in hosts if host.switch == switch.name}
+        uplinks = {} if switch.uplink is None else {rack: switch.uplink}
+        return port_rules(self.config.fault, ports, uplinks)
 
     def count_links(self, before: LinkBytes, after: LinkBytes) -> None:
         """Record the bytes over the links of this job's hosts between two counts."""

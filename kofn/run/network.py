@@ -41,10 +41,11 @@ class EmulatedHost(msgspec.Struct, frozen=True):
 
 
 class EmulatedSwitch(msgspec.Struct, frozen=True):
-    """A switch's name in the topology, and its interfaces by port number."""
+    """A switch's name in the topology, its interfaces by port number, and a leaf's port towards the root."""
 
     name: str
     interfaces: dict[str, str]
+    uplink: int | None = None
 
 
 class Ready(msgspec.Struct, frozen=True):

@@ -112,7 +112,7 @@ class Trial:
     async def _start_switch(self, number: int, name: str) -> ProcessSpec:
         """Start a switch by its number and name."""
         network, switch = self._commands.network, self._network.ready.switches[number]
-        rules = [rule for training in self._trainings for rule in training.port_rules(switch.name)]
+        rules = [rule for training in self._trainings for rule in training.port_rules(switch, number - 1)]
         pcap = self._entries[0].shared / "pcap" if network.pcap else None
         if pcap is not None:
             pcap.mkdir(parents=True, exist_ok=True)

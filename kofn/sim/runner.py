@@ -222,8 +222,8 @@ def check(config: Config) -> None:
         raise ConfigError("job.start_workers is not simulated: all workers start together")
     if config.job.racks > 1:
         raise ConfigError(f"job.racks must be 1 in a simulation, got {config.job.racks}")
-    if any(fault.where == "switch" for fault in config.fault):
-        raise ConfigError("fault.where is 'switch', which is not simulated: 'host' is")
+    if other := [fault.where for fault in config.fault if fault.where != "host"]:
+        raise ConfigError(f"fault.where must be 'host' in a simulation, got {other[0]!r}")
     if config.cpu:
         raise ConfigError(
             "cpu.share is not simulated, as nothing is computed in real time: kofn run --record-stragglers writes its"

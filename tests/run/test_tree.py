@@ -73,7 +73,17 @@ def tree(**fields: object) -> Config:
 
 def test_fault_at_a_port_is_that_of_the_workers_own_leaf() -> None:
     faults = [FaultSection(where="switch", direction="send", drop=0.1)]
-    assert [rule.port for rule in port_rules(faults, [None, None, 1, 2])] == [1, 2]
+    assert [rule.port for rule in port_rules(faults, {2: 1, 3: 2}, {1: 3})] == [1, 2]
+
+
+def test_fault_of_an_uplink_is_at_its_leafs_port() -> None:
+    faults = [
+        FaultSection(where="uplink", racks=(1,), direction="send", drop=0.1),
+        FaultSection(where="host", drop=0.1),
+    ]
+    assert list(port_rules(faults, {0: 1, 1: 2}, {0: 3})) == []
+    (rule,) = port_rules(faults, {2: 1, 3: 2}, {1: 3})
+    assert (rule.port, rule.direction, rule.drop) == (3, "out", 0.1)
 
 
 def test_topology_of_a_run_is_a_tree(tmp_path: Path) -> None:
