@@ -586,8 +586,7 @@ class Config(Section, frozen=True):
             raise ConfigError(f"job.workers must be a multiple of job.racks ({racks}), got {workers}")
         if workers // racks > RACK_WORKERS_MAX:
             raise ConfigError(
-                f"job.workers must be at most {RACK_WORKERS_MAX * racks}, {RACK_WORKERS_MAX} for each of job.racks,"
-                f" got {workers}"
+                f"job.workers must be 1 to {RACK_WORKERS_MAX * racks} with job.racks = {racks}, got {workers}"
             )
         if self.network.p4runtime_ports(len(self.switches))[-1] > 65535:
             raise ConfigError(
