@@ -108,7 +108,7 @@ def _of_racks() -> Iterator[FaultScenario]:
     lossy = FaultSection(where="uplink", drop=0.1)
     yield _one("uplink-loss-10", "10 % of all packets lost on the uplinks, each way", lossy)
     slow = LinkSection(workers=(2, 3), mbps=5.0, at_iteration=20)
-    narrow = replace(BASE, compress=CompressSection(codec="auto"), link=(slow,))
+    narrow = replace(BASE, job=JobSection(words=8), compress=CompressSection(codec="auto"), link=(slow,))
     yield _one("rack-format", "links of the last two workers at 5 Mbit/s, so that they use narrower lanes", base=narrow)
 
 
