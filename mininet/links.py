@@ -18,7 +18,7 @@ class TopologyError(NetworkError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class SwitchPort:
     """A port of a switch."""
 
     switch: str
@@ -29,19 +29,19 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HostLink:
+class AccessLink:
     """A host's link as the file gives it."""
 
-    place: Place
+    place: SwitchPort
     mbps: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Uplink:
+class RootLink:
     """A leaf's link to the root."""
 
-    leaf: Place
-    root: Place
+    leaf: SwitchPort
+    root: SwitchPort
     mbps: float | None
 
 
@@ -49,11 +49,11 @@ class Uplink:
 class Links:
     """All links of a file."""
 
-    hosts: dict[str, HostLink] = field(default_factory=dict)
-    switches: list[tuple[Place, Place, float | None]] = field(default_factory=list)
-    taken: dict[Place, str] = field(default_factory=dict)
+    hosts: dict[str, AccessLink] = field(default_factory=dict)
+    switches: list[tuple[SwitchPort, SwitchPort, float | None]] = field(default_factory=list)
+    taken: dict[SwitchPort, str] = field(default_factory=dict)
 
-    def take(self, place: Place, name: str, where: str) -> None:
+    def take(self, place: SwitchPort, name: str, where: str) -> None:
         """Note the other end of a port's link."""
         if place in self.taken:
             raise TopologyError(
@@ -82,7 +82,7 @@ class Links:
             raise TopologyError(f"links must lead from all leaves to one root, got {', '.join(roots)}")
         return roots
 
-    def between(self, leaves: Sequence[str]) -> tuple[Uplink, ...]:
+    def between(self, leaves: Sequence[str]) -> tuple[RootLink, ...]:
         """Return each leaf's link to the root; none for a single switch."""
         if len(leaves) == 1 and not self.switches:
             return ()
@@ -93,7 +93,7 @@ class Links:
                 raise TopologyError(
                     f"a link between switches must be a leaf's only one to the root, got {one} to {other}"
                 )
-            found[leaf.switch] = Uplink(leaf=leaf, root=root, mbps=mbps)
+            found[leaf.switch] = RootLink(leaf=leaf, root=root, mbps=mbps)
         for name in leaves:
             if name not in found:
                 raise TopologyError(f"switch {name} must have a link to the root, got none")
@@ -136,10 +136,10 @@ def _read(entry: Any, where: str, found: Links, hosts: Sequence[str], switches: 
     if host in found.hosts:
         raise TopologyError(f"a host must have one link, got a second of {host} in {where}")
     found.take(place, host, where)
-    found.hosts[host] = HostLink(place=place, mbps=mbps)
+    found.hosts[host] = AccessLink(place=place, mbps=mbps)
 
 
-def _place(end: str, where: str, switches: Sequence[str], most: int) -> Place:
+def _place(end: str, where: str, switches: Sequence[str], most: int) -> SwitchPort:
     name, _, port = end.rpartition("-p")
     if name not in switches:
         raise TopologyError(
@@ -147,7 +147,7 @@ def _place(end: str, where: str, switches: Sequence[str], most: int) -> Place:
         )
     if not port.isdecimal() or not 1 <= int(port) <= most:
         raise TopologyError(f"{where} must have a port 1 to {most} of {name}, got {port!r}")
-    return Place(switch=name, port=int(port))
+    return SwitchPort(switch=name, port=int(port))
 
 
 def _one_of(switches: Sequence[str]) -> str:

@@ -19,7 +19,7 @@ from ipaddress import IPv4Address, IPv4Interface
 from pathlib import Path
 from typing import Any
 
-from links import PORTS_MAX, Links, Place, TopologyError, Uplink, check_rate, read_links
+from links import PORTS_MAX, Links, RootLink, SwitchPort, TopologyError, check_rate, read_links
 
 RACKS_MAX = 16
 """A result has at most 16 member bitmaps."""
@@ -41,7 +41,7 @@ class Host:
     name: str
     ip: IPv4Interface
     mac: str
-    place: Place
+    place: SwitchPort
     """Its switch, and the switch's port."""
     mbps: float | None
     """The link's rate in Mbit/s in each direction; None: not shaped."""
@@ -61,12 +61,12 @@ class Topology:
     hosts: tuple[Host, ...]
     switches: tuple[str, ...]
     """The only switch; or the root and the leaves, by rack."""
-    uplinks: tuple[Uplink, ...] = ()
+    uplinks: tuple[RootLink, ...] = ()
     """Each leaf's link to the root, by rack."""
     suffix: str = ""
     """Suffix of interfaces in the switches' namespace, if another network has the names without one."""
 
-    def interface(self, place: Place) -> str:
+    def interface(self, place: SwitchPort) -> str:
         """The interface at a port of a switch."""
         return f"{place.switch}-eth{place.port}{self.suffix}"
 
@@ -75,7 +75,7 @@ class Topology:
         places = [host.place for host in self.hosts] + [end for link in self.uplinks for end in (link.leaf, link.root)]
         return {place.port: self.interface(place) for place in places if place.switch == switch}
 
-    def uplink(self, switch: str) -> Uplink | None:
+    def uplink(self, switch: str) -> RootLink | None:
         """A leaf's link to the root; None for the only switch."""
         return next((link for link in self.uplinks if link.leaf.switch == switch), None)
 
@@ -115,7 +115,7 @@ def tree(hosts: int, racks: int, mbps: float | None, uplink_mbps: float | None) 
     made = [_made(rank, rank // each, rank % each, prefix=16, mbps=rate) for rank in range(hosts)]
     leaves = [f"s{rack + 1}" for rack in range(racks)]
     uplinks = [
-        Uplink(leaf=Place(switch=leaf, port=each + 1), root=Place(switch="s0", port=rack + 1), mbps=uplink)
+        RootLink(leaf=SwitchPort(switch=leaf, port=each + 1), root=SwitchPort(switch="s0", port=rack + 1), mbps=uplink)
         for rack, leaf in enumerate(leaves)
     ]
     return Topology(hosts=tuple(made), switches=("s0", *leaves), uplinks=tuple(uplinks))
@@ -127,7 +127,7 @@ def _made(rank: int, rack: int, number: int, *, prefix: int, mbps: float | None)
         name=f"h{rank + 1}",
         ip=IPv4Interface(f"10.0.{rack}.{number + 1}/{prefix}"),
         mac=_mac(rack, number + 1),
-        place=Place(switch=f"s{rack + 1}", port=number + 1),
+        place=SwitchPort(switch=f"s{rack + 1}", port=number + 1),
         mbps=mbps,
     )
 

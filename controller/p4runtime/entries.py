@@ -11,7 +11,7 @@ from typing import Any
 import finsy as fy
 
 from kofn.controller.p4runtime.layout import SlotLayout
-from kofn.controller.p4runtime.roles import ALONE, Role
+from kofn.controller.p4runtime.roles import ONLY_SWITCH, SwitchRole
 from kofn.controller.p4runtime.topology import TopologyHost
 from kofn.host.kernels.lanes import WIDTHS
 from kofn.host.protocol.block_layout import WORD_BITS
@@ -36,7 +36,7 @@ def high_bits(width: int) -> int:
     return sum(lane << shift for shift in range(0, WORD_BITS, width))
 
 
-def job_entries(layout: SlotLayout, k: int, generation: int, role: Role = ALONE) -> list[fy.P4TableEntry]:
+def job_entries(layout: SlotLayout, k: int, generation: int, role: SwitchRole = ONLY_SWITCH) -> list[fy.P4TableEntry]:
     """Return the job's own entry, which has k and the generation: one MODIFY of it changes k. Then, if the job has
     slots for exact sums, their entry: they need all workers, and use the slots after the job's own.
     """
@@ -78,7 +78,7 @@ def _found(entity: Any, schema: fy.P4Schema) -> Found | None:
 
 
 def fixed_entries(
-    layouts: Sequence[SlotLayout], role: Role = ALONE
+    layouts: Sequence[SlotLayout], role: SwitchRole = ONLY_SWITCH
 ) -> list[fy.P4TableEntry | fy.P4MulticastGroupEntry]:
     """Return all entries and groups of the jobs in a switch of this role, except the digest setting and the jobs' own
     entries.
@@ -109,7 +109,7 @@ def digest_entry(layouts: Sequence[SlotLayout]) -> fy.P4DigestEntry:
     return fy.P4DigestEntry(DIGEST, max_list_size=size, max_timeout_ns=0, ack_timeout_ns=0)
 
 
-def _l2(hosts: tuple[TopologyHost, ...], role: Role) -> Iterator[fy.P4TableEntry]:
+def _l2(hosts: tuple[TopologyHost, ...], role: SwitchRole) -> Iterator[fy.P4TableEntry]:
     """Yield the entries that forward each host's MAC towards the host, and broadcasts to all ports."""
     for host in hosts:
         action = fy.P4TableAction("ingress.forward.to_port", port=role.port(host))
@@ -126,7 +126,7 @@ def _lanes() -> Iterator[fy.P4TableEntry]:
         yield _entry("ingress.admission.lanes", {"hdr.kofn.lanes": code}, action)
 
 
-def _members(layout: SlotLayout, role: Role) -> Iterator[fy.P4TableEntry]:
+def _members(layout: SlotLayout, role: SwitchRole) -> Iterator[fy.P4TableEntry]:
     """Yield the entries of a job's members: the port from which each neighbour sends, its address, and each worker's
     right to be a recipient."""
     job = layout.job

@@ -7,11 +7,11 @@ from kofn.controller.p4runtime.program import CompiledProgram, SwitchCredentials
 from kofn.controller.p4runtime.roles import roles_of
 from kofn.controller.p4runtime.slots import JobSlots, LeafSlots, Slots
 from kofn.controller.p4runtime.switch_link import SwitchLink
-from kofn.controller.p4runtime.topology import Topology
+from kofn.controller.p4runtime.topology import PortMap
 
 
 def make_links(
-    topology: Topology,
+    topology: PortMap,
     jobs: Sequence[Slots],
     *,
     addresses: Sequence[str],

@@ -11,7 +11,7 @@ from typing import Protocol
 import finsy as fy
 
 from kofn.controller.p4runtime.layout import LEAF_BUFFERS, SlotLayout
-from kofn.controller.p4runtime.topology import Topology, TopologyHost
+from kofn.controller.p4runtime.topology import PortMap, TopologyHost
 from kofn.host.wire.packet import PARTS, SERVICE
 
 SET_JOB = "ingress.admission.set_job"
@@ -36,7 +36,7 @@ class Neighbour:
     address: fy.P4TableAction
 
 
-class Role(Protocol):
+class SwitchRole(Protocol):
     """A switch's role."""
 
     @property
@@ -57,7 +57,7 @@ class Role(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Alone:
+class OnlySwitch:
     """The only switch, with all hosts."""
 
     name: str = "the switch"
@@ -79,7 +79,7 @@ class Alone:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Root:
+class RootSwitch:
     """The root of a tree. `ports` lead to the leaves, by rack."""
 
     ports: tuple[int, ...]
@@ -102,7 +102,7 @@ class Root:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Leaf:
+class LeafSwitch:
     """The leaf of one rack. Port `uplink` leads to the root."""
 
     rack: int
@@ -152,12 +152,12 @@ def _to_switch(rack: int) -> fy.P4TableAction:
     return fy.P4TableAction("egress.deliver.to_switch", rack=rack, **SERVICE_ADDRESS)
 
 
-ALONE = Alone()
+ONLY_SWITCH = OnlySwitch()
 
 
-def roles_of(topology: Topology) -> list[Role]:
+def roles_of(topology: PortMap) -> list[SwitchRole]:
     """Return the roles of all switches: the only one's, or the root's and then each leaf's."""
     if not topology.uplinks:
-        return [ALONE]
-    leaves = [Leaf(rack=rack, uplink=uplink.leaf) for rack, uplink in enumerate(topology.uplinks)]
-    return [Root(ports=tuple(uplink.root for uplink in topology.uplinks)), *leaves]
+        return [ONLY_SWITCH]
+    leaves = [LeafSwitch(rack=rack, uplink=uplink.leaf) for rack, uplink in enumerate(topology.uplinks)]
+    return [RootSwitch(ports=tuple(uplink.root for uplink in topology.uplinks)), *leaves]

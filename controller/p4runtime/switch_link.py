@@ -40,7 +40,7 @@ from kofn.controller.p4runtime.program import (
     read,
     read_all,
 )
-from kofn.controller.p4runtime.roles import ALONE, Role
+from kofn.controller.p4runtime.roles import ONLY_SWITCH, SwitchRole
 from kofn.controller.p4runtime.slots import JobSlots
 from kofn.controller.p4runtime.updates import describe, difference
 
@@ -60,7 +60,7 @@ class SwitchLink:
     device_id: int
     program: CompiledProgram
     jobs: Sequence[JobSlots]
-    role: Role = ALONE
+    role: SwitchRole = ONLY_SWITCH
     credentials: SwitchCredentials = None
     counters: dict[str, int] = field(default_factory=dict)  # packets by verdict
     ready: asyncio.Event = field(default_factory=asyncio.Event)

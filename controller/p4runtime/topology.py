@@ -32,7 +32,7 @@ class TopologyHost:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Uplink:
+class UplinkPorts:
     """The link between a leaf and the root, by its port of each."""
 
     leaf: int
@@ -40,11 +40,11 @@ class Uplink:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Topology:
+class PortMap:
     """The hosts in rank order, and each rack's uplink; one switch alone has none."""
 
     hosts: tuple[TopologyHost, ...]
-    uplinks: tuple[Uplink, ...] = ()
+    uplinks: tuple[UplinkPorts, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +55,7 @@ class _Place:
     port: int
 
 
-def read_topology(path: Path) -> Topology:
+def read_topology(path: Path) -> PortMap:
     """Return the hosts and uplinks; TopologyError names the missing or wrong entry."""
     document = _load(path)
     hosts, links = document.get("hosts"), document.get("links")
@@ -69,7 +69,7 @@ def read_topology(path: Path) -> Topology:
         if name not in places:
             raise TopologyError(f"{path}: host {name!r} must have a link to a switch, got none")
     leaves = list(dict.fromkeys(places[name].switch for name in names))
-    return Topology(
+    return PortMap(
         hosts=tuple(_host(path, rank, name, hosts[name], places[name], leaves) for rank, name in enumerate(names)),
         uplinks=_uplinks(path, leaves, between),
     )
@@ -133,11 +133,11 @@ def _link(path: Path, link: Any) -> tuple[list[str], list[_Place]]:
     return hosts, places
 
 
-def _uplinks(path: Path, leaves: list[str], between: list[tuple[_Place, _Place]]) -> tuple[Uplink, ...]:
+def _uplinks(path: Path, leaves: list[str], between: list[tuple[_Place, _Place]]) -> tuple[UplinkPorts, ...]:
     """Return each leaf's uplink, all to one switch without hosts."""
     if len(leaves) == 1 and not between:
         return ()
-    found: dict[str, Uplink] = {}
+    found: dict[str, UplinkPorts] = {}
     roots: set[str] = set()
     for one, other in between:
         leaf, root = (one, other) if one.switch in leaves else (other, one)
@@ -146,7 +146,7 @@ def _uplinks(path: Path, leaves: list[str], between: list[tuple[_Place, _Place]]
                 f"{path}: a link between switches must be the one link of a switch with hosts to the one without, got "
                 f"{one.switch}-p{one.port} to {other.switch}-p{other.port}"
             )
-        found[leaf.switch] = Uplink(leaf=leaf.port, root=root.port)
+        found[leaf.switch] = UplinkPorts(leaf=leaf.port, root=root.port)
         roots.add(root.switch)
     if len(roots) != 1 or len(found) != len(leaves):
         raise TopologyError(

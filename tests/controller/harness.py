@@ -18,7 +18,7 @@ from kofn.controller.p4runtime.layout import SlotLayout
 from kofn.controller.p4runtime.program import CompiledProgram
 from kofn.controller.p4runtime.slots import Slots, unwritten
 from kofn.controller.p4runtime.switch_link import SwitchLink
-from kofn.controller.p4runtime.topology import Topology, TopologyHost, Uplink
+from kofn.controller.p4runtime.topology import PortMap, TopologyHost, UplinkPorts
 from kofn.controller.policy.control_loop import ControlLoop
 from kofn.rpc import kofn_pb2 as pb
 from kofn.rpc import kofn_pb2_grpc
@@ -34,7 +34,7 @@ def star(hosts: int) -> tuple[TopologyHost, ...]:
     )
 
 
-def tree(racks: int, each: int) -> Topology:
+def tree(racks: int, each: int) -> PortMap:
     """Return a tree's topology: hosts at ports 1, 2, ... of each leaf, the root at the next, leaves at the root's ports
     1, 2, ...
     """
@@ -49,7 +49,7 @@ def tree(racks: int, each: int) -> Topology:
         )
         for rank in range(racks * each)
     )
-    return Topology(hosts=hosts, uplinks=tuple(Uplink(leaf=each + 1, root=rack + 1) for rack in range(racks)))
+    return PortMap(hosts=hosts, uplinks=tuple(UplinkPorts(leaf=each + 1, root=rack + 1) for rack in range(racks)))
 
 
 @dataclass(kw_only=True)

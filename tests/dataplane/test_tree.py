@@ -1,5 +1,6 @@
 """A switch as a leaf and as a root answers any packets like the models, bit by bit, with few slots and changing k."""
 
+import asyncio
 from typing import Any
 
 import finsy as fy
@@ -8,16 +9,21 @@ import pytest
 from scapy.layers.inet import UDP
 from scapy.layers.l2 import Ether
 
+from kofn.controller.errors import InspectionError
+from kofn.controller.p4runtime.occupancy import read_slots
 from kofn.host.wire.packet import (
     EVERYONE,
     HEADER_BYTES,
+    MEMBERS_BITS,
     MEMBERS_BYTES,
     WEIGHT_MAX,
     Kind,
     KofnHeader,
     headers_of,
+    members_of,
     sum_of,
 )
+from kofn.run.switch_identity import BMV2
 from tests.dataplane.conftest import HOSTS, DataPlane
 from tests.dataplane.frames import GENERATION, frame, host_mac
 from tests.host.protocol.specification.leaf_model import ROOT, LeafModel, Packet
@@ -185,6 +191,8 @@ def test_leaf_answers_like_the_model(plane: DataPlane) -> None:
         *("ADDED", "SENT", "PASSED", "ASKED", "HEARD", "IGNORED"),
         *("CLOSED", "LATE", "STALE", "FORMAT_MISMATCH"),
     }
+    with pytest.raises(InspectionError, match="must be the root of its tree, got a leaf"):
+        asyncio.run(read_slots(plane.switch.address, 0))
 
 
 def from_root(beside: Beside, about: KofnHeader) -> Packet:
@@ -228,3 +236,11 @@ def test_root_answers_like_the_model(plane: DataPlane) -> None:
         *("OPENED", "ADDED", "DUPLICATE", "OVERLAP"),
         *("CLOSED", "LATE", "STALE", "FORMAT_MISMATCH", "NOT_READY"),
     }
+    if plane.switch.command[0] == BMV2:
+        return
+    places = [MEMBERS_BITS * rack + rank for rack in range(RACKS) for rank in range(WORKERS)]
+    (shown,) = asyncio.run(read_slots(plane.switch.address, 0, ROOT_JOB))
+    assert shown.workers == tuple(range(RACKS * WORKERS))
+    assert [(one.closed, list(one.present)) for one in shown.slots] == [
+        (slot.done, members_of(slot.members, places)) for slot in model.slots
+    ]

@@ -28,7 +28,9 @@ class Doctor:
         workers: int = 2,
         racks: int = 1,
     ) -> None:
-        """Start it with the PATH `path`; `before` runs in its machine, `fault` in host h1 when that is created."""
+        """Start it with the PATH `path`; `before` runs in its machine, `fault` in host h1 when that is created (with
+        one rack).
+        """
         self.state = folder / "state"
         environment = {**os.environ, "KOFN_STATE_DIR": str(self.state), "TMPDIR": str(folder)}
         config = _configuration(folder, fault, workers) if racks == 1 else _tree(folder, workers, racks)

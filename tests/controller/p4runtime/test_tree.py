@@ -18,7 +18,7 @@ from kofn.controller.p4runtime.entries import Found, fixed_entries, job_entries
 from kofn.controller.p4runtime.layout import SlotLayout, lay_out
 from kofn.controller.p4runtime.links import make_links
 from kofn.controller.p4runtime.program import CompiledProgram, read_all
-from kofn.controller.p4runtime.roles import Leaf, roles_of
+from kofn.controller.p4runtime.roles import LeafSwitch, roles_of
 from kofn.controller.p4runtime.slots import JobSlots, LeafSlots, Slots
 from kofn.controller.p4runtime.switch_link import SwitchLink
 from kofn.controller.p4runtime.updates import difference
@@ -199,7 +199,7 @@ def test_jobs_that_do_not_fit_a_tree_are_named(job: JobSection, words: str) -> N
 @pytest.mark.parametrize(("racks", "k", "shift"), [(2, 4, 0), (2, 3, 2), (3, 1, 3), (4, 1, 3), (16, 1, 5)])
 def test_leaf_waits_for_its_rack_only_if_all_workers_count(racks: int, k: int, shift: int) -> None:
     layout = SlotLayout(job=JobSection(workers=2 * racks), hosts=tree(racks, 2).hosts)
-    action = Leaf(rack=1, uplink=3).job(layout, k=k, base=0, group=1, mask=1, generation=1)
+    action = LeafSwitch(rack=1, uplink=3).job(layout, k=k, base=0, group=1, mask=1, generation=1)
     assert (action.args["shift"], action.args["everyone"]) == (shift, 3)
 
 
