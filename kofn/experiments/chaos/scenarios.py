@@ -94,7 +94,7 @@ def scenarios(racks: int = 1) -> Iterator[FaultScenario]:
 
 
 def _of_racks() -> Iterator[FaultScenario]:
-    """Yield faults of leaves and uplinks, and different formats in two racks."""
+    """Yield faults of leaves and uplinks, and a rack with slow links."""
     for names in (("leaf-0",), ("leaf-0", "root")):
         events = [
             EventSection(at_iteration=60, after_s=after_s, **{action: name})
@@ -108,8 +108,9 @@ def _of_racks() -> Iterator[FaultScenario]:
     lossy = FaultSection(where="uplink", drop=0.1)
     yield _one("uplink-loss-10", "10 % of all packets lost on the uplinks, each way", lossy)
     slow = LinkSection(workers=(2, 3), mbps=5.0, at_iteration=20)
-    narrow = replace(BASE, job=JobSection(words=8), compress=CompressSection(codec="auto"), link=(slow,))
-    yield _one("rack-format", "links of the last two workers at 5 Mbit/s, so that they use narrower lanes", base=narrow)
+    narrow = CompressSection(codec="auto", ratio_control="deliverable")
+    base = replace(BASE, job=JobSection(words=8), compress=narrow, link=(slow,))
+    yield _one("slow-rack", "the links of the last two workers at 5 Mbit/s: lanes become narrower", base=base)
 
 
 def _at_one_switch() -> Iterator[FaultScenario]:
