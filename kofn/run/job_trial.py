@@ -93,8 +93,9 @@ class JobTrial:
         return port_rules(self.config.fault, ports, uplinks)
 
     def count_links(self, before: LinkBytes, after: LinkBytes) -> None:
-        """Record the bytes over the links of this job's hosts between two counts."""
-        write_links(self.folder.links, self.programs.nodes, before, after)
+        """Record the bytes over the links of this job's hosts, and over all uplinks, between two counts."""
+        uplinks = sorted({host.switch for _, host in self.programs.hosts} & before.keys())
+        write_links(self.folder.links, [*self.programs.nodes, *uplinks], before, after)
 
     async def start(self, commands: Commands, job: JobFolder, resumed: Resumed | None = None) -> None:
         """Launch every worker that does not join late, after links have their first rates again.

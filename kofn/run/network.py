@@ -56,6 +56,13 @@ class Ready(msgspec.Struct, frozen=True):
     switches: tuple[EmulatedSwitch, ...]
     management_interface: str = ""  # the root namespace's
 
+    @property
+    def uplinks(self) -> dict[str, str]:
+        """The interface of each leaf towards the root, by the leaf's name."""
+        return {
+            switch.name: switch.interfaces[str(switch.uplink)] for switch in self.switches if switch.uplink is not None
+        }
+
 
 class LinkCheck(msgspec.Struct, frozen=True):
     """A check of boot.py, and its result."""
@@ -175,9 +182,12 @@ class NetworkClient:
         await self._wait("shaped", "", timeout_s)
 
     def link_bytes(self) -> LinkBytes:
-        """Return the bytes so far, as the kernel has counted them at the switch's ends of the links."""
+        """Return the bytes so far, as the kernel has counted them at the switches' ends of the links; of an uplink at
+        its leaf's.
+        """
         counted = interface_bytes()
-        return {name: counted[host.interface] for name, host in self.ready.hosts.items()}
+        links = {name: counted[host.interface] for name, host in self.ready.hosts.items()}
+        return links | {leaf: counted[interface][::-1] for leaf, interface in self.ready.uplinks.items()}
 
     async def check(self, timeout_s: float = 80.0) -> AsyncIterator[LinkCheck]:
         """Verify reachability and link rates, in order; the slowest possible link takes 60 s."""
