@@ -71,11 +71,7 @@ BAD = [
     ),
     ("[run]\nevaluate_every = 0", "run.evaluate_every must be 1 or more, got 0"),
     ("[job]\nworkers = 0", "job.workers"),
-<<<<<<< HEAD
     ("[job]\nworkers = 65", "job.workers must be 1 to 64 with job.racks = 1, got 65"),
-=======
-    ("[job]\nworkers = 65", "job.workers must be at most 64, 64 for each of job.racks, got 65"),
->>>>>>> 1a00c72fef97b3d4c02794653e452e7c2b664b65
     ("[job]\nworkers = 'four'", "job.workers must be a whole number (1 to 1024), got 'four'"),
     ("[job]\nid = 256", "job.id"),
     ("[job]\nwords = 33", "job.words"),

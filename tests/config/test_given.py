@@ -64,13 +64,8 @@ def test_relative_paths_start_at_the_file_or_here(tmp_path: Path, monkeypatch: p
 def test_errors_name_their_place(path: Path) -> None:
     with pytest.raises(ConfigError, match=r"^nothing\.toml: No such file"):
         load("nothing.toml")
-<<<<<<< HEAD
     with pytest.raises(ConfigError, match=r"^job\.workers must be 1 to 64 with job\.racks = 1, got 65$"):
         load(TABLES, {"job": {"workers": 65}})
-=======
-    with pytest.raises(ConfigError, match=r"^job\.workers must be 1 to 1024, got 1025$"):
-        load(TABLES, {"job": {"workers": 1025}})
->>>>>>> 1a00c72fef97b3d4c02794653e452e7c2b664b65
     with pytest.raises(ConfigError, match=rf"^{path}: a table or key must be one of .*, got 'jop'"):
         load(path, {"jop": {"workers": 2}})
     with pytest.raises(ConfigError, match=r"^not TOML"):
