@@ -8,7 +8,7 @@ import numpy as np
 
 from bench.synthetic import EVENT_S, SERVICE_S
 from kofn.config.schema import PolicySection
-from kofn.controller.estimate.measurements import Arrival
+from kofn.controller.estimate.measurements import Arrival, FloatArray
 from kofn.controller.policy.control_loop import Change, ControlLoop
 from kofn.rpc import kofn_pb2 as pb
 
@@ -30,8 +30,7 @@ class Cluster:
     def iterate(self, iteration: int) -> None:
         """One iteration: what the switch sees, then what the workers report, with a look at k after each."""
         live = np.flatnonzero(self.control_loop.live).tolist()
-        counts = [self.random.poisson(self.lambda_s(rank, iteration) / EVENT_S) for rank in live]
-        times_s = SERVICE_S + EVENT_S * np.array(counts) + self.random.exponential(0.0003, len(live))
+        times_s = self.draw(iteration)
         end_s = np.sort(times_s)[min(self.control_loop.k, len(live)) - 1]
         for index in np.argsort(times_s):
             rank, time_s = live[index], float(times_s[index])
@@ -44,6 +43,12 @@ class Cluster:
             report = pb.Report(iteration=iteration, first_block_s=min(times_s[index], end_s), censored=late, late=late)
             assert self.control_loop.report(int(rank), report, self.now_s)
             self.look()
+
+    def draw(self, iteration: int) -> FloatArray:
+        """Draw the live workers' times of an iteration in seconds."""
+        live = np.flatnonzero(self.control_loop.live).tolist()
+        counts = [self.random.poisson(self.lambda_s(rank, iteration) / EVENT_S) for rank in live]
+        return np.asarray(SERVICE_S + EVENT_S * np.array(counts) + self.random.exponential(0.0003, len(live)))
 
     def arrive(self, rank: int, iteration: int, stamp_us: int) -> None:
         """The switch's digest of a worker's first block."""
