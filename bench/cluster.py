@@ -61,11 +61,11 @@ class Cluster:
             self.changes.append(change)
 
 
-def cluster(lambda_s: Rates, workers: int = 4, seed: int = 7, **policy: Any) -> Cluster:
+def cluster(lambda_s: Rates, workers: int = 4, seed: int = 7, racks: int = 1, **policy: Any) -> Cluster:
     """Workers that are about to begin, all together; they have no gradients, which `progress` would go by."""
     policy = {"objective": "throughput"} | policy
     made = Cluster(
-        control_loop=ControlLoop(workers=workers, policy=PolicySection(**policy)),
+        control_loop=ControlLoop(workers=workers, policy=PolicySection(**policy), racks=racks),
         lambda_s=lambda_s,
         random=np.random.default_rng(seed),
     )
