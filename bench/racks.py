@@ -50,7 +50,7 @@ WORLDS: dict[str, States] = {
     "each rack, 15 %": slow(0.15),
     "no rack": slow(0.0),
 }
-"""Which racks are slow, and in what share of the iterations."""
+"""The slow racks, and the share of the iterations in which they are slow."""
 
 
 def law_costs(forecast: Forecast) -> FloatArray:
