@@ -118,7 +118,12 @@ def _switch_credentials(folder: Path | None) -> SwitchCredentials:
 
 
 def _session(config: Config, layout: SlotLayout, journal: Journal) -> JobSession:
-    control_loop = ControlLoop(workers=config.job.workers, policy=config.policy, average=config.model.average)
+    control_loop = ControlLoop(
+        workers=config.job.workers,
+        policy=config.policy,
+        average=config.model.average,
+        racks=config.network.racks,
+    )
     slots = Slots(layout=layout, k=control_loop.k)
     return JobSession(
         job=config.job, control_loop=control_loop, journal=journal, slots=slots, objectives=config.objectives

@@ -56,6 +56,7 @@ class ControlLoop:
     workers: int
     policy: PolicySection
     average: Average = "gradients"  # model.average: the divisor of an iteration's sum
+    racks: int = 1  # network.racks: workers of equal numbers, rack by rack
     chooser: Chooser = field(init=False)
     measurements: Measurements = field(init=False)
     live: BoolArray = field(init=False)
@@ -273,7 +274,7 @@ class ControlLoop:
         service_s = estimate_service(taken.times_s, taken.cut)
         self.transfers_s = transfers_s(taken.link_waits_s, self.live, service_s)
         times_s = taken.times_s + self.transfers_s[:, None]
-        self.estimate = fit(times_s, taken.cut, self._silent_s(), taken.iterations, self.estimate)
+        self.estimate = fit(times_s, taken.cut, self._silent_s(), taken.iterations, self.estimate, self.racks)
         return self._warm()
 
     def _silent_s(self) -> FloatArray:
