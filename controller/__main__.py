@@ -122,7 +122,7 @@ def _session(config: Config, layout: SlotLayout, journal: Journal) -> JobSession
         workers=config.job.workers,
         policy=config.policy,
         average=config.model.average,
-        racks=config.network.racks,
+        racks=config.job.racks,
     )
     slots = Slots(layout=layout, k=control_loop.k)
     return JobSession(

@@ -181,7 +181,7 @@ def _decide_s(config: Config) -> float:
     """Return the mean time of a decision, as only some decisions take a simulation; all workers report in between."""
     workers = range(config.job.workers)
     control_loop = ControlLoop(
-        workers=len(workers), policy=config.policy, average=config.model.average, racks=config.network.racks
+        workers=len(workers), policy=config.policy, average=config.model.average, racks=config.job.racks
     )
     blocking = [load_stragglers(config, rank) for rank in workers]
     times_s = []

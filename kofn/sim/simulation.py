@@ -59,7 +59,7 @@ class Simulation:
     def __post_init__(self) -> None:
         config, job = self.config, self.config.job
         control_loop = ControlLoop(
-            workers=job.workers, policy=config.policy, average=config.model.average, racks=config.network.racks
+            workers=job.workers, policy=config.policy, average=config.model.average, racks=config.job.racks
         )
         self._machine = Machine(self.clock, self.costs.cores)
         self.switch = VirtualSwitch(
