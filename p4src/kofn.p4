@@ -1,16 +1,18 @@
 // kofn: in-network aggregation of gradient blocks from the fastest k of n workers.
 //
 //   parser -> admission -> slot -> words -> answer -> deliver -> deparser
-//                |           |                ^
+//                |         (leaf)             ^
 //                |           +-> measure      | RESULT to all, LATE / STALE / FORMAT_MISMATCH to one
 //                +-> forward (not kofn)
 //
 // Each box is a file, except that answer is in deliver.p4 and deparser in parser.p4. docs/explanation/protocol.md has the rules.
+// In a tree a leaf has `leaf` in place of `slot`, and the root tells its leaves (tell.p4, bitmaps.p4): docs/reference/tree.md.
 
 #include <core.p4>
 #include <v1model.p4>
 
 #include "headers.p4"
+#include "metadata.p4"
 #include "parser.p4"
 #include "checksum.p4"
 #include "admission.p4"

@@ -45,7 +45,7 @@ NORM2_MAX = 1e100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrival:
-    """A worker's first block at its slot, as the switch saw it (arrival_t of p4src/headers.p4)."""
+    """A worker's first block at its slot, as the switch saw it (arrival_t of p4src/metadata.p4)."""
 
     worker: int
     iteration: int

@@ -33,7 +33,7 @@ ADMITTED = frozenset(
         *("FULL", "OVERLAP", "ASKED", "SENT", "PASSED", "HEARD", "IGNORED"),
     )
 )
-"""Verdicts (p4src/headers.p4) on packets of workers and switches that may speak; all others are reasons for drops."""
+"""Verdicts (p4src/metadata.p4) on packets of workers and switches that may speak; all others are reasons for drops."""
 
 
 def line(status: pb.Status) -> str:
