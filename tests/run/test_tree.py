@@ -6,10 +6,12 @@ import re
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from kofn.config.errors import ConfigError
 from kofn.config.schema import Config, FaultSection, JobSection, NetworkSection
+from kofn.host.wire.packet import FRAME_BYTES, HEADER_BYTES, MEMBERS_BYTES, WORD_BYTES
 from kofn.run.commands import Commands
 from kofn.run.jobs import plan_jobs
 from kofn.run.port_faults import port_rules
@@ -56,6 +58,50 @@ def test_training_survives_the_restart_of_a_leaf_and_of_the_root(tmp_path: Path,
     first, second = re.findall(r"(?:start with k = 3|resumed with)[,]? generation (\d+)", said)
     assert int(second) > int(first)
     assert re.search(rf"leaf-1 at .* trying again(.|\n)*leaf-1 at .* installed(.|\n)*generation {second}", said), said
+
+
+ALL = """
+[run]
+trials = ["all"]
+target = 0.999
+max_iterations = 12
+[job]
+workers = 4
+racks = {racks}
+[policy]
+late_gradient = "stash"
+"""
+
+
+@pytest.mark.root
+@pytest.mark.slow
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: network namespaces")
+@pytest.mark.parametrize("target", TARGETS)
+def test_tree_trains_like_one_switch_to_the_bit(tmp_path: Path, target: str) -> None:
+    """With k = n the ledgers are equal; for each block an uplink carries one increment, one result, and little else."""
+    accounts, runs = [], []
+    for racks in (1, 2):
+        folder = tmp_path / str(racks)
+        folder.mkdir()
+        with RealRun(folder, "--target", target, config=ALL.format(racks=racks)) as run:
+            run.wait()
+        runs.append(run.out / "all")
+        accounts.append([dict(np.load(runs[-1] / f"worker-{rank}.npz")) for rank in range(4)])
+    for flat, tree in zip(*accounts, strict=True):
+        assert flat.keys() == tree.keys()
+        assert all(np.array_equal(flat[name], tree[name]) for name in flat)
+    links = json.loads((runs[1] / "links.json").read_text())
+    packets = 12 * BLOCKS
+    for leaf in ("s1", "s2"):
+        up, down = links[leaf]
+        assert packets * PACKET <= up < 1.5 * packets * PACKET
+        assert packets * (PACKET + 2 * MEMBERS_BYTES) <= down < 1.5 * packets * (PACKET + 2 * MEMBERS_BYTES)
+
+
+BLOCKS = 19
+"""Blocks of four words of the default model."""
+
+PACKET = FRAME_BYTES + HEADER_BYTES + 4 * WORD_BYTES
 
 
 def test_each_switch_has_its_own_ports_and_device() -> None:
