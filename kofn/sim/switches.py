@@ -70,6 +70,6 @@ class VirtualSwitches:
             leaf.k, leaf.shift = k, leaf_shift(k, self._job.workers, self._job.racks)
 
 
-def _of_rack(digest: Digest, first: int, worker: int, iteration: int, late: bool) -> None:  # noqa: FBT001  # as a Digest
+def _of_rack(digest: Digest, first: int, worker: int, iteration: int, late: bool) -> None:  # as a Digest
     """Report the arrival of a worker of the rack whose first rank is `first`."""
     digest(first + worker, iteration, late)

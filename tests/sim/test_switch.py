@@ -1,6 +1,7 @@
 """A simulation's switch answers like its model, packet by packet, to any packets: alone, as a leaf, and as a root."""
 
 from collections import Counter
+from collections.abc import Sequence
 from operator import itemgetter
 from random import Random
 
@@ -33,13 +34,13 @@ GAMES, PACKETS = 60, 100
 Said = list[tuple[int, KofnHeader, bytes]]
 
 
-def drawn(random: Random, lanes: int, codes: list[int] | None = None) -> KofnHeader:
+def drawn(random: Random, lanes: int, codes: Sequence[int] = (0,)) -> KofnHeader:
     """Return a packet that a worker might send, mostly in these lanes; two slots get all packets."""
     return KofnHeader(
         kind=random.choice([Kind.CONTRIBUTE, Kind.CONTRIBUTE, Kind.CONTRIBUTE, Kind.PULL]),
         worker=random.randrange(WORKERS),
         recipient=random.choice([EVERYONE, EVERYONE, EVERYONE, 0, 2, 256 * RACK + 1]),
-        lanes=random.choice([lanes] * 9 + (codes or [0])),
+        lanes=random.choice([lanes] * 9 + [*codes]),
         flags=random.randrange(5),
         words=random.choice([1] * 9 + [2, 6]),
         k=random.choice([0, 0, 0, 1, 2]),
@@ -128,7 +129,7 @@ def test_switch_reports_the_first_counted_contribution() -> None:
 
 # -- trees
 
-SUMS = [Lanes.BITS_32, Lanes.BITS_16, Lanes.BITS_8, Lanes.BITS_4]
+SUMS = (Lanes.BITS_32, Lanes.BITS_16, Lanes.BITS_8, Lanes.BITS_4)
 
 
 def said_by(packets: list[Packet]) -> Said:
@@ -155,7 +156,7 @@ def from_root(random: Random, about: KofnHeader) -> Packet:
         k=random.randrange(1, 8),
         weight=random.randrange(2**32),
         scale=random.choice([about.scale] * 9 + [0]),
-        lanes=random.choice([about.lanes] * 19 + SUMS),
+        lanes=random.choice([about.lanes] * 19 + [*SUMS]),
     )
     if kind in (Kind.ADDED, Kind.STALE, Kind.FORMAT_MISMATCH):
         words = 0 if kind == Kind.ADDED else about.words

@@ -1,4 +1,4 @@
-"""A tree of switches in virtual time: what holds in a training, what crosses the uplinks, and which ranks are reported."""
+"""A tree of switches in virtual time: trainings are exact, and uplinks carry one increment and one result a block."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from kofn.sim.simulation import Simulation
 from kofn.sim.switches import NO_FAULTS, VirtualSwitches
 from tests.sim.lab import COSTS, FREE, Trained, times, written
 
-TREE = "job.workers=6 job.racks=2".split()
+TREE = ["job.workers=6", "job.racks=2"]
 
 
 def tree(folder: Path, more: str = "", *settings: str, objective: str = "all", iterations: int = 20) -> Config:
