@@ -143,8 +143,8 @@ def _blocking(entry: TrialSeries, number: int) -> Drawing:
     return Drawing(
         name=f"blocking-{number}",
         caption=f"Trial {entry.name}. Above: each worker's mean blocking time as it was injected (dashed) and as the"
-        " controller estimated it (solid, its 95 % interval shaded); of many workers, those with the longest. Below: the"
-        " k that closed the iteration."
+        " controller estimated it (solid, its 95 % interval shaded); of many workers, those with the longest."
+        " Below: the k that closed the iteration."
         f"{_marked([entry])}",
         draw=partial(lambda_figure, entry),
         headings=("quantity", "worker", "iteration", "value"),
