@@ -12,6 +12,7 @@ import finsy as fy
 
 from kofn.controller.p4runtime.layout import LEAF_BUFFERS, SlotLayout
 from kofn.controller.p4runtime.topology import PortMap, TopologyHost
+from kofn.host.protocol.leaf import leaf_shift
 from kofn.host.wire.packet import PARTS, SERVICE
 
 SET_JOB = "ingress.admission.set_job"
@@ -116,9 +117,6 @@ class LeafSwitch:
         return host.port if host.rack == self.rack else self.uplink
 
     def job(self, layout: SlotLayout, *, k: int, base: int, **slots: int) -> fy.P4TableAction:
-        """While k is the number of workers, a leaf waits for its whole rack. Otherwise it sends early, so that all
-        leaves together hold back at most half of the contributions that the root still needs.
-        """
         return fy.P4TableAction(
             SET_LEAF,
             k=k,
@@ -127,7 +125,7 @@ class LeafSwitch:
             rack=self.rack,
             uplink=self.uplink,
             everyone=(1 << layout.rack_workers) - 1,
-            shift=0 if k == layout.job.workers else (2 * layout.racks - 1).bit_length(),
+            shift=leaf_shift(k, layout.job.workers, layout.racks),
             **slots,
         )
 

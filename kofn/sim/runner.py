@@ -65,6 +65,9 @@ or not over after run.trial_deadline_s of virtual time, 2 the configuration or t
 130 stopped by a signal.
 """
 
+MANAGEMENT = "172.16.0.0/12"
+"""In the network that the folder describes: it has addresses for all workers, and nobody uses them."""
+
 
 @click.command(epilog=EXAMPLES)
 @click.argument("config", type=click.Path(path_type=Path), required=False)
@@ -112,7 +115,7 @@ def command(
     """Run an experiment in virtual time: no network, no waiting, no root.
 
     CONFIG is a file for kofn run. Estimator, policy, protocol, ledger, model and data are the real ones; links and the
-    switch's slots are modelled, and the cost of a worker's steps is measured on this machine first. Not simulated: kill
+    slots of one switch or of a tree are modelled, and the cost of a worker's steps is measured on this machine first. Not simulated: kill
     and start of [[event]], late joiners, custom topologies, faults at the switch, several jobs, and every
     job.collective but the switch. A workload takes model.compute_ms for a gradient, however long it really takes. With
     [schedule], --times gives the time of an iteration by the model of docs/explanation/schedule.md.
@@ -172,7 +175,8 @@ def execute(
     """
     config = plan.shared
     check(config)
-    folder = prepare(plan, wanted_topology(config, plan.jobs[0].source, hosts=config.job.workers))
+    drawn = replace(config, network=replace(config.network, management=MANAGEMENT))
+    folder = prepare(plan, wanted_topology(drawn, plan.jobs[0].source, hosts=config.job.workers))
     folder.update_record(driver="simulated")
     with noted_end(folder, at_early_end), threadpoolctl.threadpool_limits(1):  # small matrices: threads would only wait
         library()  # once, for all trials

@@ -11,6 +11,7 @@ from typing import NamedTuple, Self
 import numpy as np
 
 from kofn.host.protocol.instructions import Send
+from kofn.host.protocol.leaf import leaf_shift
 from kofn.host.protocol.results import BlockId
 from kofn.host.wire.packet import MEMBERS_BITS, MEMBERS_BYTES, PARTS, RANKS, Kind, KofnHeader, places_of
 from tests.host.mortal import Mortal
@@ -103,11 +104,6 @@ class TreeAccount:
             del self.added[id], self.weights[id], self.closed[id]
 
 
-def shift_of(k: int, workers: int, racks: int) -> int:
-    """Return the leaves' shift: 0 with k = n, so that a leaf waits for its whole rack."""
-    return 0 if k == workers else (2 * racks - 1).bit_length()
-
-
 class Tree(Mortal):
     """A World with `racks` racks."""
 
@@ -195,7 +191,7 @@ class Tree(Mortal):
     def change_k(self, k: int) -> None:
         super().change_k(k)
         for leaf in self.leaves:
-            leaf.k, leaf.shift = k, shift_of(k, len(self.workers), self.racks)
+            leaf.k, leaf.shift = k, leaf_shift(k, len(self.workers), self.racks)
 
     def restart_switch(self) -> None:
         """Lose the root's slots; no switch admits the next generation before all workers have regrouped."""
