@@ -222,6 +222,11 @@ static uint16_t place_of(const struct core *core, int64_t rank) {
     return (uint16_t)(rank / core->rack_workers * PLACES + rank % core->rack_workers);
 }
 
+static uint16_t recipient_of(const struct core *core, int64_t block) {
+    const int64_t rank = core->recipient ? core->recipient[block] : KOFN_EVERYONE;
+    return rank == KOFN_EVERYONE ? KOFN_EVERYONE : place_of(core, rank);
+}
+
 static int64_t rank_of(const struct core *core, uint16_t place) {
     return (int64_t)place / PLACES * core->rack_workers + place % PLACES;
 }
@@ -234,7 +239,7 @@ static struct header header_of(const struct core *core, int64_t request, const s
         .kind = KOFN_CONTRIBUTE,
         .job = (uint8_t)core->job,
         .worker = (uint8_t)place_of(core, core->rank),
-        .recipient = core->recipient ? place_of(core, core->recipient[block]) : KOFN_EVERYONE,
+        .recipient = recipient_of(core, block),
         .lanes = (uint8_t)ready->lanes,
         .flags = (uint8_t)ready->flags,
         .words = (uint8_t)words_of(core, block, ready->lanes),
@@ -784,7 +789,7 @@ static int check_words(struct core *core, const struct header *answer) {
 /* Fail unless a sum's recipient is the one that this worker knows; else its values might be lost. */
 static int check_recipient(struct core *core, const struct header *answer) {
     if (!core->recipient || answer->iteration != core->iteration ||
-        answer->recipient == place_of(core, core->recipient[answer->block]))
+        answer->recipient == recipient_of(core, answer->block))
         return 0;
     return fail(core, "block %" PRIu32 " of iteration %" PRIu32 " is summed for worker %" PRId64 ", here it is worker %" PRId64
                 "'s: the workers' plans have parted", answer->block, answer->iteration, rank_of(core, answer->recipient),

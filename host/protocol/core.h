@@ -150,7 +150,7 @@ struct core {
     int64_t closed;     /* closed blocks before the first open one, or fewer */
     int64_t reach;      /* a block may leave once the block `reach` places before it is closed */
     const int64_t *owner; /* by block: the rank of its owner; NULL: the blocks are sums */
-    const int64_t *recipient; /* by block: the rank that gets its sum; NULL: all get it */
+    const int64_t *recipient; /* by block: the rank that gets its sum, KOFN_EVERYONE: all do; NULL: all get every sum */
     int64_t reached;      /* owned blocks that have left, or are expected */
     int32_t *place;     /* by block: its place in `blocks`, -1: not sent */
     uint8_t *open;      /* by block */

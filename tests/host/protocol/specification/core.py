@@ -444,7 +444,7 @@ class Protocol:
         if self._recipient is None or header.iteration != self.iteration:
             return
         expected = self._recipient[header.block]
-        if self._places[expected] != header.recipient:
+        if self._recipient_of(header.block) != header.recipient:
             raise ProtocolError(
                 f"block {header.block} of iteration {header.iteration} is summed for worker {header.recipient}, here it"
                 f" is worker {expected}'s: the workers' plans have parted"
@@ -598,7 +598,7 @@ class Protocol:
         return KofnHeader(
             job=mine.job,
             worker=mine.worker,
-            recipient=EVERYONE if self._recipient is None else self._places[self._recipient[block]],
+            recipient=self._recipient_of(block),
             lanes=ready.lanes,
             flags=ready.flags,
             words=blocks.words_of(block, ready.lanes),
@@ -612,6 +612,10 @@ class Protocol:
             part=part,
             weight=ready.weight,
         )
+
+    def _recipient_of(self, block: int) -> int:
+        rank = EVERYONE if self._recipient is None else self._recipient[block]
+        return EVERYONE if rank == EVERYONE else self._places[rank]
 
     def _stale(self, flight: InFlightRequest, now: float) -> list[Instruction]:
         """Handle STALE: the slot has a newer block. An awaited request stays in flight, so that the
