@@ -16,7 +16,7 @@ FOLDERS = [HERE / name for name in ("wire", "protocol", "compression", "engine")
 
 _CORE = _ENGINE = _PORT = _SLOTS = _LEAF = c_void_p
 _OWN: Signatures = {
-    "core_open": (_CORE, [c_int32, c_int32, c_void_p, *[c_int64] * 2, c_double, *[c_int64] * 2, c_int32, c_int32]),
+    "core_open": (_CORE, [c_int32, c_int32, c_void_p, *[c_int64] * 2, c_double, *[c_int64] * 2, *[c_int32] * 3]),
     "core_close": (None, [_CORE]),
     "core_begin": (c_int32, [_CORE, c_int64, c_double, c_void_p, c_int64, c_int64, c_int32]),
     "core_jump": (c_int32, [_CORE, c_int64, c_double, c_void_p, c_int64, c_int64, c_int32]),

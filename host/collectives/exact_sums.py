@@ -62,6 +62,7 @@ def exact_protocol(job: JobSection, rank: int, words: int) -> EnginePort:
         keep_members=1,
         workers=job.workers,
         racks=job.racks,
+        forgets=False,  # an iteration is decoded while the next one is summed
     )
 
 

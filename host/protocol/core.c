@@ -122,7 +122,7 @@ static int ask_peers(struct core *core, struct flight *flight) {
 /* -- open and close */
 
 struct core *core_open(int32_t job, int32_t rank, const struct layout *layout, int64_t slots, int64_t window, double rto_s,
-                       int64_t keep, int64_t keep_members, int32_t workers, int32_t racks) {
+                       int64_t keep, int64_t keep_members, int32_t workers, int32_t racks, int32_t forgets) {
     struct core *core = calloc(1, sizeof *core);
     if (!core)
         return NULL;
@@ -132,7 +132,7 @@ struct core *core_open(int32_t job, int32_t rank, const struct layout *layout, i
     core->slots = slots, core->window = window;
     core->racks = racks;
     core->rack_workers = workers ? workers / racks : RANKS;
-    core->everyone = workers ? ~(uint64_t)0 >> (RANKS - core->rack_workers) : 0;
+    core->everyone = forgets ? ~(uint64_t)0 >> (RANKS - core->rack_workers) : 0;
     for (int lanes = 0; lanes < LANE_CODES; lanes++)
         core->words[lanes] = layout_words(layout, 0, lanes);
     const size_t blocks = (size_t)core->total, requests = blocks * KOFN_PARTS;

@@ -178,10 +178,11 @@ struct core {
 };
 
 /* NULL without memory. The job has `slots`, a multiple of 2 * `window`. Results of the last `keep` iterations stay for peers,
- * their members for `keep_members` iterations. Once a sum of the current iteration has part 0 of all `workers`, the sums of
- * earlier iterations are forgotten; 0 workers: they stay. Each of the `racks` of a tree has equally many workers. */
+ * their members for `keep_members` iterations. Each of the `racks` of a tree has equally many of the `workers` (0: up to 64 at
+ * one switch). `forgets`: once a sum of the current iteration has part 0 of all workers, the sums of earlier iterations are
+ * forgotten. */
 struct core *core_open(int32_t job, int32_t rank, const struct layout *layout, int64_t slots, int64_t window, double rto_s,
-                       int64_t keep, int64_t keep_members, int32_t workers, int32_t racks);
+                       int64_t keep, int64_t keep_members, int32_t workers, int32_t racks, int32_t forgets);
 void core_close(struct core *core);
 
 /* Start the next iteration: close the blocks whose results are known, and PULL the others if the other workers are ahead.

@@ -52,7 +52,7 @@ static void open_core(struct fuzz *fuzz) {
         forget(fuzz, block);
     const int32_t workers = RANKS * (int32_t)draw(fuzz, 2), racks = 1 + (int32_t)draw(fuzz, 2);
     fuzz->core = core_open(1, (int32_t)draw(fuzz, RANKS), &layout, slots, window, 0.05, 2 + (int64_t)draw(fuzz, 3), 4,
-                           workers, racks);
+                           workers, racks, (int32_t)draw(fuzz, 2));
     check(fuzz->core != NULL, "no core");
     fuzz->sent_count = 0;
     core_enter(fuzz->core, 1);

@@ -46,7 +46,7 @@ struct core *core_copy(const struct core *from) {
     const struct history *history = &from->history;
     struct core *to = core_open(from->job, from->rank, &from->layout, from->slots, from->window,
                                 from->in_flight.waiting.initial_s, history->keep, history->keep_members,
-                                from->everyone ? from->racks * from->rack_workers : 0, from->racks);
+                                from->racks * from->rack_workers, from->racks, from->everyone != 0);
     struct core kept = *to;
     const size_t blocks = (size_t)from->total, requests = blocks * KOFN_PARTS;
     *to = *from;
