@@ -28,7 +28,7 @@ class Doctor:
         workers: int = 2,
         racks: int = 1,
     ) -> None:
-        """Start it with the PATH `path`; `before` runs in its machine, `fault` in host h1 when that is created (with one
+        """Start it with the PATH `path`; `before` runs in its machine, `fault` in host h1 when that is created (one
         rack).
         """
         self.state = folder / "state"
