@@ -115,10 +115,10 @@ def command(
     """Run an experiment in virtual time: no network, no waiting, no root.
 
     CONFIG is a file for kofn run. Estimator, policy, protocol, ledger, model and data are the real ones; links and the
-    slots of one switch or of a tree are modelled, and the cost of a worker's steps is measured on this machine first. Not simulated: kill
-    and start of [[event]], late joiners, custom topologies, faults at the switch, several jobs, and every
-    job.collective but the switch. A workload takes model.compute_ms for a gradient, however long it really takes. With
-    [schedule], --times gives the time of an iteration by the model of docs/explanation/schedule.md.
+    slots of one switch or of a tree are modelled, and the cost of a worker's steps is measured on this machine first.
+    Not simulated: kill and start of [[event]], late joiners, custom topologies, faults at the switch, several jobs, and
+    every job.collective but the switch. A workload takes model.compute_ms for a gradient, however long it really takes.
+    With [schedule], --times gives the time of an iteration by the model of docs/explanation/schedule.md.
     """
     console = make_console(stderr=as_json, quiet=quiet)
     with ending("simulate"), ExitStack() as beside:

@@ -46,7 +46,9 @@ def test_order_generation_and_identification_do_not_matter() -> None:
     assert (len(one.frames), one.size, one.left_out) == (2, 2 * (14 + 20 + 8 + 68 + 256), 0)
 
 
-COMPARED = [name for name, _ in wire.HEADER_FIELDS if name not in ("version", "words", "bitmaps", "checksum", "generation")]
+COMPARED = [
+    name for name, _ in wire.HEADER_FIELDS if name not in ("version", "words", "bitmaps", "checksum", "generation")
+]
 
 
 @pytest.mark.parametrize("field", COMPARED)

@@ -1,4 +1,4 @@
-"""Which results the workers of a simulation keep."""
+"""Few workers of a simulation keep results."""
 
 from pathlib import Path
 

@@ -125,6 +125,6 @@ def test_simulation_has_1024_workers(tmp_path: Path) -> None:
     given = ["simulate", str(path), "--costs", str(tmp_path / "costs.json"), "--cores", "0", "--out"]
     result = CliRunner().invoke(main, [*given, str(tmp_path / "out")])
     assert "accuracy 95.0% was not reached" in result.stderr
-    rows = {line[:24].strip(): line[24:].split() for line in result.stderr.splitlines()}
+    rows = {line[:24].strip(): line[24:].split() for line in result.output.splitlines()}
     assert rows["replicas bit-identical"] == ["yes", "yes"]
     assert rows["gradients conserved"] == ["exactly", "exactly"]

@@ -443,8 +443,9 @@ def test_sums_are_lost_if_they_are_forgotten_before_all_have_given(monkeypatch: 
     of_all = Small.protocol
 
     def of_two(world: Small, rank: int) -> Any:
-        world._options["workers"] = 2
-        return of_all(world, rank)
+        protocol = of_all(world, rank)
+        protocol.await_only(2)
+        return protocol
 
     monkeypatch.setattr(Small, "protocol", of_two)
     with pytest.raises(AssertionError, match="peers have forgotten sums"):

@@ -72,3 +72,8 @@ void core_ring(struct core *core, int64_t request, double now) {
     for (struct flight *flight = core->in_flight.awaited.first; flight; flight = flight->later)
         flight->deadline_s = flight->request == request ? now : INFINITY;
 }
+
+/* Forget results once these first workers have given, not all. */
+void core_await_only(struct core *core, int64_t workers) {
+    core->everyone = ((uint64_t)1 << workers) - 1;
+}
