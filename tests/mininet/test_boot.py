@@ -23,7 +23,7 @@ def test_default_network_is_as_documented(machine: Machine, driver: str) -> None
         ready = boot.expect("ready")
         assert (ready["driver"], ready["mtu"], ready["management"]) == (driver, 9000, "172.30.255.1")
         assert ready["switches"] == [
-            {"name": "s1", "interfaces": {str(port): f"s1-eth{port}" for port in (1, 2, 3, 4)}}
+            {"name": "s1", "interfaces": {str(port): f"s1-eth{port}" for port in (1, 2, 3, 4)}, "uplink": None}
         ]
         host = ready["hosts"]["h3"]
         assert {key: host[key] for key in ("ip", "mac", "management", "port", "interface", "mbps")} == {
@@ -77,9 +77,9 @@ def test_tree_is_created_shaped_and_removed(machine: Machine, driver: str) -> No
     with machine.boot(*arguments) as boot:
         ready = boot.expect("ready")
         assert ready["switches"] == [
-            {"name": "s0", "interfaces": {"1": "s0-eth1", "2": "s0-eth2"}},
-            {"name": "s1", "interfaces": {"1": "s1-eth1", "2": "s1-eth2", "3": "s1-eth3"}},
-            {"name": "s2", "interfaces": {"1": "s2-eth1", "2": "s2-eth2", "3": "s2-eth3"}},
+            {"name": "s0", "interfaces": {"1": "s0-eth1", "2": "s0-eth2"}, "uplink": None},
+            {"name": "s1", "interfaces": {"1": "s1-eth1", "2": "s1-eth2", "3": "s1-eth3"}, "uplink": 3},
+            {"name": "s2", "interfaces": {"1": "s2-eth1", "2": "s2-eth2", "3": "s2-eth3"}, "uplink": 3},
         ]
         host = ready["hosts"]["h3"]
         assert {key: host[key] for key in ("ip", "mac", "switch", "port", "interface", "mbps", "uplink_mbps")} == {
