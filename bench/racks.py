@@ -62,7 +62,7 @@ LAW = Objective(name="law", costs=law_costs, unit="s")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class RackWorld:
     """A world with racks of `size` workers each, ranks rack-major."""
 
     world: str
@@ -152,7 +152,7 @@ def main() -> None:
     rows = []
     for (racks, size), world in product(SIZES, WORLDS):
         say(f"{racks} racks of {size} workers, slow: {world}")
-        setting = Setting(world=world, racks=racks, size=size)
+        setting = RackWorld(world=world, racks=racks, size=size)
         rows.append(setting.row(range(options.seed, options.seed + options.seeds)))
     show({"racks that are slow as a whole": rows}, as_json=options.json)
 
