@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bench.laws import WINDOW, WORLDS, cut_off, times
-from bench.racks import Setting
+from bench.racks import RackWorld
 from kofn.controller.estimate.independence_check import independence_chance
 from kofn.controller.estimate.measurements import FloatArray
 from kofn.controller.estimate.model import Estimate, fit
@@ -45,7 +45,7 @@ def test_common_shock_is_in_the_first_and_the_last_workers_time() -> None:
 
 def rack_windows(world: str, count: int, k: int, racks: int) -> list[Estimate]:
     """Return estimates of 16 workers in four racks, of which the estimator knows `racks`."""
-    setting = Setting(world=world, racks=4, size=4)
+    setting = RackWorld(world=world, racks=4, size=4)
     times_s = np.concatenate([setting.drawn_s(seed) for seed in range(1, 1 + -(-count // 16))])
     windows_s = times_s.reshape(-1, 16)[: WINDOW * count].reshape(count, WINDOW, 16).swapaxes(1, 2)
     iterations = np.tile(np.arange(1, WINDOW + 1), (16, 1))
@@ -53,7 +53,7 @@ def rack_windows(world: str, count: int, k: int, racks: int) -> list[Estimate]:
 
 
 def test_racks_that_are_slow_as_a_whole_are_in_the_expected_times() -> None:
-    setting, everyone = Setting(world="each rack, 15 %", racks=4, size=4), np.ones(16, np.bool_)
+    setting, everyone = RackWorld(world="each rack, 15 %", racks=4, size=4), np.ones(16, np.bool_)
     times_s = np.concatenate([setting.drawn_s(seed) for seed in range(1, 21)]).reshape(-1, 16)
     real, found = np.sort(times_s, axis=1).mean(axis=0), rack_windows("each rack, 15 %", 40, 16, 4)
     assert [each.law for each in found].count("bootstrap") >= 38
