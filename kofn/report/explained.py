@@ -2,6 +2,9 @@
 
 from collections.abc import Iterable
 
+LOGGED = ", last"
+"""The end of a logged value's label."""
+
 EXPLAINED = {
     "time to": "From the first worker's first iteration to the end of the iteration after which a replica had reached"
     " the target; never: not reached; diverged: the parameters were too large or not finite, and the trial was ended.",
@@ -39,6 +42,7 @@ EXPLAINED = {
     " of them does not shrink.",
     "elements that did not fit": "Share of the gradients' elements other than 0 that were rounded to 0 in the ledger"
     " (below 2^-41) or in lanes of 32 bits, or that these clipped; the rest stays in the ledger and is sent later.",
+    LOGGED: "The latest value that the script has logged, as the mean over the workers.",
     "retransmissions": "Packets that workers retransmitted.",
     "corrupted packets dropped": "Packets whose checksum was wrong.",
     "peer fetches": "Requests of workers to their peers for results that the switch had forgotten.",
@@ -47,9 +51,16 @@ EXPLAINED = {
     "replicas bit-identical": "Whether all workers' parameters had the same bits after every iteration.",
     "gradients conserved": "Whether every gradient is exactly in sums, pending or discarded, and no sum holds more.",
 }
-"""By label; "time to" has the target in its label."""
+"""By label, without the target of "time to", and without the name of a logged value."""
 
 
 def explained(labels: Iterable[str]) -> list[tuple[str, str]]:
     """Return each label with its meaning."""
-    return [(label, EXPLAINED["time to" if label.startswith("time to") else label]) for label in labels]
+    return [(label, EXPLAINED[_kind(label)]) for label in labels]
+
+
+def _kind(label: str) -> str:
+    """Return the key of a label in EXPLAINED: some labels contain a target, or the name of a logged value."""
+    if label.startswith("time to"):
+        return "time to"
+    return LOGGED if label.endswith(LOGGED) else label

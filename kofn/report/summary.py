@@ -8,6 +8,7 @@ import msgspec
 
 from kofn.host.workload.metric import Metric
 from kofn.report.compressed import Compressed, compressed_rows, misfit_rows
+from kofn.report.explained import LOGGED
 from kofn.report.formatting import (
     by_worker,
     counts,
@@ -364,7 +365,7 @@ class Summary:
     def logged_rows(self) -> list[list[str]]:
         """Return a row for each number that a script logged in any trial."""
         names = dict.fromkeys(name for entry in self.trials for name in entry.logged)
-        return [[f"{name}, last", *(significant(entry.logged.get(name)) for entry in self.trials)] for name in names]
+        return [[f"{name}{LOGGED}", *(significant(entry.logged.get(name)) for entry in self.trials)] for name in names]
 
     def _interventions(self) -> list[list[str]]:
         """Return a row if anything was changed."""
