@@ -23,12 +23,13 @@ class Recorder:
     """Collects in memory; `save` writes one .npz.  For I iterations of B blocks of L elements and P parts it has:
 
     iterations (I,); sent (I, P, B, L) int32, 0 where this worker sent nothing; and the results: sums (I, B, L) int32,
-    scales, lanes, counts, weights (I, B), members (I, R x P, B) uint64 of R racks, 0 in omitted blocks.
+    scales, lanes, counts, weights (I, B), members (I, P + R - 1, B) uint64 of R racks, as in RESULT;
+    0 in omitted blocks.
     """
 
     def __init__(self, coding: JobCoding) -> None:
         self._coding = coding
-        self._words = PARTS * (1 + coding.places[-1] // MEMBERS_BITS)
+        self._words = PARTS + coding.places[-1] // MEMBERS_BITS
         self._sent: list[Values] = []
         self._iterations: list[int] = []
         self._sums: list[Values] = []

@@ -9,7 +9,6 @@
 
 enum { PULLS_BEFORE_PEERS = 3 }; /* unanswered requests for a closed block before its slot counts as lost */
 enum { SHOWN = 8 };              /* blocks that an error lists */
-enum { RANKS = 64, PLACES = KOFN_PARTS * RANKS }; /* of a rack */
 
 static int fail(struct core *core, const char *format, ...) {
     va_list arguments;
@@ -219,7 +218,7 @@ static int may_leave(const struct core *core, int64_t place) {
 
 /* A worker's place: its rack, and its rank in the rack. */
 static uint16_t place_of(const struct core *core, int64_t rank) {
-    return (uint16_t)(rank / core->rack_workers * PLACES + rank % core->rack_workers);
+    return (uint16_t)(rank / core->rack_workers * RACK_PLACES + rank % core->rack_workers);
 }
 
 static uint16_t recipient_of(const struct core *core, int64_t block) {
@@ -228,7 +227,7 @@ static uint16_t recipient_of(const struct core *core, int64_t block) {
 }
 
 static int64_t rank_of(const struct core *core, uint16_t place) {
-    return (int64_t)place / PLACES * core->rack_workers + place % PLACES;
+    return (int64_t)place / RACK_PLACES * core->rack_workers + place % RACK_PLACES;
 }
 
 static struct header header_of(const struct core *core, int64_t request, const struct waiting *ready) {
@@ -572,11 +571,8 @@ static int probe_hears(struct core *core, const struct header *answer, double no
 }
 
 /* If this worker's contribution to a later iteration has reached the switch, an unanswered probe was lost. */
-static void probe_passed(struct core *core, const struct header *answer, const uint64_t *members) {
-    const int place = place_of(core, core->rank);
-    int mine = answer->kind == KOFN_LATE;
-    for (int part = 0; part < KOFN_PARTS; part++)
-        mine |= members[place / RANKS + part] >> place % RANKS & 1;
+static void probe_passed(struct core *core, const struct header *answer, const struct result *result) {
+    const int mine = answer->kind == KOFN_LATE || result_parts(result, place_of(core, core->rank));
     if (mine && answer->iteration > core->probe.header.iteration)
         core->probe.asked = 0;
 }
@@ -687,7 +683,7 @@ static int forget_earlier(struct core *core, const struct result *result) {
     if (!core->everyone)
         return 0;
     for (int rack = 0; rack < core->racks; rack++)
-        if ((result->members[KOFN_PARTS * rack] & core->everyone) != core->everyone)
+        if ((result->members[member_word(rack, 0)] & core->everyone) != core->everyone)
             return 0;
     core->given = core->iteration;
     return history_forget(&core->history, core->iteration, 0) ? 0 : without_memory(core);
@@ -806,8 +802,11 @@ static int check_racks(struct core *core, const struct header *answer) {
 static void members_of(const struct header *answer, const uint8_t *body, uint64_t *members) {
     if (!answer->bitmaps)
         memcpy(members, answer->members, sizeof answer->members);
-    for (int rack = 0; rack < answer->bitmaps; rack++)
-        header_members(body + rack * KOFN_MEMBERS_BYTES, members + rack * KOFN_PARTS);
+    for (int rack = 0; rack < answer->bitmaps; rack++) {
+        uint64_t parts[KOFN_PARTS];
+        header_members(body + rack * KOFN_MEMBERS_BYTES, parts);
+        members[member_word(rack, 0)] = parts[0];
+    }
 }
 
 /* Handle the switch's result of a block. */
@@ -827,7 +826,7 @@ static int result_in(struct core *core, struct packet *packet) {
         .weight = header->weight,
     };
     members_of(header, packet->body, result.members);
-    probe_passed(core, header, result.members);
+    probe_passed(core, header, &result);
     const int uses = header->flags & ~KOFN_AGAIN, told = header->kind == KOFN_RESULT && uses > 1 && uses <= LANE_CODES;
     const int noted = note(core, header->iteration, header->block, &result, told ? uses - 1 : -1,
                            (header->flags & KOFN_AGAIN) != 0);

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kofn.host.arrays import Integers
-from kofn.host.wire.packet import MEMBERS_BYTES, PARTS, RACKS_MAX, RANKS, bit_of
+from kofn.host.wire.packet import MEMBERS_BITS, PARTS, RACKS_MAX, RANKS, bit_of
 
 RESULT = np.dtype(
     [
@@ -19,12 +19,19 @@ RESULT = np.dtype(
         ("k", np.int32),
         ("count", np.int32),
         ("weight", np.uint32),
-        ("members", np.uint64, (RACKS_MAX * PARTS,)),
+        ("members", np.uint64, (PARTS + RACKS_MAX - 1,)),
     ]
 )
-"""struct result of history.h."""
+"""struct result of history.h.
+
+Bit r of the first PARTS words of `members` is that part of rank r of rack 0; bit r of the word PARTS - 1 + q is rank r
+of rack q.
+"""
 
 _PART_BITS = 1 << np.arange(PARTS)
+_WORD = (1 << RANKS) - 1
+_FIRST_BITS = *range(0, MEMBERS_BITS, RANKS), *range(MEMBERS_BITS, RACKS_MAX * MEMBERS_BITS, MEMBERS_BITS)
+"""For each word of a result's members, the place of its rank 0 in the bitmap of all racks."""
 
 Table = npt.NDArray[Any]
 """An array of RESULT."""
@@ -124,9 +131,10 @@ class BlockResults(Sequence[Result]):
 
     def parts_of(self, place: int) -> Integers:
         """Return the parts of the worker at a place in each sum, (N,): bit p for part p."""
-        first, rank = divmod(place, RANKS)
-        has = self.table["members"][:, first : first + PARTS] >> np.uint64(rank) & np.uint64(1)
-        found: Integers = has.astype(np.int64) @ _PART_BITS
+        rack, rank = divmod(place, MEMBERS_BITS)
+        words = slice(PARTS - 1 + rack, PARTS + rack) if rack else slice(PARTS)
+        has = self.table["members"][:, words] >> np.uint64(rank) & np.uint64(1)
+        found: Integers = has.astype(np.int64) @ _PART_BITS[: has.shape[1]]
         return found
 
     @property
@@ -134,14 +142,16 @@ class BlockResults(Sequence[Result]):
         """The place of each result whose only member is one worker's part 0, (N,); -1 for other results."""
         counts = np.bitwise_count(self.table["members"])
         word = counts.argmax(axis=1)
-        alone = (counts.sum(axis=1) == 1) & (word % PARTS == 0)
+        first = np.array(_FIRST_BITS)[word]
+        alone = (counts.sum(axis=1) == 1) & (first % MEMBERS_BITS == 0)
         bit = self.table["members"][np.arange(len(self)), word]
-        found: Integers = np.where(alone, word * RANKS + np.bitwise_count(bit - np.uint64(1)), -1)
+        found: Integers = np.where(alone, first + np.bitwise_count(bit - np.uint64(1)), -1)
         return found
 
     def members(self, at: int) -> int:
         """Return the bitmap of one result's members."""
-        return int.from_bytes(self.table[at]["members"].tobytes(), "little")
+        words = self.table[at]["members"].tolist()
+        return sum(word << first for word, first in zip(words, _FIRST_BITS, strict=True) if word)
 
     def values(self, at: int) -> bytes:
         """Return a copy of one result's values, as on the wire."""
@@ -165,5 +175,5 @@ def address_of(values: bytes) -> int:
     return (values and ctypes.cast(ctypes.c_char_p(values), ctypes.c_void_p).value) or 0
 
 
-def _words(members: int) -> npt.NDArray[np.uint64]:
-    return np.frombuffer(members.to_bytes(RACKS_MAX * MEMBERS_BYTES, "little"), np.uint64)
+def _words(members: int) -> list[int]:
+    return [members >> first & _WORD for first in _FIRST_BITS]

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from kofn.host.wire.packet import PARTS, RANKS, WEIGHT_UNIT, places_of
+from kofn.host.wire.packet import MEMBERS_BITS, PARTS, WEIGHT_UNIT, places_of
 from tests.run.real_run import RealRun
 from tests.targets import TARGETS
 
@@ -91,5 +91,8 @@ def check_sums(tmp_path: Path, rule: str, target: str, racks: int = 1) -> None:
 
 def parts_of(members: npt.NDArray[np.uint64], place: int) -> npt.NDArray[np.uint64]:
     """Return whether each part of the worker at a place is in each sum, (iterations, parts, blocks)."""
-    first, rank = divmod(place, RANKS)
-    return members[:, first : first + PARTS] >> np.uint64(rank) & np.uint64(1)
+    rack, rank = divmod(place, MEMBERS_BITS)
+    found = members[:, :PARTS].copy()
+    if rack:  # one word, for part 0
+        found[:, 0], found[:, 1:] = members[:, PARTS - 1 + rack], 0
+    return found >> np.uint64(rank) & np.uint64(1)
