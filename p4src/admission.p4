@@ -27,7 +27,7 @@ control Admission(inout headers_t hdr, inout metadata_t meta, inout standard_met
         set_job(k, group, base + ((bit<32>)hdr.kofn.slot & mask), mask, generation, 0, racks);
         meta.leaf = true;
         meta.rack = rack;
-        meta.uplink = uplink;
+        meta.onward = uplink;
         meta.everyone = everyone;
         meta.shift = shift;
     }

@@ -16,7 +16,7 @@ control Answer(inout headers_t hdr, in metadata_t meta, inout standard_metadata_
     }
     action ask(kind_t kind) {
         hdr.kofn.kind = kind;
-        standard_metadata.egress_spec = meta.uplink;
+        standard_metadata.egress_spec = meta.onward;
     }
     action tell_all() {
         hdr.kofn.kind = kind_t.ADDED;
@@ -37,6 +37,7 @@ control Answer(inout headers_t hdr, in metadata_t meta, inout standard_metadata_
             (verdict_t.ASKED, TELL_NONE): ask(kind_t.PULL);
             (verdict_t.SENT, TELL_NONE): ask(kind_t.CONTRIBUTE);
             (verdict_t.PASSED, TELL_NONE): ask(kind_t.CONTRIBUTE);
+            (verdict_t.HEARD, TELL_WORKER): ask(kind_t.ADDED);
             (verdict_t.OPENED, TELL_LEAF): reply(kind_t.ADDED);
             (verdict_t.ADDED, TELL_LEAF): reply(kind_t.ADDED);
             (verdict_t.DUPLICATE, TELL_LEAF): reply(kind_t.ADDED);

@@ -46,7 +46,7 @@ control ingress(inout headers_t hdr, inout metadata_t meta, inout standard_metad
         if (hdr.udp.isValid() && hdr.udp.dst_port == KOFN_PORT) {
             admission.apply(hdr, meta, standard_metadata);
             if (meta.verdict == verdict_t.ADMITTED) {
-                if (meta.leaf) { leaf.apply(hdr, meta); } else { slot.apply(hdr, meta); }
+                if (meta.leaf) { leaf.apply(hdr, meta, standard_metadata); } else { slot.apply(hdr, meta); }
                 if (meta.from_leaf) { tell.apply(hdr, meta); }
                 words.apply(hdr, meta);
                 bitmaps.apply(hdr, meta);

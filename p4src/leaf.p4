@@ -6,13 +6,14 @@
 // When a leaf sends an increment affects the time of a block, but never its sum: the root adds an increment only if it
 // has none of its members.
 
-control Leaf(inout headers_t hdr, inout metadata_t meta) {
+control Leaf(inout headers_t hdr, inout metadata_t meta, in standard_metadata_t standard_metadata) {
     register<bit<96>>(SLOTS) block_ids;
     register<bit<32>>(SLOTS) formats;
     register<bit<8>>(SLOTS) states;
     register<bit<256>>(SLOTS) takens;
     register<bit<256>>(SLOTS) ackeds;
     register<bit<16>>(SLOTS) missings;
+    register<bit<16>>(SLOTS) lasts;
     // By buffer.
     register<bit<256>>(SLOTS) sets;
     register<bit<16>>(SLOTS) counts;
@@ -30,6 +31,7 @@ control Leaf(inout headers_t hdr, inout metadata_t meta) {
         takens.read(leaf.taken, meta.slot);
         ackeds.read(leaf.acked, meta.slot);
         missings.read(leaf.missing, meta.slot);
+        lasts.read(leaf.last, meta.slot);
         leaf.phase = state[1:0];
         leaf.confirmed = state[2:2];
         leaf.brief = state[3:3];
@@ -43,7 +45,7 @@ control Leaf(inout headers_t hdr, inout metadata_t meta) {
         counts.read(leaf.sent_count, sent);
         weights.read(leaf.sent_weight, sent);
 
-        if (meta.from_root) { above.apply(hdr, meta, leaf); } else { below.apply(hdr, meta, leaf); }
+        if (meta.from_root) { above.apply(hdr, meta, leaf); } else { below.apply(hdr, meta, leaf, standard_metadata); }
 
         open = meta.slot + (bit<32>)leaf.at;
         sent = meta.slot + (bit<32>)(leaf.at ^ 1);
@@ -53,6 +55,7 @@ control Leaf(inout headers_t hdr, inout metadata_t meta) {
         takens.write(meta.slot, leaf.taken);
         ackeds.write(meta.slot, leaf.acked);
         missings.write(meta.slot, leaf.missing);
+        lasts.write(meta.slot, leaf.last);
         sets.write(open, leaf.open_set);
         counts.write(open, leaf.open_count);
         weights.write(open, leaf.open_weight);

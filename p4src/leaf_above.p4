@@ -6,6 +6,7 @@
 //   ADDED, FORMAT_MISMATCH: = slot's, open,
 //     in another format than the slot's           HEARD    the slot begins again in the root's format
 //     in the slot's                               HEARD    members are acknowledged; a buffer with any of them is emptied
+//       ... and the open buffer is enough now     HEARD    its latest contributor is told (ADDED), and repeats
 //   else                                          IGNORED
 //
 // A buffer that holds a part of the acknowledged members will never be added by the root: what else it held leaves `taken`,
@@ -61,6 +62,13 @@ control LeafAbove(inout headers_t hdr, inout metadata_t meta, inout leaf_t leaf)
                 if (leaf.open_set == 0) {
                     leaf.open_count = 0;
                     leaf.open_weight = 0;
+                    leaf.last = 0;
+                }
+                if (leaf.last != 0 && leaf.sent_set == 0 && meta.shift != 0 && leaf.open_count != 0
+                    && leaf.open_count >= leaf.missing >> meta.shift) {
+                    meta.tell = TELL_WORKER;
+                    meta.onward = leaf.last[8:0];
+                    leaf.last = 0;
                 }
             }
         }

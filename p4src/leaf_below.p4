@@ -14,7 +14,7 @@
 // Urged: a contribution that no buffer holds and the root has not acknowledged goes up alone (PASSED); else the latest
 // increment again (SENT); else the open buffer (SENT); else a PULL (ASKED).
 
-control LeafBelow(inout headers_t hdr, inout metadata_t meta, inout leaf_t leaf) {
+control LeafBelow(inout headers_t hdr, inout metadata_t meta, inout leaf_t leaf, in standard_metadata_t standard_metadata) {
     // The open buffer goes to the root: the packet holds, or reads, its sum.
     action freeze() {
         meta.verdict = verdict_t.SENT;
@@ -25,6 +25,7 @@ control LeafBelow(inout headers_t hdr, inout metadata_t meta, inout leaf_t leaf)
         leaf.open_set = 0;
         leaf.open_count = 0;
         leaf.open_weight = 0;
+        leaf.last = 0;
     }
 
     apply {
@@ -75,6 +76,7 @@ control LeafBelow(inout headers_t hdr, inout metadata_t meta, inout leaf_t leaf)
                 leaf.open_set = leaf.open_set | contribution;
                 leaf.open_count = leaf.open_count + hdr.kofn.count;
                 leaf.open_weight = leaf.open_weight + hdr.kofn.weight;
+                leaf.last = (bit<16>)standard_metadata.ingress_port;
                 bit<16> enough = leaf.missing >> meta.shift;
                 if (leaf.taken & meta.everyone == meta.everyone
                     || (hdr.kofn.k != 0 && leaf.open_count >= hdr.kofn.k)

@@ -45,6 +45,7 @@ enum bit<2> mode_t {
 const bit<2> TELL_NONE = 0;
 const bit<2> TELL_LEAF = 1;
 const bit<2> TELL_ALL = 2;
+const bit<2> TELL_WORKER = 3;
 
 // Phases of a leaf's slot.
 const bit<2> OPEN = 1;
@@ -68,6 +69,7 @@ struct leaf_t {
     bit<256> sent_set;     // empty when acknowledged
     bit<16> sent_count;
     bit<32> sent_weight;
+    bit<16> last;          // the port that the open buffer's latest contribution came from; 0: none, or told already
 }
 
 struct metadata_t {
@@ -92,10 +94,10 @@ struct metadata_t {
     bool from_root;        // the sender is the root
     bit<8> rack;           // the sender's at the root; this switch's at a leaf
     bit<256> everyone;     // part 0 of all workers of a leaf's rack
-    bit<9> uplink;         // a leaf's port towards the root
+    bit<9> onward;         // where a leaf passes a packet on: the port towards the root, or a worker's
     bit<8> shift;          // a leaf sends when it holds missing >> shift contributions; 0: complete racks only
     bit<16> slot_racks;    // racks with members in the slot, as a bitmap
-    bit<2> tell;           // whom the root tells about an open sum
+    bit<2> tell;           // whom the root, or a leaf, tells about an open sum
     bool leaf;             // this switch is a leaf of the job's tree
 }
 

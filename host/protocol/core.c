@@ -130,8 +130,8 @@ struct core *core_open(int32_t job, int32_t rank, const struct layout *layout, i
     core->job = job, core->rank = rank;
     core->slots = slots, core->window = window;
     core->racks = racks;
-    core->rack_workers = workers ? workers / racks : RANKS;
-    core->everyone = forgets ? ~(uint64_t)0 >> (RANKS - core->rack_workers) : 0;
+    core->rack_workers = workers ? workers / racks : RACK_RANKS;
+    core->everyone = forgets ? ~(uint64_t)0 >> (RACK_RANKS - core->rack_workers) : 0;
     for (int lanes = 0; lanes < LANE_CODES; lanes++)
         core->words[lanes] = layout_words(layout, 0, lanes);
     const size_t blocks = (size_t)core->total, requests = blocks * KOFN_PARTS;
@@ -875,19 +875,27 @@ static int refused(struct core *core, struct flight *flight, const struct header
     return 0;
 }
 
-/* Handle STALE or FORMAT_MISMATCH; ignore it unless its request is in flight. */
+/* A leaf wants this contribution again, so that what it holds leaves. That is no loss: the flight's times stay. */
+static int repeat(struct core *core, const struct flight *flight, double now) {
+    const int in_switch = flight->header.kind == KOFN_CONTRIBUTE && flight->sent_s <= now;
+    return in_switch ? send(core, &flight->header, flight->values, flight->size, 0) : 0;
+}
+
+/* Handle STALE, FORMAT_MISMATCH or ADDED; ignore it unless its request is in flight. */
 static int not_taken(struct core *core, const struct header *answer, double now) {
     if (answer->iteration != core->iteration || answer->block >= core->total || answer->part >= KOFN_PARTS)
         return 0;
     struct flight *flight = core->in_flight.by_request[request_of(answer->block, answer->part)];
     if (!flight)
         return 0;
-    return answer->kind == KOFN_STALE ? stale(core, flight, now) : refused(core, flight, answer, now);
+    return answer->kind == KOFN_ADDED   ? repeat(core, flight, now)
+           : answer->kind == KOFN_STALE ? stale(core, flight, now)
+                                        : refused(core, flight, answer, now);
 }
 
 static int packet_in(struct core *core, struct packet *packet, double now) {
     const struct header *header = &packet->header;
-    if (header->job != core->job || header->kind < KOFN_RESULT) {
+    if (header->job != core->job || header->kind < KOFN_RESULT || header->kind > KOFN_ADDED) {
         core->statistics.foreign++;
         return 0;
     }

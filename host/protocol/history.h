@@ -8,8 +8,8 @@
 
 enum {
     MEMBER_WORDS = KOFN_PARTS + KOFN_RACKS_MAX - 1, /* a tree's workers contribute part 0 alone */
-    RANKS = 64, /* of a rack; a worker's place is RACK_PLACES * rack + rank in the rack */
-    RACK_PLACES = KOFN_PARTS * RANKS,
+    RACK_RANKS = 64, /* of a rack; a worker's place is RACK_PLACES * rack + rank in the rack */
+    RACK_PLACES = KOFN_PARTS * RACK_RANKS,
 };
 
 static inline int64_t member_word(int64_t rack, int64_t part) {

@@ -118,6 +118,7 @@ static int sent(const struct leaf *leaf, struct leaf_slot *slot, const struct he
 /* Send the open buffer. */
 static int freeze(const struct leaf *leaf, struct leaf_slot *slot, const struct header *header, struct answer *answer) {
     slot->open = !slot->open;
+    slot->last = 0;
     empty(open_buffer(slot));
     return sent(leaf, slot, header, answer);
 }
@@ -169,14 +170,20 @@ static void add(struct leaf_slot *slot, const struct header *header, const uint8
     members_add(slot->taken, mine);
     open->count += header->count;
     open->weight += header->weight;
+    slot->last = 1 + header->worker;
+}
+
+/* Whether the open buffer has this leaf's share of what the root misses. */
+static int is_due(const struct leaf *leaf, struct leaf_slot *slot) {
+    const int32_t count = open_buffer(slot)->count;
+    return leaf->shift && count && count >= slot->missing >> leaf->shift;
 }
 
 /* Whether the open buffer leaves. */
 static int is_enough(const struct leaf *leaf, struct leaf_slot *slot, const struct header *header) {
     const uint64_t everyone = ~(uint64_t)0 >> (64 - leaf->workers);
-    const int32_t count = open_buffer(slot)->count, share = slot->missing >> leaf->shift;
-    return (slot->taken[0] & everyone) == everyone || (header->k && count >= header->k) ||
-           (leaf->shift && count && count >= share);
+    return (slot->taken[0] & everyone) == everyone || (header->k && open_buffer(slot)->count >= header->k) ||
+           is_due(leaf, slot);
 }
 
 int leaf_below(struct leaf *leaf, const struct header *header, const uint8_t *values, int32_t size,
@@ -240,6 +247,7 @@ static void begin_again(struct leaf_slot *slot, const struct header *header) {
     slot->lanes = header->lanes;
     memcpy(slot->taken, header->members, sizeof slot->taken);
     memcpy(slot->acked, header->members, sizeof slot->acked);
+    slot->last = 0;
     empty(slot->buffers);
     empty(slot->buffers + 1);
 }
@@ -262,6 +270,20 @@ static void hear(struct leaf_slot *slot, const struct header *header) {
         }
 }
 
+/* Have the open buffer's latest contribution repeated, so that the buffer leaves, if it is due now. */
+static int tell_last(const struct leaf *leaf, struct leaf_slot *slot, const struct header *header, struct answer *answer) {
+    const int32_t last = slot->last;
+    if (!last || is_empty(open_buffer(slot)) || !is_empty(sent_buffer(slot)) || !is_due(leaf, slot))
+        return 0;
+    slot->last = 0;
+    replied(leaf, header, KOFN_ADDED, answer);
+    answer->first = last - 1;
+    answer->end = last;
+    answer->header.words = 0;
+    answer->size = 0;
+    return 1;
+}
+
 int leaf_above(struct leaf *leaf, const struct header *header, const uint8_t *body, int32_t size,
                struct answer *answer) {
     struct leaf_slot *slot = slot_of(leaf, header);
@@ -271,11 +293,12 @@ int leaf_above(struct leaf *leaf, const struct header *header, const uint8_t *bo
         return 0;
     if (results)
         return (order > 0 || slot->phase != DONE) && close_slot(leaf, slot, header, body, size, answer);
-    if (order == 0 && slot->phase == OPEN) {
-        if (header->kind == KOFN_STALE)
-            slot->phase = GONE;
-        else
-            hear(slot, header);
+    if (order > 0 || slot->phase != OPEN)
+        return 0;
+    if (header->kind == KOFN_STALE) {
+        slot->phase = GONE;
+        return 0;
     }
-    return 0;
+    hear(slot, header);
+    return tell_last(leaf, slot, header, answer);
 }

@@ -224,8 +224,6 @@ def check(config: Config) -> None:
             raise ConfigError("event.kill and event.start are not simulated: event.objective is")
     if config.job.start_workers not in (None, config.job.workers):
         raise ConfigError("job.start_workers is not simulated: all workers start together")
-    if config.job.racks > 1:
-        raise ConfigError(f"job.racks must be 1 in a simulation, got {config.job.racks}")
     if other := [fault.where for fault in config.fault if fault.where != "host"]:
         raise ConfigError(f"fault.where must be 'host' in a simulation, got {other[0]!r}")
     if config.cpu:

@@ -195,6 +195,26 @@ def test_leaf_answers_like_the_model(plane: DataPlane) -> None:
         asyncio.run(read_slots(plane.switch.address, 0))
 
 
+def test_leaf_has_held_contributions_repeated_once_the_root_needs_no_more(plane: DataPlane) -> None:
+    plane.install(k=HOSTS)
+    beside = Beside(plane, LEAF_JOB, 3, {ROOT: UPLINK, **{rank: rank + 1 for rank in range(WORKERS)}})
+    model = LeafModel(rack=RACK, workers=WORKERS, k=beside.k, slots=SLOTS, shift=SHIFT)
+    model.generation = GENERATION
+    header = KofnHeader(job=LEAF_JOB, words=1, generation=GENERATION, iteration=1)
+    rising = header._replace(kind=Kind.ADDED, worker=RACK, rack=RACK, words=0, k=5)
+    for packet, answered in (
+        (Packet(0, header, (), beside.values(1)), []),
+        (Packet(ROOT, rising._replace(count=1)), []),
+        (Packet(ROOT, rising._replace(count=3)), [0]),
+        (Packet(ROOT, rising._replace(count=4)), []),
+        (Packet(0, header, (), beside.values(1)), [ROOT]),
+    ):
+        up = packet.to == ROOT
+        expected = model.above(packet) if up else model.below(packet.header, packet.values)
+        assert [one.to for one in expected] == answered
+        beside.compare(UPLINK if up else packet.to + 1, packet, expected)
+
+
 def from_root(beside: Beside, about: KofnHeader) -> Packet:
     """Return a packet that a root may send about this request."""
     kind = Kind(beside.usually(Kind.ADDED, Kind.RESULT, Kind.LATE, Kind.STALE, Kind.FORMAT_MISMATCH, chance=0.4))

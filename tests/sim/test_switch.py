@@ -193,6 +193,29 @@ def test_leaf_answers_like_its_model() -> None:
     assert min(downs[kind] for kind in (Kind.RESULT, Kind.LATE, Kind.STALE, Kind.FORMAT_MISMATCH)) > 50, downs
 
 
+def test_leaf_has_held_contributions_repeated_once_the_root_needs_no_more() -> None:
+    model = LeafModel(rack=RACK, workers=WORKERS, k=8, slots=SLOTS, shift=1)
+    leaf = NativeLeaf.open(rack=RACK, workers=WORKERS, slots=SLOTS)
+    leaf.k, leaf.shift = model.k, model.shift
+    switch = Switch(leaf, WORKERS)
+    mine = [KofnHeader(worker=worker, words=1, iteration=1) for worker in range(WORKERS)]
+    rising = mine[RACK]._replace(kind=Kind.ADDED, rack=RACK, words=0, k=8)
+    for header, answered in (
+        (mine[0], []),
+        (mine[2], []),
+        (rising._replace(count=2), []),
+        (rising._replace(count=4), [2]),
+        (rising._replace(count=5), []),
+        (mine[2], [ROOT]),
+        (rising._replace(members=5, count=6), []),
+        (mine[1], [ROOT]),
+    ):
+        values = bytes(header.words * WORD_BYTES)
+        expected = model.above(Packet(ROOT, header)) if header.kind == Kind.ADDED else model.below(header, values)
+        assert [one.to for one in expected] == answered
+        assert switch.send(header, values) == said_by(expected)
+
+
 def increment(random: Random, header: KofnHeader) -> KofnHeader:
     """Return a leaf's packet: some contributions of its rack."""
     members = sum(bit_of(rank, part) for rank in range(WORKERS) for part in (0, 3) if random.random() < 0.3)

@@ -224,7 +224,7 @@ class Protocol:
         news, job, generation = _News(), self._template.job, self.generation
         for header, values in packets:
             kind = header.kind
-            if header.job != job or kind < _RESULT:
+            if header.job != job or not _RESULT <= kind <= Kind.ADDED:
                 self.statistics.foreign += 1
             elif header.generation != generation:
                 self.statistics.other_generation += 1
@@ -496,14 +496,23 @@ class Protocol:
         return instructions + self._pull(now)
 
     def _not_taken(self, header: KofnHeader, now: float) -> list[Instruction]:
-        """Handle STALE or FORMAT_MISMATCH; it is ignored unless its request is in flight."""
+        """Handle STALE, FORMAT_MISMATCH or ADDED; it is ignored unless its request is in flight."""
         request = request_of(header.block, header.part)
         flight = self._in_flight.find(request)
         if header.iteration != self.iteration or flight is None:
             return []
         if header.kind == Kind.STALE:
             return self._stale(flight, now)
+        if header.kind == Kind.ADDED:
+            return self._repeat(flight, now)
         return self._refused(request, flight, header, now)
+
+    def _repeat(self, flight: InFlightRequest, now: float) -> list[Instruction]:
+        """Send a contribution again, so that what a leaf holds leaves; its times stay."""
+        if flight.header.kind != Kind.CONTRIBUTE or flight.sent > now:
+            return []
+        self._count(flight.header, flight.values)
+        return [Send(header=flight.header, values=flight.values)]
 
     def _send_again(self, request: int, now: float) -> list[Instruction]:
         """Retransmit a request; ask peers for a PULL that the switch does not answer."""

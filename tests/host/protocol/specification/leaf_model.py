@@ -50,6 +50,8 @@ class LeafSlot:
     taken: int = 0
     acked: int = 0
     missing: int = 0
+    last: int | None = None
+    """The worker of the open buffer's latest contribution, until it is told."""
     open: Buffer = field(default_factory=Buffer)
     sent: Buffer = field(default_factory=Buffer)
     result: Packet | None = None
@@ -100,6 +102,7 @@ class LeafModel:
             slot.open.weight + header.weight,
             slot.open.values + numbers if slot.open.members else numbers,
         )
+        slot.last = header.worker
         return [self._freeze(slot, header)] if self._enough(slot, header.k) else []
 
     def above(self, packet: Packet) -> list[Packet]:
@@ -120,19 +123,22 @@ class LeafModel:
             if header.kind == Kind.STALE:
                 slot.phase = Phase.GONE
             else:
-                self._hear(slot, header)
+                return self._hear(slot, header)
         return []
 
-    def _hear(self, slot: LeafSlot, header: KofnHeader) -> None:
-        """Learn which of the rack's contributions are in the root's sum, and in which format it is."""
+    def _hear(self, slot: LeafSlot, header: KofnHeader) -> list[Packet]:
+        """Learn which of the rack's contributions are in the root's sum, and in which format it is.
+
+        If the open buffer is due now, have its latest contribution repeated, so that it leaves.
+        """
         slot.confirmed = True
         slot.missing = max(header.k - header.count, 0)
         if (slot.format[0], slot.format[2]) != (header.scale, header.lanes):
             words = slot.format[1] << slot.format[2] & 255  # half as many in lanes half as wide
             slot.format = (header.scale, words >> header.lanes, header.lanes)
             slot.taken = slot.acked = header.members
-            slot.open, slot.sent = Buffer(), Buffer()
-            return
+            slot.open, slot.sent, slot.last = Buffer(), Buffer(), None
+            return []
         slot.acked |= header.members
         slot.taken |= header.members
         for name in ("open", "sent"):
@@ -140,11 +146,19 @@ class LeafModel:
             if held & slot.acked:
                 slot.taken &= ~(held & ~slot.acked)
                 setattr(slot, name, Buffer())
+        if slot.last is None or not slot.open.members or slot.sent.members or not self._due(slot):
+            return []
+        told, slot.last = slot.last, None
+        return [Packet(told, header._replace(kind=Kind.ADDED, worker=told, rack=self.rack, words=0))]
 
     def _enough(self, slot: LeafSlot, own_k: int) -> bool:
         """Return whether the open buffer goes up."""
         if slot.taken & self.everyone == self.everyone or 0 < own_k <= slot.open.count:
             return True
+        return self._due(slot)
+
+    def _due(self, slot: LeafSlot) -> bool:
+        """Return whether the open buffer has its share of what the root misses."""
         return self.shift > 0 and slot.open.count >= max(slot.missing >> self.shift, 1)
 
     def _urged(self, slot: LeafSlot, header: KofnHeader, values: bytes, mine: int) -> Packet:
@@ -159,7 +173,7 @@ class LeafModel:
         return self._ask(header)
 
     def _freeze(self, slot: LeafSlot, header: KofnHeader) -> Packet:
-        slot.sent, slot.open = slot.open, Buffer()
+        slot.sent, slot.open, slot.last = slot.open, Buffer(), None
         return self._increment(slot, header)
 
     def _increment(self, slot: LeafSlot, header: KofnHeader) -> Packet:
