@@ -8,7 +8,7 @@ import numpy as np
 
 from bench.synthetic import EVENT_S, SERVICE_S
 from kofn.config.schema import PolicySection
-from kofn.controller.estimate.measurements import Arrival
+from kofn.controller.estimate.measurements import Arrival, FloatArray
 from kofn.controller.policy.control_loop import Change, ControlLoop
 from kofn.rpc import kofn_pb2 as pb
 
@@ -30,8 +30,7 @@ class Cluster:
     def iterate(self, iteration: int) -> None:
         """One iteration: what the switch sees, then what the workers report, with a look at k after each."""
         live = np.flatnonzero(self.control_loop.live).tolist()
-        counts = [self.random.poisson(self.lambda_s(rank, iteration) / EVENT_S) for rank in live]
-        times_s = SERVICE_S + EVENT_S * np.array(counts) + self.random.exponential(0.0003, len(live))
+        times_s = self.draw(iteration)
         end_s = np.sort(times_s)[min(self.control_loop.k, len(live)) - 1]
         for index in np.argsort(times_s):
             rank, time_s = live[index], float(times_s[index])
@@ -45,6 +44,12 @@ class Cluster:
             assert self.control_loop.report(int(rank), report, self.now_s)
             self.look()
 
+    def draw(self, iteration: int) -> FloatArray:
+        """Draw the live workers' times of an iteration in seconds."""
+        live = np.flatnonzero(self.control_loop.live).tolist()
+        counts = [self.random.poisson(self.lambda_s(rank, iteration) / EVENT_S) for rank in live]
+        return np.asarray(SERVICE_S + EVENT_S * np.array(counts) + self.random.exponential(0.0003, len(live)))
+
     def arrive(self, rank: int, iteration: int, stamp_us: int) -> None:
         """The switch's digest of a worker's first block."""
         arrival = Arrival(worker=rank, iteration=iteration, verdict="ADDED", timestamp_us=stamp_us)
@@ -56,11 +61,11 @@ class Cluster:
             self.changes.append(change)
 
 
-def cluster(lambda_s: Rates, workers: int = 4, seed: int = 7, **policy: Any) -> Cluster:
+def cluster(lambda_s: Rates, workers: int = 4, seed: int = 7, racks: int = 1, **policy: Any) -> Cluster:
     """Workers that are about to begin, all together; they have no gradients, which `progress` would go by."""
     policy = {"objective": "throughput"} | policy
     made = Cluster(
-        control_loop=ControlLoop(workers=workers, policy=PolicySection(**policy)),
+        control_loop=ControlLoop(workers=workers, policy=PolicySection(**policy), racks=racks),
         lambda_s=lambda_s,
         random=np.random.default_rng(seed),
     )

@@ -19,7 +19,7 @@ from bench.tables import Row, make_parser, say, show, whole
 from bench.timing import medians_ms
 from kofn.config.compress import Rounding
 from kofn.config.errors import ConfigError
-from kofn.config.schema import WORKERS_MAX
+from kofn.config.schema import RACK_WORKERS_MAX
 from kofn.host.arrays import Floats
 from kofn.host.compression.aggregate import Sums
 from kofn.host.compression.codec import (
@@ -75,6 +75,8 @@ class Way:
         blocks = len(self._pending)
         self._coding = JobCoding(
             elements=gradient.size,
+            places=(0,),
+            parts=1,
             summarised=False,
             notes=False,
             layout=BlockLayout(blocks=blocks, words=WORDS, widest=codec.width, summary_words=0),
@@ -177,7 +179,7 @@ def main() -> None:
         "--elements", type=whole(), default=1 << 20, help="of the gradient, whole blocks (default 2**20)"
     )
     parser.add_argument(
-        "--workers", type=whole(1, WORKERS_MAX), default=4, help="whose lanes are to fit a sum (default 4)"
+        "--workers", type=whole(1, RACK_WORKERS_MAX), default=4, help="whose lanes are to fit a sum (default 4)"
     )
     parser.add_argument("--repetitions", type=whole(), default=50, help="medians are of so many calls (default 50)")
     options = parser.parse_args()

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import finsy as fy
 
-from kofn.controller.p4runtime.entries import JOBS, job_entry
+from kofn.controller.p4runtime.entries import JOBS, job_entries
 from kofn.controller.p4runtime.program import CompiledProgram
 from kofn.experiments.load.targets import DEVICE_ID, GENERATION, LoadTarget, layout
 
@@ -55,11 +55,16 @@ class Updates:
             await self.switch.delete([self._passing()])
 
     def _job(self, turn: int) -> fy.P4TableEntry:
-        return job_entry(layout(self.workers).job, self.workers - turn % 2, GENERATION)
+        return job_entries(layout(self.workers), self.workers - turn % 2, GENERATION)[0]
 
     def _host(self, turn: int) -> fy.P4TableEntry:
         port, other = turn % self.workers + 1, turn // self.workers % 2 * VARIANT
-        addresses = {"mac": 0x080000000000 + port + other, "ip": 0x0A000000 + port + other, "worker": port - 1}
+        addresses = {
+            "mac": 0x080000000000 + port + other,
+            "ip": 0x0A000000 + port + other,
+            "rack": 0,
+            "worker": port - 1,
+        }
         match = fy.P4TableMatch({"standard_metadata.egress_port": port, "hdr.kofn.job": 1})
         return fy.P4TableEntry(HOSTS, match=match, action=fy.P4TableAction("egress.deliver.to_host", **addresses))
 

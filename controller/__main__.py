@@ -1,11 +1,13 @@
-"""`python -m kofn.controller`: the controller of one or several jobs on one switch."""
+"""`python -m kofn.controller`: the controller of one or several jobs on one switch, or on a tree of switches."""
 
 import asyncio
 import logging
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 import finsy as fy
@@ -18,11 +20,12 @@ from kofn.controller.job.jobs import Jobs
 from kofn.controller.job.journal import Journal
 from kofn.controller.job.service import serve
 from kofn.controller.job.session import JobSession
-from kofn.controller.p4runtime.entries import SlotLayout, lay_out
+from kofn.controller.p4runtime.layout import SlotLayout, lay_out
+from kofn.controller.p4runtime.links import make_links
 from kofn.controller.p4runtime.program import CompiledProgram, SwitchCredentials
 from kofn.controller.p4runtime.slots import Slots
 from kofn.controller.p4runtime.switch_link import SwitchLink
-from kofn.controller.p4runtime.topology import read_hosts
+from kofn.controller.p4runtime.topology import read_topology
 from kofn.controller.policy.control_loop import ControlLoop
 from kofn.rpc.errors import SecurityError
 from kofn.rpc.names import AUTHORITY, SWITCH_HOST
@@ -48,7 +51,13 @@ STOP_GRACE_S = 0.5
     "--objective",
     help="progress, throughput, all, fixed:K, RULE:K or a plug-in, for every job; else policy.objective.",
 )
-@click.option("--p4runtime", default="127.0.0.1:50051", show_default=True, help="The switch's P4Runtime server.")
+@click.option(
+    "--p4runtime",
+    multiple=True,
+    default=["127.0.0.1:50051"],
+    show_default=True,
+    help="The switch's P4Runtime server; repeated: of a tree, the root's and then each leaf's.",
+)
 @click.option("--listen", multiple=True, default=["127.0.0.1:50052"], show_default=True, help="May be repeated.")
 @click.option("--wait", default=20.0, show_default=True, help="Seconds to wait for the switch.")
 @click.option("--decisions", type=click.Path(path_type=Path), help="Append decisions and samples, as JSON lines.")
@@ -61,7 +70,7 @@ def main(
     configs: tuple[Path, ...],
     topology: Path,
     objective: str | None,
-    p4runtime: str,
+    p4runtime: tuple[str, ...],
     listen: tuple[str, ...],
     wait: float,
     decisions: Path | None,
@@ -73,18 +82,20 @@ def main(
     try:
         _log_to(log)
         settings = [_settings(path, objective) for path in configs]
-        layouts = lay_out([config.job for config in settings], read_hosts(topology))
+        network = read_topology(topology)
+        layouts = lay_out([config.job for config in settings], network.hosts)
         credentials = Credentials.load(certs, CONTROLLER, [config.job.id for config in settings])
         with Journal(decisions) as journal:
             jobs = Jobs(all=[_session(*pair, journal) for pair in zip(settings, layouts, strict=True)])
-            link = SwitchLink(
-                address=p4runtime,
+            links = make_links(
+                network,
+                [session.slots for session in jobs.all],
+                addresses=p4runtime,
                 device_id=settings[0].network.device_id,
                 program=CompiledProgram(),
-                jobs=[session.slots for session in jobs.all],
                 credentials=_switch_credentials(p4runtime_certs),
             )
-            asyncio.run(_run(jobs, link, listen, wait, credentials))
+            asyncio.run(_run(jobs, links, listen, wait, credentials))
     except (ControllerError, ConfigError, SecurityError) as error:
         print(f"controller: {error}", file=sys.stderr)
         sys.exit(EXIT_CANNOT_START)
@@ -107,7 +118,12 @@ def _switch_credentials(folder: Path | None) -> SwitchCredentials:
 
 
 def _session(config: Config, layout: SlotLayout, journal: Journal) -> JobSession:
-    control_loop = ControlLoop(workers=config.job.workers, policy=config.policy, average=config.model.average)
+    control_loop = ControlLoop(
+        workers=config.job.workers,
+        policy=config.policy,
+        average=config.model.average,
+        racks=config.job.racks,
+    )
     slots = Slots(layout=layout, k=control_loop.k)
     return JobSession(
         job=config.job, control_loop=control_loop, journal=journal, slots=slots, objectives=config.objectives
@@ -135,15 +151,15 @@ def _settings(path: Path, objective: str | None) -> Config:
 
 
 async def _run(
-    jobs: Jobs, link: SwitchLink, listen: tuple[str, ...], wait_s: float, credentials: Credentials | None
+    jobs: Jobs, links: Sequence[SwitchLink], listen: tuple[str, ...], wait_s: float, credentials: Credentials | None
 ) -> None:
-    """Run everything until a signal ends it; StartError if the switch does not answer in time."""
-    server, _ = serve(jobs, link, listen, credentials)
+    """Run everything until a signal ends it; StartError if a switch does not answer in time."""
+    server, _ = serve(jobs, links, listen, credentials)
     ended = _signals()
     try:
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(work) for work in (link.run(), jobs.run())]
-            if await _ready(link, wait_s, ended):
+            tasks = [group.create_task(work) for work in (*(link.run() for link in links), jobs.run())]
+            if await _ready(links, wait_s, ended):
                 await server.start()
                 _log_start(jobs, listen, credentials)
                 await ended.wait()
@@ -152,6 +168,7 @@ async def _run(
     finally:
         await server.stop(STOP_GRACE_S)
     if not ended.is_set():
+        link = next(link for link in links if not link.ready.is_set())
         raise StartError(
             f"no switch at {link.address} after {wait_s:g} s ({link.fault or 'no answer'}): "
             "`make run` starts everything, `python -m kofn.switch` a switch; --p4runtime gives another address"
@@ -175,13 +192,14 @@ def _signals() -> asyncio.Event:
     return ended
 
 
-async def _ready(link: SwitchLink, wait_s: float, ended: asyncio.Event) -> bool:
-    """Wait until the switch is installed and return True; False if that takes too long, or a signal comes first."""
-    waits = [asyncio.create_task(event.wait()) for event in (link.ready, ended)]
+async def _ready(links: Sequence[SwitchLink], wait_s: float, ended: asyncio.Event) -> bool:
+    """Wait until all switches are installed and return True; False if that takes too long, or a signal comes first."""
+    ready = asyncio.gather(*(link.ready.wait() for link in links))
+    waits: list[asyncio.Future[Any]] = [ready, asyncio.ensure_future(ended.wait())]
     await asyncio.wait(waits, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
     for wait in waits:
         wait.cancel()
-    return link.ready.is_set() and not ended.is_set()
+    return all(link.ready.is_set() for link in links) and not ended.is_set()
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager
-from ctypes import c_char_p, c_double, c_int32, c_int64, c_uint16, c_uint32, c_uint64, c_void_p
+from ctypes import c_char_p, c_double, c_int32, c_int64, c_uint16, c_uint32, c_void_p
 from functools import cache
 from pathlib import Path
 
@@ -14,9 +14,9 @@ from kofn.nativebuild.library import Signatures, compile_texts, load_library
 HERE = Path(__file__).parent
 FOLDERS = [HERE / name for name in ("wire", "protocol", "compression", "engine")]
 
-_CORE = _ENGINE = _PORT = _SLOTS = c_void_p
+_CORE = _ENGINE = _PORT = _SLOTS = _LEAF = c_void_p
 _OWN: Signatures = {
-    "core_open": (_CORE, [c_int32, c_int32, c_void_p, c_int64, c_int64, c_double, c_int64, c_int64, c_uint64]),
+    "core_open": (_CORE, [c_int32, c_int32, c_void_p, *[c_int64] * 2, c_double, *[c_int64] * 2, *[c_int32] * 3]),
     "core_close": (None, [_CORE]),
     "core_begin": (c_int32, [_CORE, c_int64, c_double, c_void_p, c_int64, c_int64, c_int32]),
     "core_jump": (c_int32, [_CORE, c_int64, c_double, c_void_p, c_int64, c_int64, c_int32]),
@@ -44,9 +44,11 @@ _OWN: Signatures = {
     "core_done": (None, [_CORE]),
     "core_next_results": (c_int64, [_CORE, c_int64]),
     "core_results": (c_int64, [_CORE, c_int64, c_void_p, c_void_p]),
-    "slots_open": (_SLOTS, [c_int32, c_int32, c_int64]),
+    "slots_open": (_SLOTS, [c_int32, c_int32, c_int64, c_int32]),
     "slots_close": (None, [_SLOTS]),
     "slots_put": (c_void_p, [_SLOTS, c_char_p, c_char_p, c_int32, c_void_p, c_void_p]),
+    "leaf_open": (_LEAF, [c_int32, c_int32, c_int64]),
+    "leaf_close": (None, [_LEAF]),
     "engine_open": (_ENGINE, [c_void_p, c_void_p, c_int64, c_int32, c_double, c_int64, c_double, c_int32]),
     "engine_close": (None, [_ENGINE]),
     "engine_port": (_PORT, [_ENGINE, c_int64]),

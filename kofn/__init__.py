@@ -10,7 +10,7 @@ there; kofn/ holds a link to each for tools that follow no `__path__`.
 8
 >>> kofn.Config.parse("[job]\\nworkers = 65")
 Traceback (most recent call last):
-kofn.config.errors.ConfigError: job.workers must be 1 to 64, got 65
+kofn.config.errors.ConfigError: job.workers must be 1 to 64 with job.racks = 1, got 65
 """
 
 import os

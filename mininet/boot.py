@@ -1,6 +1,7 @@
 """Boot the network and run processes in it, at the command of JSON lines on stdin; see README.md in this folder.
 
-    boot.py --topology FILE | --hosts N [--mbps B]     boot, print {"event": "ready", ...}, then obey
+    boot.py --topology FILE | --hosts N [--mbps B] [--racks R [--uplink-mbps U]]
+                                                       boot, print {"event": "ready", ...}, then obey
     boot.py ... --write-topology OUT                   only check all that, and write the topology.json it means
     boot.py ... --check-machine                        only check whether this machine has room for it
     boot.py --clean                                    end and remove what a boot.py that has died left behind
@@ -25,6 +26,7 @@ import drivers
 import records
 import topology
 from errors import NetworkError
+from links import check_rate
 from network import Network, NetworkPlan, check_machine, check_plan
 from processes import Children
 
@@ -103,7 +105,7 @@ class BootServer:
             case "check":
                 self._check()
             case "shape":
-                mbps = topology.check_rate(command["mbps"], "shape: mbps")
+                mbps = check_rate(command["mbps"], "shape: mbps")
                 self._network.shape(command["host"], mbps)
                 emit("shaped", host=command["host"], mbps=mbps)
             case "stop":
@@ -190,6 +192,8 @@ def arguments() -> argparse.Namespace:
     source.add_argument("--hosts", type=int, help="a star of so many hosts instead")
     source.add_argument("--clean", action="store_true", help="end and remove what dead networks have left, then exit")
     parser.add_argument("--mbps", type=float, help="with --hosts: the rate of every link (default: not shaped)")
+    parser.add_argument("--racks", type=int, default=1, help="with --hosts: a tree of a root and so many leaf switches")
+    parser.add_argument("--uplink-mbps", type=float, help="with --racks: the rate of every leaf's link to the root")
     parser.add_argument("--write-topology", type=Path, metavar="OUT", help="only check, and write the topology as JSON")
     parser.add_argument("--check-machine", action="store_true", help="only check this machine for it")
     parser.add_argument("--driver", choices=drivers.NAMES, default="auto")
@@ -212,10 +216,12 @@ def plan(options: argparse.Namespace) -> NetworkPlan:
 
 def wanted(options: argparse.Namespace) -> topology.Topology:
     """The topology of the command line."""
-    if options.topology is None:
+    if options.topology is None and options.racks == 1:
         return topology.star(options.hosts, options.mbps)
-    if options.mbps is not None:
-        raise NetworkError("--mbps is for --hosts: in a topology.json every link has its own")
+    if options.topology is None:
+        return topology.tree(options.hosts, options.racks, options.mbps, options.uplink_mbps)
+    if options.mbps is not None or options.uplink_mbps is not None:
+        raise NetworkError("--mbps and --uplink-mbps are for --hosts: in a topology.json every link has its own")
     return topology.load(options.topology)
 
 

@@ -50,6 +50,8 @@ class CheckedHost:
     ip: str
     management: str
     mbps: float | None
+    switch: str
+    uplink_mbps: float | None
     namespace: Namespace
 
 
@@ -76,6 +78,8 @@ def main() -> int:
             ip=str(IPv4Interface(entry["ip"]).ip),
             management=entry["management"],
             mbps=entry["mbps"],
+            switch=entry["switch"],
+            uplink_mbps=entry["uplink_mbps"],
             namespace=Namespace(name, os.open(entry["namespace"], os.O_RDONLY)),
         )
         for name, entry in plan["hosts"].items()
@@ -172,8 +176,9 @@ def _echoed(echo: socket.socket, number: int, deadline: float) -> bool:
 def shaping(source: CheckedHost, target: CheckedHost, mtu: int, seconds: float) -> dict[str, Any]:
     """Check that a link carries the configured rate within SHARE, or less if the sender was the limit."""
     name = f"rate {source.name} -> {target.name}"
-    limits = [host.mbps for host in (source, target) if host.mbps is not None]
-    configured = min(limits, default=None)
+    limits = [source.mbps, target.mbps]
+    limits += [source.uplink_mbps, target.uplink_mbps] if source.switch != target.switch else []
+    configured = min((limit for limit in limits if limit is not None), default=None)
     low, high = (share * (configured or 0.0) for share in SHARE)
     rates = _best(lambda: measure(source, target, mtu, seconds, configured), low)
     measured = f"measured {rates.received:.1f} Mbit/s"

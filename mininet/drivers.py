@@ -1,7 +1,8 @@
 """Two ways to make hosts and links: with Mininet's API, or with namespaces and veth pairs of our own.
 
 Both end in the same state: a namespace a host with the interface hN-eth0, whose other end s1-ethP is in this process's
-namespace.  What follows (addresses, MTU, neighbours, offloads) is the same for both and stands in network.py.
+namespace; so are both ends of a leaf's link to the root.  What follows (addresses, MTU, neighbours, offloads) is the
+same for both and stands in network.py.
 """
 
 import importlib
@@ -39,15 +40,22 @@ class Netns:
         """Make them; `record` has the switch's interfaces already."""
         self.namespaces = {host.name: Namespace.create(host.name) for host in topology.hosts}
         interfaces.ip(
-            f"link add name {topology.switch_interface(host)} mtu {mtu} type veth peer name {host.interface} mtu {mtu} "
+            f"link add name {topology.interface(host.place)} mtu {mtu} type veth peer name {host.interface} mtu {mtu} "
             f"address {host.mac} netns {self.namespaces[host.name].path}"
             for host in topology.hosts
         )
+        interfaces.ip(
+            f"link add name {topology.interface(link.leaf)} mtu {mtu} type veth "
+            f"peer name {topology.interface(link.root)} mtu {mtu}"
+            for link in topology.uplinks
+        )
+        shaped = [(host.place, host.mbps) for host in topology.hosts]
+        shaped += [(end, link.mbps) for link in topology.uplinks for end in (link.leaf, link.root)]
         interfaces.tc(
             line
-            for host in topology.hosts
-            if host.mbps
-            for line in interfaces.shape_commands(topology.switch_interface(host), host.mbps, mtu)
+            for place, mbps in shaped
+            if mbps
+            for line in interfaces.shape_commands(topology.interface(place), mbps, mtu)
         )
         for host in topology.hosts:
             if host.mbps:

@@ -48,21 +48,35 @@ class ShapedIntf(TCIntf):  # type: ignore[misc]
         return [f"%s {line.replace(self.name, '%s', 1)}" for line in commands], " parent 5:1 "
 
 
-class Star(Topo):  # type: ignore[misc]
+class OurTopo(Topo):  # type: ignore[misc]
     """Our topology as Mininet's."""
 
     def build(self, topology: Topology, mtu: int) -> None:
-        """Add the switch, the hosts and their links."""
-        self.addSwitch(topology.switch)
+        """Add the switches, the hosts and their links."""
+        for switch in topology.switches:
+            self.addSwitch(switch)
         for host in topology.hosts:
             self.addHost(host.name, ip=str(host.ip), mac=host.mac)
             self.addLink(
                 host.name,
-                topology.switch,
+                host.place.switch,
                 port1=0,
-                port2=host.port,
-                intfName2=topology.switch_interface(host),
+                port2=host.place.port,
+                intfName2=topology.interface(host.place),
                 bw=host.mbps,
+                mtu=mtu,
+                cls1=ShapedIntf,
+                cls2=ShapedIntf,
+            )
+        for link in topology.uplinks:
+            self.addLink(
+                link.leaf.switch,
+                link.root.switch,
+                port1=link.leaf.port,
+                port2=link.root.port,
+                intfName1=topology.interface(link.leaf),
+                intfName2=topology.interface(link.root),
+                bw=link.mbps,
                 mtu=mtu,
                 cls1=ShapedIntf,
                 cls2=ShapedIntf,
@@ -91,7 +105,7 @@ class MininetDriver:
         lg.handlers[:] = [complaints]
         Mininet.inited = True  # its init() would raise system-wide limits by sysctl, and leave them so
         try:
-            topo = Star(topology=topology, mtu=mtu)
+            topo = OurTopo(topology=topology, mtu=mtu)
             self._net = Mininet(topo=topo, host=HostNode, switch=SwitchNode, controller=None, link=TCLink)
             self._net.start()
         except (SystemExit, Exception) as error:  # Mininet raises bare Exceptions and exits

@@ -1,4 +1,4 @@
-"""The whole network: data links around the switch, and the management network.
+"""The whole network: data links around the switches, and the management network.
 
     root namespace                          host h1
       s1-eth1  <---- shaped veth ---->        h1-eth0   10.0.0.1
@@ -6,8 +6,9 @@
           |                                     |
           +---- bridge, in a namespace of its own
 
-The switch's program runs on s1-eth1...; gRPC between workers and controller takes the management network and never
-crosses the switch.  No bridge is in the root namespace, so no firewall rule of the machine applies to it.
+The switch's program runs on s1-eth1...; in a tree, a leaf's link to the root is a veth pair in the root namespace, such
+as s1-eth3 and s0-eth1.  gRPC between workers and controller takes the management network and never crosses a switch.
+No bridge is in the root namespace, so no firewall rule of the machine applies to it.
 """
 
 import os
@@ -69,8 +70,7 @@ class Network:
         self._stack.close()
 
     def _make(self, stack: ExitStack) -> None:
-        wanted = [self.topology.switch_interface(host) for host in self.topology.hosts]
-        self.record = records.claim([*wanted, MANAGEMENT_ROOT])
+        self.record = records.claim([*self._switch_interfaces(), MANAGEMENT_ROOT])
         stack.callback(self.record.remove)
         self.topology = replace(self.topology, suffix=self.record.suffix)
         _check_routes(self.plan.management)
@@ -79,8 +79,8 @@ class Network:
         stack.callback(self.record.delete_interfaces)
         self._driver, self.reason = drivers.make(self.plan.driver, self.topology, self.plan.mtu, self.record)
         stack.callback(self._driver.close)
-        for host in self.topology.hosts:
-            _plain(self.topology.switch_interface(host), self.plan.mtu)
+        for name in self._switch_interfaces():
+            _plain(name, self.plan.mtu)
         for host in self.topology.hosts:
             with self.namespace(host.name).entered():
                 self._configure(host)
@@ -90,12 +90,16 @@ class Network:
         for host in self.topology.hosts:
             self._commands(host)
 
+    def _switch_interfaces(self) -> list[str]:
+        """Return all interfaces of all switches, which are in the root namespace."""
+        return [name for switch in self.topology.switches for name in self.topology.ports(switch).values()]
+
     def namespace(self, node: str) -> Namespace:
-        """Return the namespace of a host by name; the switch runs in the root namespace."""
-        if node in ("root", self.topology.switch):
+        """Return the namespace of a host by name; switches run in the root namespace."""
+        if node in ("root", *self.topology.switches):
             return self.root
         if node not in self._driver.namespaces:
-            allowed = ", ".join(["root", self.topology.switch, *self._driver.namespaces])
+            allowed = ", ".join(["root", *self.topology.switches, *self._driver.namespaces])
             raise NetworkError(f"the node must be one of {allowed}, got {node!r}")
         return self._driver.namespaces[node]
 
@@ -159,7 +163,7 @@ class Network:
             raise NetworkError(f"the host must be one of {', '.join(hosts)}, got {host_name!r}")
         host = hosts[host_name]
         commands = interfaces.shape_commands if self.rates[host_name] is None else interfaces.reshape_commands
-        switch_end = (self.root, self.topology.switch_interface(host))
+        switch_end = (self.root, self.topology.interface(host.place))
         for namespace, name in (switch_end, (self.namespace(host_name), host.interface)):
             with namespace.entered():
                 if mbps is None:
@@ -175,14 +179,23 @@ class Network:
                 "ip": str(host.ip.ip),
                 "mac": host.mac,
                 "management": str(self.plan.management_address(rank)),
-                "port": host.port,
-                "interface": self.topology.switch_interface(host),
+                "switch": host.place.switch,
+                "port": host.place.port,
+                "interface": self.topology.interface(host.place),
                 "mbps": self.rates[host.name],
+                "uplink_mbps": uplink.mbps if (uplink := self.topology.uplink(host.place.switch)) else None,
                 "namespace": self.namespace(host.name).path,
             }
             for rank, host in enumerate(self.topology.hosts)
         }
-        ports = {str(host.port): self.topology.switch_interface(host) for host in self.topology.hosts}
+        switches = [
+            {
+                "name": name,
+                "interfaces": self.topology.ports(name),
+                "uplink": uplink.leaf.port if (uplink := self.topology.uplink(name)) else None,
+            }
+            for name in self.topology.switches
+        ]
         return {
             "driver": self._driver.name,
             "reason": self.reason,
@@ -190,7 +203,7 @@ class Network:
             "management_interface": self.management_interface,
             "mtu": self.plan.mtu,
             "hosts": hosts,
-            "switch": {"name": self.topology.switch, "interfaces": ports},
+            "switches": switches,
         }
 
 

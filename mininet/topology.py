@@ -1,4 +1,4 @@
-"""The network as data: hosts, one switch, links, read from topology.json or made as a star.
+"""The network as data: hosts, switches, links, read from topology.json or made as a star or a tree.
 
 The file has the form of the p4lang tutorials, which users know:
 
@@ -7,8 +7,9 @@ The file has the form of the p4lang tutorials, which users know:
      "links":    [["h1", "s1-p1", 0, 200]]}
 
 A link is host and switch port in either order, then a latency (only 0: nothing here can delay) and a bandwidth in
-Mbit/s (left out or null: not shaped).  A host's rank is its place in "hosts".  This module only reads and checks; it
-must not know processes, namespaces or interfaces of this machine.
+Mbit/s (left out or null: not shaped).  A host's rank is its place in "hosts".  In a tree each rack's hosts are on a
+leaf switch, and every leaf has a link, two switch ports, to the root, which is the one switch without hosts (links.py).
+This module only reads and checks; it must not know processes, namespaces or interfaces of this machine.
 """
 
 import json
@@ -18,26 +19,19 @@ from ipaddress import IPv4Address, IPv4Interface
 from pathlib import Path
 from typing import Any
 
-from errors import NetworkError
+from links import PORTS_MAX, Links, RootLink, SwitchPort, TopologyError, check_rate, read_links
 
-PORTS_MAX = 64
-"""A result's member bitmap has 64 bits, so there are at most 64 hosts, on ports 1 to 64."""
+RACKS_MAX = 16
+"""A result has at most 16 member bitmaps."""
 
 SERVICE_IP = IPv4Address("10.0.0.254")
 SERVICE_MAC = "02:6b:6f:66:6e:fe"
 """Destination of contributions: no machine has this address, and the switch's program consumes packets to it."""
 
-RATE_MBPS = (0.1, 100_000.0)
-"""Bandwidths that htb can hold to: below, one 9000-byte frame lasts a second; above, a veth is slower anyway."""
-
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,8}")
 """Nine letters at most: Linux interface names have 15, and '-eth64' needs six of them."""
 
 MAC = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}")
-
-
-class TopologyError(NetworkError):
-    """A topology that cannot be built; the message names the field, what must hold and what was found."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,8 +41,8 @@ class Host:
     name: str
     ip: IPv4Interface
     mac: str
-    port: int
-    """The switch's port, 1 to 64."""
+    place: SwitchPort
+    """Its switch, and the switch's port."""
     mbps: float | None
     """The link's rate in Mbit/s in each direction; None: not shaped."""
     commands: tuple[str, ...] = ()
@@ -62,33 +56,40 @@ class Host:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topology:
-    """Hosts in rank order around one switch."""
+    """Hosts in rank order around one switch, or around the leaves of a tree."""
 
     hosts: tuple[Host, ...]
-    switch: str
+    switches: tuple[str, ...]
+    """The only switch; or the root and the leaves, by rack."""
+    uplinks: tuple[RootLink, ...] = ()
+    """Each leaf's link to the root, by rack."""
     suffix: str = ""
-    """Suffix of interfaces in the switch's namespace, if another network has the names without one."""
+    """Suffix of interfaces in the switches' namespace, if another network has the names without one."""
 
-    def switch_interface(self, host: Host) -> str:
-        """The switch's end of a host's link."""
-        return f"{self.switch}-eth{host.port}{self.suffix}"
+    def interface(self, place: SwitchPort) -> str:
+        """The interface at a port of a switch."""
+        return f"{place.switch}-eth{place.port}{self.suffix}"
+
+    def ports(self, switch: str) -> dict[int, str]:
+        """The interfaces of a switch, by port."""
+        places = [host.place for host in self.hosts] + [end for link in self.uplinks for end in (link.leaf, link.root)]
+        return {place.port: self.interface(place) for place in places if place.switch == switch}
+
+    def uplink(self, switch: str) -> RootLink | None:
+        """A leaf's link to the root; None for the only switch."""
+        return next((link for link in self.uplinks if link.leaf.switch == switch), None)
 
     def to_json(self) -> str:
         """The file that load() reads back as an equal topology."""
         hosts = {
             host.name: {"ip": str(host.ip), "mac": host.mac, "commands": list(host.commands)} for host in self.hosts
         }
-        links = [[host.name, f"{self.switch}-p{host.port}", 0, host.mbps] for host in self.hosts]
-        return json.dumps({"hosts": hosts, "switches": {self.switch: {}}, "links": links}, indent=2) + "\n"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Link:
-    """A link as the file gives it."""
-
-    host: str
-    port: int
-    mbps: float | None
+        links = [[host.name, str(host.place), 0, host.mbps] for host in self.hosts]
+        links += [[str(link.leaf), str(link.root), 0, link.mbps] for link in self.uplinks]
+        return (
+            json.dumps({"hosts": hosts, "switches": {name: {} for name in self.switches}, "links": links}, indent=2)
+            + "\n"
+        )
 
 
 def star(hosts: int, mbps: float | None) -> Topology:
@@ -96,11 +97,39 @@ def star(hosts: int, mbps: float | None) -> Topology:
     if not 1 <= hosts <= PORTS_MAX:
         raise TopologyError(f"--hosts must be 1 to {PORTS_MAX}, got {hosts}")
     rate = check_rate(mbps, "--mbps")
-    made = tuple(
-        Host(name=f"h{rank + 1}", ip=IPv4Interface(f"10.0.0.{rank + 1}/24"), mac=_mac(rank), port=rank + 1, mbps=rate)
-        for rank in range(hosts)
+    made = tuple(_made(rank, 0, rank, prefix=24, mbps=rate) for rank in range(hosts))
+    return Topology(hosts=made, switches=("s1",))
+
+
+def tree(hosts: int, racks: int, mbps: float | None, uplink_mbps: float | None) -> Topology:
+    """Racks of the leaves s1, s2, ... with equally many of the hosts h1 to hN each, and the root s0.
+
+    A leaf's hosts are on its ports 1, 2, ... and the root is on the next one; the leaves are on the root's ports 1, 2,
+    ...
+    """
+    if not 2 <= racks <= RACKS_MAX or hosts % racks or not 1 <= hosts // racks <= PORTS_MAX:
+        raise TopologyError(
+            f"--racks must be 2 to {RACKS_MAX}, and --hosts 1 to {PORTS_MAX} for each of them, got {racks} and {hosts}"
+        )
+    each, rate, uplink = hosts // racks, check_rate(mbps, "--mbps"), check_rate(uplink_mbps, "--uplink-mbps")
+    made = [_made(rank, rank // each, rank % each, prefix=16, mbps=rate) for rank in range(hosts)]
+    leaves = [f"s{rack + 1}" for rack in range(racks)]
+    uplinks = [
+        RootLink(leaf=SwitchPort(switch=leaf, port=each + 1), root=SwitchPort(switch="s0", port=rack + 1), mbps=uplink)
+        for rack, leaf in enumerate(leaves)
+    ]
+    return Topology(hosts=tuple(made), switches=("s0", *leaves), uplinks=tuple(uplinks))
+
+
+def _made(rank: int, rack: int, number: int, *, prefix: int, mbps: float | None) -> Host:
+    """The host of a rank, which has this number in its rack."""
+    return Host(
+        name=f"h{rank + 1}",
+        ip=IPv4Interface(f"10.0.{rack}.{number + 1}/{prefix}"),
+        mac=_mac(rack, number + 1),
+        place=SwitchPort(switch=f"s{rack + 1}", port=number + 1),
+        mbps=mbps,
     )
-    return Topology(hosts=made, switch="s1")
 
 
 def load(path: Path) -> Topology:
@@ -121,11 +150,13 @@ def parse(document: Any) -> Topology:
     missing = [key for key in ("hosts", "switches", "links") if key not in table]
     if missing:
         raise TopologyError(f"{missing[0]} is missing: hosts, switches and links are needed")
-    switch = _switch(table["switches"])
-    links = _links(table["links"], _names(table["hosts"], switch), switch)
-    hosts = tuple(_host(name, rank, table["hosts"][name], links[name]) for rank, name in enumerate(table["hosts"]))
+    switches = _switches(table["switches"])
+    names = _names(table["hosts"], switches)
+    links = read_links(table["links"], names, switches)
+    hosts = tuple(_host(name, rank, table["hosts"][name], links) for rank, name in enumerate(names))
     _unique(hosts)
-    return Topology(hosts=hosts, switch=switch)
+    leaves = links.leaves(names)
+    return Topology(hosts=hosts, switches=(*links.root(leaves), *leaves), uplinks=links.between(leaves))
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -152,81 +183,29 @@ def _name(name: str, field: str) -> str:
     return name
 
 
-def _switch(value: Any) -> str:
-    if not isinstance(value, dict) or len(value) != 1:
+def _switches(value: Any) -> tuple[str, ...]:
+    if not isinstance(value, dict) or not value or len(value) == 2 or len(value) > 1 + RACKS_MAX:
         count = len(value) if isinstance(value, dict) else repr(value)
-        raise TopologyError(f"switches must have exactly one switch, got {count}")
-    name = _name(next(iter(value)), "switches")
-    _table(value[name], f"switches.{name}", ())
-    return name
+        raise TopologyError(
+            f"switches must have exactly one switch, or the root and 2 to {RACKS_MAX} leaves of a tree, got {count}"
+        )
+    for name in value:
+        _table(value[_name(name, "switches")], f"switches.{name}", ())
+    return tuple(value)
 
 
-def _names(value: Any, switch: str) -> tuple[str, ...]:
-    if not isinstance(value, dict) or not 1 <= len(value) <= PORTS_MAX:
+def _names(value: Any, switches: tuple[str, ...]) -> tuple[str, ...]:
+    most = PORTS_MAX * max(1, len(switches) - 1)
+    if not isinstance(value, dict) or not 1 <= len(value) <= most:
         count = len(value) if isinstance(value, dict) else repr(value)
-        raise TopologyError(f"hosts must have 1 to {PORTS_MAX} hosts, got {count}")
-    if switch in value:
-        raise TopologyError(f"hosts has {switch!r}, which is the switch: another name is needed")
+        raise TopologyError(f"hosts must have 1 to {most} hosts, got {count}")
+    for switch in switches:
+        if switch in value:
+            raise TopologyError(f"hosts has {switch!r}, which is the switch: another name is needed")
     return tuple(_name(name, "hosts") for name in value)
 
 
-def _links(value: Any, hosts: tuple[str, ...], switch: str) -> dict[str, _Link]:
-    if not isinstance(value, list):
-        raise TopologyError(f"links is {value!r}: a list is needed")
-    found: dict[str, _Link] = {}
-    ports: dict[int, str] = {}
-    for index, entry in enumerate(value):
-        link = _link(entry, f"links[{index}]", hosts, switch)
-        if link.host in found:
-            raise TopologyError(f"a host must have one link, got a second of {link.host} in links[{index}]")
-        if link.port in ports:
-            raise TopologyError(
-                f"a port must have one link, got two on {switch}-p{link.port}: "
-                f"links[{index}] ({link.host}) and {ports[link.port]}"
-            )
-        found[link.host] = link
-        ports[link.port] = link.host
-    for host in hosts:
-        if host not in found:
-            raise TopologyError(f"hosts.{host} has no link: one to {switch} is needed")
-    return found
-
-
-def _link(entry: Any, field: str, hosts: tuple[str, ...], switch: str) -> _Link:
-    if not isinstance(entry, list) or not 2 <= len(entry) <= 4 or not all(isinstance(end, str) for end in entry[:2]):
-        raise TopologyError(f'{field} must be ["host", "{switch}-pN", latency, Mbit/s], got {entry!r}')
-    ends = entry[:2] if "-p" in entry[1] else entry[1::-1]
-    host, (name, _, port) = ends[0], ends[1].rpartition("-p")
-    if name != switch:
-        raise TopologyError(f"{field} has {ends[1]!r}: one end must be a port of the switch, {switch}-p1 for example")
-    if host not in hosts:
-        raise TopologyError(f"{field} has {host!r}: a host is needed there: {', '.join(hosts)}")
-    if not port.isdecimal() or not 1 <= int(port) <= PORTS_MAX:
-        raise TopologyError(f"{field} must have a port 1 to {PORTS_MAX} of {switch}, got {port!r}")
-    _no_latency(entry[2] if len(entry) > 2 else None, field, host)
-    return _Link(host=host, port=int(port), mbps=check_rate(entry[3] if len(entry) > 3 else None, f"{field} bandwidth"))
-
-
-def _no_latency(value: Any, field: str, host: str) -> None:
-    """Links cannot delay: netem is missing from common kernels, and silently no delay would be a lie."""
-    if value is not None and value not in (0, "0", "0ms"):
-        raise TopologyError(
-            f"{field} ({host}) must have latency 0, got {value!r}: links cannot delay; "
-            "a slow worker is configured as a straggler of the run"
-        )
-
-
-def check_rate(value: Any, field: str) -> float | None:
-    """A bandwidth in Mbit/s, None for a link that is not shaped; TopologyError names the field."""
-    if value is None:
-        return None
-    low, high = RATE_MBPS
-    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-        raise TopologyError(f"{field} is {value!r}: {low} to {high:.0f} Mbit/s, or null for a link that is not shaped")
-    return float(value)
-
-
-def _host(name: str, rank: int, value: Any, link: _Link) -> Host:
+def _host(name: str, rank: int, value: Any, links: Links) -> Host:
     table = _table(value, f"hosts.{name}", ("ip", "mac", "commands"))
     commands = table.get("commands", [])
     if not isinstance(commands, list) or not all(isinstance(command, str) for command in commands):
@@ -234,9 +213,9 @@ def _host(name: str, rank: int, value: Any, link: _Link) -> Host:
     return Host(
         name=name,
         ip=_address(table.get("ip"), f"hosts.{name}.ip"),
-        mac=_unicast(table.get("mac", _mac(rank)), f"hosts.{name}.mac"),
-        port=link.port,
-        mbps=link.mbps,
+        mac=_unicast(table.get("mac", _mac(*divmod(rank + 1, 256))), f"hosts.{name}.mac"),
+        place=links.hosts[name].place,
+        mbps=links.hosts[name].mbps,
         commands=tuple(commands),
     )
 
@@ -263,8 +242,8 @@ def _unicast(value: Any, field: str) -> str:
     return text
 
 
-def _mac(rank: int) -> str:
-    return f"08:00:00:00:00:{rank + 1:02x}"
+def _mac(high: int, low: int) -> str:
+    return f"08:00:00:00:{high:02x}:{low:02x}"
 
 
 def _unique(hosts: tuple[Host, ...]) -> None:

@@ -7,13 +7,13 @@ control Accumulator(inout word_h word, in metadata_t meta)(register<word_t> sums
     apply {
         if (word.isValid()) {
             if (meta.mode == mode_t.STORE) {
-                sums.write(meta.slot, word.value);
+                sums.write(meta.buffer, word.value);
             } else {
                 word_t sum;
-                sums.read(sum, meta.slot);
+                sums.read(sum, meta.buffer);
                 if (meta.mode == mode_t.ADD) {
                     word.value = ((sum & ~meta.high) + (word.value & ~meta.high)) ^ ((sum ^ word.value) & meta.high);
-                    sums.write(meta.slot, word.value);
+                    sums.write(meta.buffer, word.value);
                 } else {
                     word.value = sum;
                 }

@@ -10,30 +10,50 @@ control Admission(inout headers_t hdr, inout metadata_t meta, inout standard_met
     // `base`: the job's first slot; `mask`: its number of slots - 1. So a job cannot address another job's slots.
     // `generation`: packets of an earlier one are refused. It grows when slots are lost or reassigned.
     // `room`: the contributions that fit into a lane; hosts scale their values for it.
-    action set_job(bit<16> k, bit<16> group, bit<32> base, bit<32> mask, bit<32> generation, bit<16> room) {
+    // `racks`: of the job's tree, at its root; 0: one switch.
+    action set_job(bit<16> k, bit<16> group, bit<32> base, bit<32> mask, bit<32> generation, bit<16> room, bit<8> racks) {
         meta.k = k;
         meta.room = room;
         meta.group = group;
         meta.slot = base + ((bit<32>)hdr.kofn.slot & mask);
+        meta.buffer = meta.slot;
         meta.generation = generation;
+        meta.racks = racks;
+    }
+    // At a leaf a slot has two buffers. `everyone`: part 0 of the rack's workers. A leaf sends what it holds when that is
+    // what the root still needs, divided by 2^`shift`; 0: when the rack is complete.
+    action set_leaf(bit<16> k, bit<16> group, bit<32> base, bit<32> mask, bit<32> generation, bit<8> racks, bit<8> rack,
+            bit<9> uplink, bit<256> everyone, bit<8> shift) {
+        set_job(k, group, base + ((bit<32>)hdr.kofn.slot & mask), mask, generation, 0, racks);
+        meta.leaf = true;
+        meta.rack = rack;
+        meta.onward = uplink;
+        meta.everyone = everyone;
+        meta.shift = shift;
     }
     table jobs {
         key = { hdr.kofn.job: exact; }
-        actions = { set_job; @defaultonly deny_job; }
+        actions = { set_job; set_leaf; @defaultonly deny_job; }
         const default_action = deny_job();
         size = 256;
     }
 
     action deny_port() { meta.verdict = verdict_t.WRONG_PORT; }
-    // `most`: workers whose contributions one packet may carry: 1 for a host, the rack's size for a leaf switch.
-    action admit(bit<16> most) { meta.most = most; }
+    action admit_host() { meta.most = 1; }
+    // `most`: contributions that a leaf's packet may carry.
+    action admit_leaf(bit<8> rack, bit<16> most) {
+        meta.most = most;
+        meta.rack = rack;
+        meta.from_leaf = true;
+    }
+    action admit_root() { meta.from_root = true; }
     table members {
         key = {
             standard_metadata.ingress_port: exact;
             hdr.kofn.job: exact;
             hdr.kofn.worker: exact;
         }
-        actions = { admit; @defaultonly deny_port; }
+        actions = { admit_host; admit_leaf; admit_root; @defaultonly deny_port; }
         const default_action = deny_port();
         size = WORKERS;
     }
@@ -60,13 +80,14 @@ control Admission(inout headers_t hdr, inout metadata_t meta, inout standard_met
     }
 
     apply {
-        bit<16> values_length = (bit<16>)hdr.kofn.words << 8;
+        bit<16> length = UDP_AND_KOFN_LENGTH + ((bit<16>)hdr.kofn.bitmaps << 5) + ((bit<16>)hdr.kofn.words << 8);
+        bool asks = hdr.kofn.kind == kind_t.CONTRIBUTE || hdr.kofn.kind == kind_t.PULL;
         meta.verdict = verdict_t.ADMITTED;
         if (!hdr.kofn.isValid()) { meta.verdict = verdict_t.TRUNCATED; }
         else if (hdr.kofn.version != KOFN_VERSION) { meta.verdict = verdict_t.BAD_VERSION; }
-        else if (hdr.kofn.kind != kind_t.CONTRIBUTE && hdr.kofn.kind != kind_t.PULL) { meta.verdict = verdict_t.BAD_KIND; }
-        else if (hdr.kofn.words == 0 || hdr.kofn.words > WORDS_MAX
-                 || hdr.udp.length != UDP_AND_KOFN_LENGTH + values_length
+        else if ((bit<4>)hdr.kofn.kind > 6) { meta.verdict = verdict_t.BAD_KIND; }
+        else if ((asks && (hdr.kofn.words == 0 || hdr.kofn.bitmaps != 0))
+                 || hdr.kofn.words > WORDS_MAX || hdr.kofn.bitmaps > RACKS_MAX || hdr.udp.length != length
                  || hdr.ipv4.total_length != hdr.udp.length + 20) { meta.verdict = verdict_t.BAD_LENGTH; }
         else if (standard_metadata.parser_error != error.NoError) { meta.verdict = verdict_t.TRUNCATED; }
         else if (standard_metadata.checksum_error == 1) { meta.verdict = verdict_t.BAD_CHECKSUM; }
@@ -74,13 +95,16 @@ control Admission(inout headers_t hdr, inout metadata_t meta, inout standard_met
         else if (hdr.kofn.part >= PARTS) { meta.verdict = verdict_t.BAD_PART; }
 
         if (meta.verdict == verdict_t.ADMITTED) { jobs.apply(); }
-        if (meta.verdict == verdict_t.ADMITTED && members.apply().hit) {
+        if (meta.verdict == verdict_t.ADMITTED && members.apply().hit && asks == meta.from_root) {
+            meta.verdict = verdict_t.BAD_KIND;
+        }
+        if (meta.verdict == verdict_t.ADMITTED && asks) {
             bool pulls = hdr.kofn.kind == kind_t.PULL;
-            meta.counted = !pulls && hdr.kofn.count != 0;
+            meta.counted = !pulls && hdr.kofn.count != 0 && !meta.from_leaf;
             // A contribution that does not count towards k is still one addend.
-            meta.addends = hdr.kofn.count == 0 ? 16w1 : (bit<16>)hdr.kofn.count;
-            bool good_weight = hdr.kofn.weight != 0 && hdr.kofn.weight <= (bit<32>)meta.addends * WEIGHT_MAX;
-            if ((bit<16>)hdr.kofn.count > meta.most || (pulls && hdr.kofn.count == 0) || (!pulls && !good_weight)) {
+            meta.addends = hdr.kofn.count == 0 ? 16w1 : hdr.kofn.count;
+            bool good_weight = hdr.kofn.weight != 0 && hdr.kofn.weight <= (bit<32>)meta.most * WEIGHT_MAX;
+            if (hdr.kofn.count > meta.most || (pulls && hdr.kofn.count == 0) || (!pulls && !good_weight)) {
                 meta.verdict = verdict_t.BAD_COUNT;
             }
         }
@@ -88,6 +112,6 @@ control Admission(inout headers_t hdr, inout metadata_t meta, inout standard_met
             meta.verdict = verdict_t.OLD_GENERATION;
         }
         if (meta.verdict == verdict_t.ADMITTED) { lanes.apply(); }
-        if (meta.verdict == verdict_t.ADMITTED && hdr.kofn.recipient != EVERYONE) { recipients.apply(); }
+        if (meta.verdict == verdict_t.ADMITTED && asks && hdr.kofn.recipient != EVERYONE) { recipients.apply(); }
     }
 }

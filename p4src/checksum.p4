@@ -6,9 +6,14 @@
     ipv4.flags, ipv4.fragment_offset, ipv4.ttl, ipv4.protocol, ipv4.src_addr, ipv4.dst_addr }
 
 #define KOFN_HEADER_FIELDS(hdr) \
-    hdr.kofn.version, hdr.kofn.kind, hdr.kofn.job, hdr.kofn.worker, hdr.kofn.recipient, hdr.kofn.lanes, \
+    hdr.kofn.version, hdr.kofn.kind, hdr.kofn.job, hdr.kofn.worker, hdr.kofn.rack, hdr.kofn.recipient, hdr.kofn.lanes, \
     hdr.kofn.flags, hdr.kofn.words, hdr.kofn.k, hdr.kofn.generation, hdr.kofn.iteration, \
-    hdr.kofn.block, hdr.kofn.slot, hdr.kofn.scale, hdr.kofn.count, hdr.kofn.part, hdr.kofn.weight, hdr.kofn.members
+    hdr.kofn.block, hdr.kofn.slot, hdr.kofn.scale, hdr.kofn.count, hdr.kofn.part, hdr.kofn.bitmaps, \
+    hdr.kofn.weight, hdr.kofn.members, \
+    hdr.bitmaps[0].members, hdr.bitmaps[1].members, hdr.bitmaps[2].members, hdr.bitmaps[3].members, \
+    hdr.bitmaps[4].members, hdr.bitmaps[5].members, hdr.bitmaps[6].members, hdr.bitmaps[7].members, \
+    hdr.bitmaps[8].members, hdr.bitmaps[9].members, hdr.bitmaps[10].members, hdr.bitmaps[11].members, \
+    hdr.bitmaps[12].members, hdr.bitmaps[13].members, hdr.bitmaps[14].members, hdr.bitmaps[15].members
 
 // A packet's missing words are invalid headers, which the sum omits.
 #define KOFN_CHECKSUM_FIELDS(hdr) { KOFN_HEADER_FIELDS(hdr), \

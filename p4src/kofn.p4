@@ -1,20 +1,27 @@
 // kofn: in-network aggregation of gradient blocks from the fastest k of n workers.
 //
 //   parser -> admission -> slot -> words -> answer -> deliver -> deparser
-//                |           |                ^
+//                |         (leaf)             ^
 //                |           +-> measure      | RESULT to all, LATE / STALE / FORMAT_MISMATCH to one
 //                +-> forward (not kofn)
 //
 // Each box is a file, except that answer is in deliver.p4 and deparser in parser.p4. docs/explanation/protocol.md has the rules.
+// In a tree a leaf has `leaf` in place of `slot`, and the root tells its leaves (tell.p4, bitmaps.p4): docs/reference/tree.md.
 
 #include <core.p4>
 #include <v1model.p4>
 
 #include "headers.p4"
+#include "metadata.p4"
 #include "parser.p4"
 #include "checksum.p4"
 #include "admission.p4"
 #include "slot.p4"
+#include "tell.p4"
+#include "leaf_below.p4"
+#include "leaf_above.p4"
+#include "leaf.p4"
+#include "bitmaps.p4"
 #include "accumulator.p4"
 #include "votes.p4"
 #include "words.p4"
@@ -24,7 +31,11 @@
 
 control ingress(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard_metadata) {
     Admission() admission;
-    Slot() slot;
+    register<bit<256>>(RACK_SLOTS) members;
+    Slot(members) slot;
+    Tell() tell;
+    Leaf() leaf;
+    Bitmaps(members) bitmaps;
     Words() words;
     Measure() measure;
     Answer() answer;
@@ -35,8 +46,10 @@ control ingress(inout headers_t hdr, inout metadata_t meta, inout standard_metad
         if (hdr.udp.isValid() && hdr.udp.dst_port == KOFN_PORT) {
             admission.apply(hdr, meta, standard_metadata);
             if (meta.verdict == verdict_t.ADMITTED) {
-                slot.apply(hdr, meta);
+                if (meta.leaf) { leaf.apply(hdr, meta, standard_metadata); } else { slot.apply(hdr, meta); }
+                if (meta.from_leaf) { tell.apply(hdr, meta); }
                 words.apply(hdr, meta);
+                bitmaps.apply(hdr, meta);
                 measure.apply(hdr, meta, standard_metadata);
             }
             verdicts.count((bit<32>)(bit<8>)meta.verdict);
@@ -52,7 +65,7 @@ control egress(inout headers_t hdr, inout metadata_t meta, inout standard_metada
     Prune() prune;
 
     apply {
-        if (hdr.kofn.isValid()) { deliver.apply(hdr, standard_metadata); }
+        if (hdr.kofn.isValid()) { deliver.apply(hdr, meta, standard_metadata); }
         else { prune.apply(standard_metadata); }
     }
 }

@@ -30,8 +30,19 @@ parser KofnParser(packet_in packet, out headers_t hdr, inout metadata_t meta, in
         packet.extract(hdr.kofn);
         meta.remaining = hdr.kofn.words;
         // Fields of another version have unknown meanings. Admission refuses it, and 0 or too many words.
-        transition select(hdr.kofn.version, hdr.kofn.words) {
-            (KOFN_VERSION, 1 .. WORDS_MAX): parse_word;
+        transition select(hdr.kofn.version, hdr.kofn.bitmaps, hdr.kofn.words) {
+            (KOFN_VERSION, 0, 1 .. WORDS_MAX): parse_word;
+            (KOFN_VERSION, 1 .. RACKS_MAX, _): parse_bitmap;
+            default: accept;
+        }
+    }
+
+    state parse_bitmap {
+        packet.extract(hdr.bitmaps.next);
+        meta.racks = meta.racks + 1;
+        transition select(meta.racks == hdr.kofn.bitmaps, hdr.kofn.words) {
+            (false, _): parse_bitmap;
+            (true, 1 .. WORDS_MAX): parse_word;
             default: accept;
         }
     }
@@ -52,6 +63,7 @@ control KofnDeparser(packet_out packet, in headers_t hdr) {
         packet.emit(hdr.ipv4);
         packet.emit(hdr.udp);
         packet.emit(hdr.kofn);
+        packet.emit(hdr.bitmaps);
         packet.emit(hdr.words);
     }
 }

@@ -15,37 +15,43 @@
 //
 // A worker contributes up to four parts to a block. This control only decides: the accumulators follow meta.mode.
 
-control Slot(inout headers_t hdr, inout metadata_t meta) {
+control Slot(inout headers_t hdr, inout metadata_t meta)(register<bit<256>> members) {
     register<bit<96>>(SLOTS) block_ids;
-    register<bit<256>>(SLOTS) members;
     register<bit<16>>(SLOTS) counts;
     register<bit<16>>(SLOTS) addends;
     register<bit<32>>(SLOTS) weights;
-    register<bit<1>>(SLOTS) closed;
+    // Whether the block is closed, and the racks that have members.
+    register<bit<17>>(SLOTS) states;
     // scale, words, lanes: all addends of a block must agree.
     register<bit<32>>(SLOTS) formats;
 
     apply {
         bit<96> block_id = hdr.kofn.generation ++ hdr.kofn.iteration ++ hdr.kofn.block;
         bit<256> contribution = 256w1 << (hdr.kofn.part[1:0] ++ hdr.kofn.worker[5:0]);
+        if (meta.from_leaf) { contribution = hdr.kofn.members; }
+        bit<16> rack = 16w1 << meta.rack[3:0];
+        bit<32> row = 16w0 ++ meta.rack[3:0] ++ meta.slot[11:0];
         bit<32> format = hdr.kofn.scale ++ hdr.kofn.words ++ hdr.kofn.lanes ++ 4w0;
         bit<96> slot_block_id;
         bit<256> slot_members;
         bit<16> slot_count;
         bit<16> slot_addends;
         bit<32> slot_weight;
-        bit<1> slot_done;
+        bit<17> slot_state;
         bit<32> slot_format;
         block_ids.read(slot_block_id, meta.slot);
-        members.read(slot_members, meta.slot);
+        members.read(slot_members, row);
         counts.read(slot_count, meta.slot);
         addends.read(slot_addends, meta.slot);
         weights.read(slot_weight, meta.slot);
-        closed.read(slot_done, meta.slot);
+        states.read(slot_state, meta.slot);
         formats.read(slot_format, meta.slot);
 
         // The packet's k overrides the job's unless it is 0; owned blocks have k = 1.
         if (hdr.kofn.k != 0) { meta.k = hdr.kofn.k; }
+        bit<16> slot_racks = slot_state[15:0];
+        bit<1> slot_done = slot_state[16:16];
+        if (slot_racks & rack == 0) { slot_members = 0; }
         bool pulls = hdr.kofn.kind == kind_t.PULL;
         bit<16> merged = block_id == slot_block_id ? slot_addends - slot_count : 16w0;
         bool full = hdr.kofn.count == 0 && (bit<32>)merged + (bit<32>)meta.k >= (bit<32>)meta.room;
@@ -62,7 +68,8 @@ control Slot(inout headers_t hdr, inout metadata_t meta) {
                 meta.verdict = verdict_t.OPENED;
                 meta.mode = mode_t.STORE;
                 slot_members = contribution;
-                slot_count = (bit<16>)hdr.kofn.count;
+                slot_racks = rack;
+                slot_count = hdr.kofn.count;
                 slot_addends = meta.addends;
                 slot_weight = hdr.kofn.weight;
                 slot_done = 0;
@@ -74,44 +81,49 @@ control Slot(inout headers_t hdr, inout metadata_t meta) {
         } else if (slot_done == 1) {
             meta.verdict = verdict_t.LATE;
             meta.mode = mode_t.READ;
-        } else if (pulls) {
+        } else if (pulls && !meta.from_leaf) {
             meta.verdict = verdict_t.NOT_READY;
-        } else if (slot_members & contribution != 0) {
+        } else if (pulls || contribution & ~slot_members == 0) {
             meta.verdict = verdict_t.DUPLICATE;
         } else if (slot_format != format) {
             meta.verdict = verdict_t.FORMAT_MISMATCH;
+        } else if (slot_members & contribution != 0) {
+            meta.verdict = verdict_t.OVERLAP;
         } else if (full) {
             meta.verdict = verdict_t.FULL;
         } else {
             meta.verdict = verdict_t.ADDED;
             meta.mode = mode_t.ADD;
             slot_members = slot_members | contribution;
-            slot_count = slot_count + (bit<16>)hdr.kofn.count;
+            slot_racks = slot_racks | rack;
+            slot_count = slot_count + hdr.kofn.count;
             slot_addends = slot_addends + meta.addends;
             slot_weight = slot_weight + hdr.kofn.weight;
         }
 
         meta.closes = (slot_count >= meta.k || slot_addends >= meta.room) && (meta.verdict == verdict_t.OPENED
-            || meta.verdict == verdict_t.ADDED || meta.verdict == verdict_t.DUPLICATE);
+            || meta.verdict == verdict_t.ADDED || meta.verdict == verdict_t.DUPLICATE || meta.verdict == verdict_t.OVERLAP);
         if (meta.closes) {
             slot_done = 1;
-            if (meta.verdict == verdict_t.DUPLICATE) { meta.mode = mode_t.READ; }
+            if (meta.verdict != verdict_t.OPENED && meta.verdict != verdict_t.ADDED) { meta.mode = mode_t.READ; }
             meta.verdict = verdict_t.CLOSED;
         }
         if (meta.verdict == verdict_t.OPENED || meta.verdict == verdict_t.ADDED || meta.closes) {
             block_ids.write(meta.slot, block_id);
-            members.write(meta.slot, slot_members);
+            members.write(row, slot_members);
             counts.write(meta.slot, slot_count);
             addends.write(meta.slot, slot_addends);
             weights.write(meta.slot, slot_weight);
-            closed.write(meta.slot, slot_done);
+            states.write(meta.slot, slot_done ++ slot_racks);
             formats.write(meta.slot, slot_format);
         }
         meta.lanes = slot_format[7:4];
+        meta.slot_racks = slot_racks;
         // An answer describes the slot's sum, except STALE, which keeps the sender's fields.
-        if (meta.verdict == verdict_t.CLOSED || meta.verdict == verdict_t.LATE || meta.verdict == verdict_t.FORMAT_MISMATCH) {
+        if (meta.verdict == verdict_t.CLOSED || meta.verdict == verdict_t.LATE || meta.verdict == verdict_t.FORMAT_MISMATCH
+            || (meta.from_leaf && meta.verdict != verdict_t.STALE && meta.verdict != verdict_t.NOT_READY)) {
             hdr.kofn.members = slot_members;
-            hdr.kofn.count = (bit<8>)slot_count;
+            hdr.kofn.count = slot_count;
             hdr.kofn.weight = slot_weight;
             hdr.kofn.scale = slot_format[31:16];
             hdr.kofn.lanes = slot_format[7:4];

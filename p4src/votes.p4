@@ -18,14 +18,14 @@ control Votes(inout word_h vote, inout word_h p1, inout word_h p2, inout word_h 
             if (meta.mode != mode_t.STORE) {
                 word_t carry = n0;
                 word_t old;
-                sums0.read(n0, meta.slot);
-                sums1.read(n1, meta.slot);
-                sums2.read(n2, meta.slot);
+                sums0.read(n0, meta.buffer);
+                sums1.read(n1, meta.buffer);
+                sums2.read(n2, meta.buffer);
                 if (meta.room > 7) {
-                    sums3.read(n3, meta.slot);
-                    sums4.read(n4, meta.slot);
-                    sums5.read(n5, meta.slot);
-                    sums6.read(n6, meta.slot);
+                    sums3.read(n3, meta.buffer);
+                    sums4.read(n4, meta.buffer);
+                    sums5.read(n5, meta.buffer);
+                    sums6.read(n6, meta.buffer);
                 }
                 if (meta.mode == mode_t.ADD) {
                     old = n0; n0 = old ^ carry; carry = old & carry;
@@ -40,14 +40,14 @@ control Votes(inout word_h vote, inout word_h p1, inout word_h p2, inout word_h 
                 }
             }
             if (meta.mode != mode_t.READ) {
-                sums0.write(meta.slot, n0);
-                sums1.write(meta.slot, n1);
-                sums2.write(meta.slot, n2);
+                sums0.write(meta.buffer, n0);
+                sums1.write(meta.buffer, n1);
+                sums2.write(meta.buffer, n2);
                 if (meta.room > 7) {
-                    sums3.write(meta.slot, n3);
-                    sums4.write(meta.slot, n4);
-                    sums5.write(meta.slot, n5);
-                    sums6.write(meta.slot, n6);
+                    sums3.write(meta.buffer, n3);
+                    sums4.write(meta.buffer, n4);
+                    sums5.write(meta.buffer, n5);
+                    sums6.write(meta.buffer, n6);
                 }
             }
             vote.value = n0;

@@ -1,9 +1,9 @@
 """Tests whether workers block independently of each other, by permutations of times that are aligned by iteration.
 
 If they do, permuting each worker's blocks gives windows that are as likely as the measured one. Two statistics of the
-measured window are compared with those of permuted ones: the variance of the iterations' means, which a common shock
-makes large, and the sum of the squared correlations of all pairs, which shocks of groups, or workers that take turns,
-make large. Pure functions; the permutations are fixed.
+measured window are compared with those of permuted ones: the variance of the racks' means in an iteration, which a
+shock common to a rack, or to all, makes large, and the sum of the squared correlations of all pairs, which shocks of
+other groups, or workers that take turns, make large. Pure functions; the permutations are fixed.
 """
 
 import functools
@@ -43,16 +43,18 @@ blocked correlates with no other.
 
 
 def independence_chance(
-    counts: FloatArray, cut: BoolArray, iterations: NDArray[np.int64], rates: FloatArray, service: float
+    counts: FloatArray, cut: BoolArray, iterations: NDArray[np.int64], rates: FloatArray, service: float, racks: int = 1
 ) -> float:
     """Return the share of independent workers' windows that look as dependent as this one, at least
     2 / (PERMUTATIONS + 1); 1 if too little is known.
 
     `counts` (n, window), in units of tau, belong to these `iterations` (n, window). Lower bounds, marked by `cut`, are
     replaced by draws from the worker's own distribution beyond them. `rates` (n,) are the fitted Poisson rates,
-    `service` is s / tau.
+    `service` is s / tau. The workers are in `racks` racks of equal size, rack by rack.
     """
-    some = np.linspace(0, len(rates) - 1, min(len(rates), WORKERS)).round().astype(np.int64)
+    size = len(rates) // racks
+    some = np.linspace(0, size - 1, min(size, WORKERS // racks)).round().astype(np.int64)
+    some = (size * np.arange(racks)[:, None] + some).ravel()
     counts, cut, iterations, rates = counts[some], cut[some], iterations[some], rates[some]
     number = np.nansum(align(cut.astype(np.float64), iterations), axis=0)  # lower bounds in each iteration
     alike = np.abs(number - np.median(number)) <= 1 + UNLIKE * len(rates)
@@ -66,7 +68,7 @@ def independence_chance(
     n, window = scores.shape
     shuffled = np.take_along_axis(scores[None], _permutations(n, window), axis=2)
     windows = np.concatenate((scores[None], shuffled))
-    means = np.sum(windows.sum(axis=1) ** 2, axis=1)
+    means = np.sum(windows.reshape(len(windows), racks, -1, window).sum(axis=2) ** 2, axis=(1, 2))
     scaled = windows / np.sqrt(np.mean(scores**2, axis=1) + STEADY)[:, None]
     products = scaled @ scaled.swapaxes(1, 2) if n <= window else scaled.swapaxes(1, 2) @ scaled
     pairs = np.sum(products**2, axis=(1, 2))  # its diagonal is the same in all of them

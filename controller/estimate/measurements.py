@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from kofn.controller.estimate.views import Views
+from kofn.controller.estimate.views import SwitchDigest, Views
 from kofn.host.wire.packet import PARTS, WEIGHT_MAX, WEIGHT_UNIT
 from kofn.results.account import Account
 from kofn.rpc import kofn_pb2 as pb
@@ -45,12 +45,13 @@ NORM2_MAX = 1e100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrival:
-    """A worker's first block at its slot, as the switch saw it (arrival_t of p4src/headers.p4)."""
+    """A worker's first block at its slot, as the switch saw it (arrival_t of p4src/metadata.p4)."""
 
     worker: int
     iteration: int
     verdict: str
     timestamp_us: int
+    rack: int = 0  # of the leaf whose clock the time is by
 
 
 @dataclass(slots=True, kw_only=True)
@@ -155,7 +156,9 @@ class Measurements:
             track.arrived = arrival.iteration
             self._has_reached(arrival.worker, now_s)
             self.views.arrival(
-                arrival.worker, arrival.iteration, verdict=arrival.verdict, timestamp_us=arrival.timestamp_us
+                arrival.worker,
+                arrival.iteration,
+                SwitchDigest(verdict=arrival.verdict, timestamp_us=arrival.timestamp_us, rack=arrival.rack),
             )
         return True
 

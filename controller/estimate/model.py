@@ -74,12 +74,14 @@ def fit(
     silent_s: FloatArray | None = None,
     iterations: NDArray[np.int64] | None = None,
     before: Estimate | None = None,
+    racks: int = 1,
 ) -> Estimate:
     """Fit the model to first-block times (n, window), oldest first, NaN where unknown; `cut` marks lower bounds.
 
     `silent_s` (n,) adds one lower bound for each worker where it is above 0. `iterations` (n, window) gives the
     iteration of each time, 0 for none; without it workers count as independent. `before`, an estimate of the same
-    workers, saves time: the search for rates starts there, and recent tests are not repeated.
+    workers, saves time: the search for rates starts there, and recent tests are not repeated. The workers are in
+    `racks` racks of equal size, rack by rack.
     """
     service_s = estimate_service(times_s, cut)
     blocking_s = np.maximum(times_s - service_s, 0.0)
@@ -110,16 +112,23 @@ def fit(
     if before is not None and before.tested <= latest < before.tested + TESTED_EVERY:
         found = replace(found, law=before.law, reason=before.reason, tested=before.tested)
     else:
-        law, reason = _tested(fits, taken, cut, iterations, service_s / tau)
+        law, reason = _tested(fits, taken, cut, iterations, service_s / tau, racks)
         found = replace(found, law=law, reason=reason, tested=latest)
     return _with_times(found, taken, cut, silent, iterations)
 
 
 def _tested(
-    fits: Fits, taken: FloatArray, cut: BoolArray, iterations: NDArray[np.int64] | None, service: float
+    fits: Fits,
+    taken: FloatArray,
+    cut: BoolArray,
+    iterations: NDArray[np.int64] | None,
+    service: float,
+    racks: int,
 ) -> tuple[Law, str]:
     """Test all workers together, and return the law and its reason. Times are in units of tau."""
-    independence = 1.0 if iterations is None else independence_chance(taken, cut, iterations, fits.rate, service)
+    independence = 1.0
+    if iterations is not None:
+        independence = independence_chance(taken, cut, iterations, fits.rate, service, racks)
     if independence <= REFUTED:
         return "bootstrap", f"iterations as measured: workers do not block independently (p = {independence:.2g})"
     shape = shape_chance(taken[fits.poisson], cut[fits.poisson], fits.rate[fits.poisson], service)

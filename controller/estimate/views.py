@@ -6,6 +6,7 @@ A disagreement is counted and described; the module does not decide which side i
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+Key = TypeVar("Key")
 Value = TypeVar("Value")
 
 KEPT = 32
@@ -33,11 +34,13 @@ class SwitchDigest:
 
     verdict: str
     timestamp_us: int
+    rack: int = 0  # each rack's switch has its own clock
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OnTimePair:
-    """The first on-time event of an iteration in both views, with which the times of the others are compared."""
+    """The first on-time event of a rack's iteration in both views, with which the times of the rack's others are
+    compared."""
 
     rank: int
     said: WorkerReport
@@ -54,7 +57,7 @@ class Views:
     _said: list[dict[int, WorkerReport]] = field(init=False)
     _seen: list[dict[int, SwitchDigest]] = field(init=False)
     _on_time: list[int] = field(init=False)  # by worker: the latest iteration that it finished in time
-    _reference: dict[int, OnTimePair] = field(init=False, default_factory=dict)
+    _reference: dict[tuple[int, int], OnTimePair] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         self.count, self.latest = [0] * self.workers, [""] * self.workers
@@ -75,10 +78,9 @@ class Views:
         if not late:
             self._on_time[rank] = iteration
 
-    def arrival(self, rank: int, iteration: int, *, verdict: str, timestamp_us: int) -> None:
+    def arrival(self, rank: int, iteration: int, seen: SwitchDigest) -> None:
         """Take the switch's view: the first packet of the worker's first block."""
         self._missing(rank, iteration)
-        seen = SwitchDigest(verdict=verdict, timestamp_us=timestamp_us)
         said = self._said[rank].pop(iteration, None)
         if said is not None:
             self._compare(rank, iteration, said, seen)
@@ -106,7 +108,7 @@ class Views:
 
     def _compare_times(self, rank: int, iteration: int, said: WorkerReport, seen: SwitchDigest) -> None:
         """Compare the lags behind another worker that started together with this one, by the clocks of both sides."""
-        other = self._reference.setdefault(iteration, OnTimePair(rank=rank, said=said, seen=seen))
+        other = self._reference.setdefault((iteration, seen.rack), OnTimePair(rank=rank, said=said, seen=seen))
         _bound(self._reference, KEPT)
         said_s = said.first_block_s - other.said.first_block_s
         seen_s = (seen.timestamp_us - other.seen.timestamp_us) * 1e-6
@@ -126,7 +128,7 @@ def _gap(lag_s: float) -> str:
     return f"{abs(milliseconds)} ms {'before' if milliseconds < 0 else 'after'}"
 
 
-def _bound(entries: dict[int, Value], most: int) -> None:
+def _bound(entries: dict[Key, Value], most: int) -> None:
     """Drop the oldest entries above `most`."""
     while len(entries) > most:
         del entries[next(iter(entries))]

@@ -47,7 +47,7 @@ class Waiting:
                 here = f"{len(job.members.attached)} of {job.start_workers} attached"
                 return f"starting: {here}, waiting for {absent}", job.since_s
             case Phase.OPENING:
-                return f"starting: {job.slots.away() or 'waiting for the switch'}", job.since_s
+                return f"starting: {job.slots.absent() or 'waiting for the switch'}", job.since_s
             case Phase.GATHERING:
                 return f"regrouping: waiting for {absent} to attach again", job.since_s
             case Phase.REGROUPING:
@@ -60,7 +60,7 @@ class Waiting:
 
     def _running(self) -> str:
         job = self.job_state
-        if away := job.slots.away():
+        if away := job.slots.absent():
             return f"{away}: waiting for it"
         if not job.members.sources:
             return "every worker is lost: waiting for one to attach"

@@ -47,6 +47,7 @@ class Recovery:
             job.enter(Phase.GATHERING, now_s)
             return
         job.slots.adopt()
+        job.wake()  # the leaves of a tree may have other entries
         job.generation = job.settled = found.generation
         job.control_loop.restart(range(job.members.workers))
         job.control_loop.k = found.k

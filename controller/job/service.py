@@ -90,8 +90,8 @@ async def _next(outbox: Outbox, reader: asyncio.Task[None]) -> pb.ControllerMess
 class InspectorService(kofn_pb2_grpc.InspectorServicer):
     """The service for operators. A request names a job; 0 means the first one."""
 
-    def __init__(self, jobs: Jobs, link: SwitchLink) -> None:
-        self._jobs, self._link = jobs, link
+    def __init__(self, jobs: Jobs, links: Sequence[SwitchLink]) -> None:
+        self._jobs, self._links = jobs, links
 
     async def GetStatus(self, request: pb.StatusRequest, context: Context) -> pb.Status:  # noqa: N802
         return self._status(await self._session(request.job, context))
@@ -104,7 +104,7 @@ class InspectorService(kofn_pb2_grpc.InspectorServicer):
         interval_s = max(request.interval_s or WATCH_INTERVAL_S, WATCH_LEAST_S)
         shown = None
         while True:
-            if shown != (version := (session.version, self._link.connected)):
+            if shown != (version := (session.version, *(link.connected for link in self._links))):
                 shown = version
                 yield self._status(session)
             await asyncio.sleep(interval_s)
@@ -128,17 +128,17 @@ class InspectorService(kofn_pb2_grpc.InspectorServicer):
         raise AssertionError("context.abort raises")
 
     def _status(self, session: JobSession) -> pb.Status:
-        return status(session, self._link, list(self._jobs.sessions))
+        return status(session, self._links, list(self._jobs.sessions))
 
 
 def serve(
-    jobs: Jobs, link: SwitchLink, addresses: Sequence[str], credentials: Credentials | None = None
+    jobs: Jobs, links: Sequence[SwitchLink], addresses: Sequence[str], credentials: Credentials | None = None
 ) -> tuple[grpc.aio.Server, list[int]]:
     """Return a server that is not started, and its ports (port 0 takes a free one); StartError names an address in
-    use."""
+    use. `links` are those of `p4runtime.links`."""
     server = grpc_server(credentials, KEEPALIVE)
     kofn_pb2_grpc.add_CoordinatorServicer_to_server(CoordinatorService(jobs), server)
-    kofn_pb2_grpc.add_InspectorServicer_to_server(InspectorService(jobs, link), server)
+    kofn_pb2_grpc.add_InspectorServicer_to_server(InspectorService(jobs, links), server)
     return server, [_bind(server, address, credentials) for address in addresses]
 
 

@@ -1,6 +1,7 @@
 """A session's state as the Status message of kofn/rpc/kofn.proto."""
 
 import time
+from collections import Counter
 from collections.abc import Sequence
 
 from kofn.controller.job.session import JobSession
@@ -11,16 +12,19 @@ from kofn.rpc import kofn_pb2 as pb
 _STARTED_S = time.monotonic()
 
 
-def status(session: JobSession, link: SwitchLink, jobs: Sequence[int]) -> pb.Status:
-    """Return the present status of a session; `jobs` lists all jobs of the controller."""
+def status(session: JobSession, links: Sequence[SwitchLink], jobs: Sequence[int]) -> pb.Status:
+    """Return the present status of a session; `jobs` lists all jobs of the controller, `links` has the link to the only
+    switch, or to a tree's root and its leaves.
+    """
     control_loop = session.control_loop
     answer = status_message(control_loop)
     answer.MergeFrom(
         pb.Status(
             job=session.job.id,
-            counters=link.counters,
-            switch_address=link.address,
-            switch_connected=link.connected,
+            counters=sum((Counter(link.counters) for link in links), Counter()),
+            switch_address=links[0].address,
+            switch_connected=all(link.connected for link in links),
+            tree=map(_tree_switch, links) if len(links) > 1 else (),
             uptime_s=time.monotonic() - _STARTED_S,
             generation=session.job_state.generation,
             regroups=session.life.recovery.regroups,
@@ -40,3 +44,7 @@ def status(session: JobSession, link: SwitchLink, jobs: Sequence[int]) -> pb.Sta
         worker.live = seat.stream is not None and worker.live
         worker.state, worker.attachments = seat.state, seat.attachments
     return answer
+
+
+def _tree_switch(link: SwitchLink) -> pb.TreeSwitch:
+    return pb.TreeSwitch(name=link.role.name, address=link.address, connected=link.connected, counters=link.counters)

@@ -13,16 +13,11 @@ from finsy import GRPCStatusCode
 from finsy.proto import p4r
 
 from kofn.controller.errors import InspectionError
-from kofn.controller.p4runtime.entries import JOBS, MEMBERS
-from kofn.host.wire.packet import members_of
+from kofn.controller.p4runtime.entries import JOBS, RECIPIENTS
+from kofn.host.wire.packet import MEMBERS_BITS, members_of
 
-BLOCK_IDS, CONTRIBUTORS, CLOSED = "ingress.slot.block_ids", "ingress.slot.members", "ingress.slot.closed"
-ALL = (
-    BLOCK_IDS,
-    CLOSED,
-    CONTRIBUTORS,
-    BLOCK_IDS,
-)  # in the order of reading; the second read of the block id shows whether it has changed meanwhile
+BLOCK_IDS, CONTRIBUTORS, STATES = "ingress.slot.block_ids", "ingress.members", "ingress.slot.states"
+RACK_ROWS = 4096  # of CONTRIBUTORS: a slot's members of the next rack are so many rows later
 ATTEMPTS = 10
 NUMBER = (1 << 32) - 1  # mask of each of a block id's three numbers: generation, iteration, block
 NO_REGISTERS = "kofn slots needs the embedded switch: this switch does not read registers over P4Runtime (BMv2 cannot)"
@@ -65,21 +60,36 @@ class SwitchJob:
     base: int
     mask: int
     generation: int
-    workers: tuple[int, ...]
+    racks: int  # 0: not a tree
+    places: tuple[int, ...]  # of the workers, by rank
 
-    def slot(self, number: int, block_id: int, contributors: int, done: int) -> Slot:
+    @property
+    def workers(self) -> tuple[int, ...]:
+        return tuple(range(len(self.places)))
+
+    def cells(self, slot: int) -> list[tuple[str, int]]:
+        """Return the registers' cells of a slot in the order of reading. The second read of the block id shows whether
+        it has changed meanwhile.
+        """
+        at = self.base + slot
+        bitmaps = [(CONTRIBUTORS, RACK_ROWS * rack + at) for rack in range(self.racks or 1)]
+        return [(BLOCK_IDS, at), (STATES, at), *bitmaps, (BLOCK_IDS, at)]
+
+    def slot(self, number: int, block_id: int, state: int, bitmaps: Sequence[int]) -> Slot:
         """Return a slot's content from its registers' cells; empty if the block is of another generation."""
         generation, iteration, block = block_id >> 64, block_id >> 32 & NUMBER, block_id & NUMBER
         if generation != self.generation or iteration == 0:
             return Slot(slot=number, iteration=0, block=0, closed=False, present=(), missing=())
-        there = members_of(contributors)
+        there = members_of(
+            sum(bitmap << MEMBERS_BITS * rack for rack, bitmap in enumerate(bitmaps) if state >> rack & 1), self.places
+        )
         inside = [rank for rank in self.workers if rank in there]
         outside = [rank for rank in self.workers if rank not in there]
         return Slot(
             slot=number,
             iteration=iteration,
             block=block,
-            closed=bool(done),
+            closed=bool(state >> 16),
             present=tuple(inside),
             missing=tuple(outside),
         )
@@ -123,17 +133,20 @@ class SlotReader:
         self._device_id = device_id
 
     async def jobs(self) -> list[SwitchJob]:
-        """Return all jobs of the switch."""
-        workers: dict[int, set[int]] = {}
-        for match, _ in await self._rows(MEMBERS):
-            workers.setdefault(match["job"], set()).add(match["worker"])
+        """Return all jobs of the switch. InspectionError if it is a leaf, which has no whole sums."""
+        places: dict[int, list[int]] = {}
+        for match, _ in await self._rows(RECIPIENTS):
+            places.setdefault(match["job"], []).append(match["recipient"])
+        rows = await self._rows(JOBS)
+        if any("uplink" in values for _, values in rows):
+            raise InspectionError(f"the switch at {self._address} must be the root of its tree, got a leaf")
         return [
             SwitchJob(
                 job=match["job"],
-                workers=tuple(sorted(workers.get(match["job"], ()))),
-                **{name: values[name] for name in ("k", "base", "mask", "generation")},
+                places=tuple(sorted(places.get(match["job"], ()))),
+                **{name: values[name] for name in ("k", "base", "mask", "generation", "racks")},
             )
-            for match, values in await self._rows(JOBS)
+            for match, values in rows
         ]
 
     async def job(self, number: int) -> SwitchJob:
@@ -163,28 +176,26 @@ class SlotReader:
         found: dict[int, Slot] = {}
         for _ in range(ATTEMPTS):
             moved = []
-            for slot, cells in zip(wanted, await self._cells([job.base + slot for slot in wanted]), strict=True):
-                block_id, done, contributors, later = cells
-                found[slot] = job.slot(slot, block_id, contributors, done)
+            for slot, cells in zip(wanted, await self._cells([job.cells(slot) for slot in wanted]), strict=True):
+                block_id, state, *bitmaps, later = cells
+                found[slot] = job.slot(slot, block_id, state, bitmaps)
                 if later != block_id:
                     moved.append(slot)
             wanted = moved
         return tuple(found.values())
 
-    async def _cells(self, indices: Sequence[int]) -> list[tuple[int, ...]]:
-        """Return the cells of ALL for each index, read index by index, because blocks are open for milliseconds
-        only."""
-        if not indices:
+    async def _cells(self, slots: Sequence[Sequence[tuple[str, int]]]) -> list[tuple[int, ...]]:
+        """Return the values of each slot's cells, read slot by slot, because blocks are open for milliseconds only."""
+        if not slots:
             return []
-        ids = [self._schema.registers[name].id for name in ALL]
-        wanted = [_cell(register_id, index) for index in indices for register_id in ids]
+        wanted = [_cell(self._schema.registers[name].id, index) for cells in slots for name, index in cells]
         try:
             values = [_value(entity) for entity in await self._read(wanted)]
         except fy.P4ClientError as error:
             if error.code != GRPCStatusCode.UNIMPLEMENTED and "register" not in str(error).lower():
                 raise
             raise InspectionError(NO_REGISTERS) from error
-        return list(zip(*[iter(values)] * len(ids), strict=True))
+        return list(zip(*[iter(values)] * len(slots[0]), strict=True))
 
     async def _read(self, entities: Iterable[p4r.Entity]) -> list[p4r.Entity]:
         request = p4r.ReadRequest(device_id=self._device_id, entities=entities)

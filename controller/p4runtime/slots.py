@@ -1,23 +1,38 @@
-"""A session's access to its job's slots in the switch.
+"""A session's access to its job's slots in the switches.
 
 The switch's entry of the job has k and the generation. As long as the session has admitted no generation, an existing
 entry stays, because workers may be training with it. The module knows nothing of connections: `switch_link.SwitchLink`
 sets `write`.
+
+In a tree the root decides: `Slots` are those in the root, and `LeafSlots`, those in the leaves, follow them.
 """
 
+import asyncio
 import time
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple, TypeAlias
 
-import finsy as fy
-
+from kofn.controller.errors import PushError
 from kofn.controller.estimate.measurements import Arrival
-from kofn.controller.p4runtime.entries import Found, SlotLayout, exact_entries, job_entry
+from kofn.controller.p4runtime.entries import Found
+from kofn.controller.p4runtime.layout import SlotLayout
 
 
-async def unwritten(slots: "Slots") -> None:
+class Wanted(NamedTuple):
+    """The content that a job's entry should have."""
+
+    k: int
+    generation: int
+
+
+JobSlots: TypeAlias = "Slots | LeafSlots"
+"""A job's slots in one switch."""
+
+
+async def unwritten(slots: JobSlots) -> None:
     """Confirm the wanted k without a switch."""
-    slots.confirm(slots.k)
+    slots.confirm(slots.wanted.k)
 
 
 def _unheard(news: object) -> None:
@@ -33,8 +48,8 @@ class Slots:
     generation: int = 0  # admitted by the session; 0: none
     found: Found | None = None  # the switch's entry at the latest connection
     tried: bool = False  # the admitted generation has, or may have, been written
-    latest: int = 0  # the highest generation that was ever seen in the switch, of any job
-    write: Callable[["Slots"], Awaitable[None]] = unwritten
+    latest: int = 0  # the highest generation that was ever seen in a switch, of any job
+    write: Callable[[JobSlots], Awaitable[None]] = unwritten
     on_arrival: Callable[[Arrival], object] = _unheard
     on_force: Callable[[int], object] = _unheard  # called when the switch has confirmed another k
     on_lost: Callable[[str], object] = _unheard  # called with the reason when the admitted generation's slots are lost
@@ -42,24 +57,40 @@ class Slots:
     away: Callable[[], str] = str  # returns why the switch does not answer; empty: it does
     in_force: int = 0  # the k that the switch confirmed last; 0: none
     since_s: float = 0.0  # when it confirmed that, on the monotonic clock
-    refusal: str = ""  # why the switch refused the latest write; empty: it did not
+    refusal: str = ""  # why a switch refused the latest write; empty: it did not
+    leaves: Sequence["LeafSlots"] = ()  # of a tree, by rack
     _news: str = ""  # the reason that on_lost has not been called with yet
 
     @property
     def job(self) -> int:
         return self.layout.job.id
 
+    @property
+    def wanted(self) -> Wanted:
+        return Wanted(self.k, self.generation)
+
     async def set_k(self, k: int) -> None:
-        """Put k into force, at once or when the switch is connected again. PushError if the switch refuses."""
+        """Put k into force, at once or when the switch is connected again. PushError if a switch refuses."""
         self.k = k
         if self.generation:
-            await self.write(self)
+            await self._write()
 
     async def admit(self, generation: int, k: int) -> None:
-        """Admit packets of this generation, at once or when the switch is connected again. PushError if it refuses."""
+        """Admit packets of this generation, at once or when the switch is connected again. PushError if a switch
+        refuses.
+        """
         self.generation, self.k, self.tried = generation, k, False
         self.found = None  # the new entry replaces it
-        await self.write(self)
+        for leaf in self.leaves:
+            leaf.tried = False
+        await self._write()
+
+    async def _write(self) -> None:
+        """Write the wanted entry to the switch that decides, then to the leaves, whose k is only a hint."""
+        written = [await _outcome(self.write(self))]
+        written += await asyncio.gather(*(_outcome(leaf.write(leaf)) for leaf in self.leaves))
+        for refusal in filter(None, written):
+            raise refusal
 
     def adopt(self) -> None:
         """Continue with the k and the generation of the found entry."""
@@ -80,32 +111,91 @@ class Slots:
             return ""
         return self.away() or self.refusal or "the switch has not answered yet"
 
-    def prepare(self, found: Found | None) -> list[fy.P4TableEntry]:
-        """Return the entries that the job should have in a switch with the entry `found`; none if the admitted
-        generation's slots are lost.
+    def absent(self) -> str:
+        """Return which switches do not answer, and why; empty: all do."""
+        return "; ".join(filter(None, [self.away(), *(leaf.away() for leaf in self.leaves)]))
+
+    def prepare(self, found: Found | None) -> Wanted | None:
+        """Return what a switch with the entry `found` should have; None for no entry, as when the admitted generation's
+        slots are lost.
         """
         self.found = found
         if self.generation and self.tried and (found is None or found.generation != self.generation):
             now = "no entry" if found is None else f"generation {found.generation}"
-            self._news = f"the switch has {now} of job {self.job}, not generation {self.generation}"
+            switch = "the root" if self.leaves else "the switch"
+            self._news = f"{switch} has {now} of job {self.job}, not generation {self.generation}"
             self.generation = self.in_force = 0
         if self.generation:
             self.tried = True  # the switch may have it from now on, even if its answer is lost
-            return self.entries()
-        return [] if found is None else self._entries(found.k, found.generation)
+            return self.wanted
+        return _kept(found)
 
-    def entries(self) -> list[fy.P4TableEntry]:
-        """Return the entries of the admitted generation: the job's own, which has k, and that of its exact sums."""
-        return self._entries(self.k, self.generation)
-
-    def _entries(self, k: int, generation: int) -> list[fy.P4TableEntry]:
-        job, base = self.layout.job, self.layout.base
-        return [job_entry(job, k, generation, base), *exact_entries(job, generation, base)]
-
-    def tell(self) -> None:
-        """Call on_lost or on_found, after the switch has the entries of `prepare`."""
+    def tell(self, latest: int) -> None:
+        """Note the highest generation in the switch. Call on_lost or on_found, after the switch has the entries of
+        `prepare`.
+        """
+        self.latest = max(self.latest, latest)
         words, self._news = self._news, ""
         if words:
             self.on_lost(words)
         elif not self.generation:
             self.on_found(self.found)
+
+    def arrived(self, arrival: Arrival) -> None:
+        """Pass on an arrival at the switch."""
+        self.on_arrival(arrival)
+
+
+@dataclass(slots=True, kw_only=True)
+class LeafSlots:
+    """A job's slots in the leaf of one rack, which follow the root's.
+
+    If they are lost, the leaf gets its entries again with the same generation, and the job continues.
+    """
+
+    root: Slots
+    rack: int
+    tried: bool = False
+    write: Callable[[JobSlots], Awaitable[None]] = unwritten
+    away: Callable[[], str] = str
+
+    @property
+    def layout(self) -> SlotLayout:
+        return self.root.layout
+
+    @property
+    def wanted(self) -> Wanted:
+        return self.root.wanted
+
+    def confirm(self, k: int) -> None:
+        """Nothing depends on the k of a leaf."""
+
+    def prepare(self, found: Found | None) -> Wanted | None:
+        """Return what a leaf with the entry `found` should have; None for no entry."""
+        if self.root.generation:
+            self.tried = True
+            return self.wanted
+        return _kept(found)
+
+    def tell(self, latest: int) -> None:
+        """Note the highest generation in the leaf."""
+        self.root.latest = max(self.root.latest, latest)
+
+    def arrived(self, arrival: Arrival) -> None:
+        """Pass on the arrival of a worker of the rack."""
+        first = self.rack * self.layout.rack_workers
+        self.root.arrived(replace(arrival, worker=first + arrival.worker, rack=self.rack))
+
+
+def _kept(found: Found | None) -> Wanted | None:
+    """Return the content of an entry that stays."""
+    return None if found is None else Wanted(found.k, found.generation)
+
+
+async def _outcome(write: Awaitable[None]) -> PushError | None:
+    """Return a write's PushError."""
+    try:
+        await write
+    except PushError as error:
+        return error
+    return None

@@ -6,9 +6,9 @@
     await link.ready.wait()
     await slots.admit(generation, k)
 
-All jobs share one connection. Each new connection, also after a restart of the switch, pushes the pipeline if the
-switch does not run it, and corrects the switch's entries. Each job is then told which entry the switch had for it. The
-module knows nothing of how k is chosen.
+All jobs share one connection to a switch. Each new connection, also after a restart of the switch, pushes the pipeline
+if the switch does not run it, and corrects the switch's entries. Each job is then told which entry the switch had for
+it. The module knows nothing of how k is chosen.
 """
 
 import asyncio
@@ -22,7 +22,15 @@ from finsy.proto import p4r
 
 from kofn.controller.errors import PushError
 from kofn.controller.estimate.measurements import Arrival
-from kofn.controller.p4runtime.entries import COUNTER, DIGEST, VERDICT_TYPE, digest_entry, find_jobs, fixed_entries
+from kofn.controller.p4runtime.entries import (
+    COUNTER,
+    DIGEST,
+    VERDICT_TYPE,
+    digest_entry,
+    find_jobs,
+    fixed_entries,
+    job_entries,
+)
 from kofn.controller.p4runtime.program import (
     HANDSHAKE_S,
     CompiledProgram,
@@ -32,7 +40,8 @@ from kofn.controller.p4runtime.program import (
     read,
     read_all,
 )
-from kofn.controller.p4runtime.slots import Slots
+from kofn.controller.p4runtime.roles import ONLY_SWITCH, SwitchRole
+from kofn.controller.p4runtime.slots import JobSlots
 from kofn.controller.p4runtime.updates import describe, difference
 
 _LOG = logging.getLogger(__name__)
@@ -50,7 +59,8 @@ class SwitchLink:
     address: str
     device_id: int
     program: CompiledProgram
-    jobs: Sequence[Slots]
+    jobs: Sequence[JobSlots]
+    role: SwitchRole = ONLY_SWITCH
     credentials: SwitchCredentials = None
     counters: dict[str, int] = field(default_factory=dict)  # packets by verdict
     ready: asyncio.Event = field(default_factory=asyncio.Event)
@@ -72,7 +82,7 @@ class SwitchLink:
 
     def _away(self) -> str:
         """Return why the switch does not answer; empty if it does."""
-        return "" if self.connected else f"the switch does not answer ({self.fault or 'not connected yet'})"
+        return "" if self.connected else f"{self.role.name} does not answer ({self.fault or 'not connected yet'})"
 
     async def run(self) -> None:
         """Connect, install and serve, again after each failure, until cancelled."""
@@ -89,10 +99,10 @@ class SwitchLink:
             await asyncio.sleep(self._retry_s)
             self._retry_s = min(2 * self._retry_s, RETRY_MAX_S)
 
-    async def _write(self, slots: Slots) -> None:
+    async def _write(self, slots: JobSlots) -> None:
         """Write one job's entries to the switch. Without a connection the next installation writes them."""
         async with self._writing:
-            if self._switch is None or not self._switch.is_primary or not slots.generation:
+            if self._switch is None or not self._switch.is_primary or not slots.wanted.generation:
                 return  # the generation may have been lost while the write waited
             schema = self._switch.p4info
             try:
@@ -101,23 +111,24 @@ class SwitchLink:
             except fy.P4ClientError as error:
                 raise PushError(describe(error, schema)) from error
             except AssertionError as error:  # finsy raises it while it closes its client
-                raise PushError("the connection to the switch broke") from error
+                raise PushError(f"the connection to {self.role.name} broke") from error
 
-    async def _put(self, switch: fy.Switch, slots: Slots) -> None:
+    async def _put(self, switch: fy.Switch, slots: JobSlots) -> None:
         """Write another k by one MODIFY, or replace an existing entry by one of a new generation."""
-        entries, k = slots.entries(), slots.k  # slots.k may change before the answer comes
+        wanted = slots.wanted  # it may change before the answer comes
+        entries = job_entries(slots.layout, *wanted, self.role)
         if slots.tried:
             await switch.modify(entries[:1])
         else:
             slots.tried = True  # the switch may have it from now on, even if its answer is lost
             await switch.delete(entries, strict=False)
             await switch.insert(entries)
-        slots.confirm(k)
+        slots.confirm(wanted.k)
 
     async def _connect(self) -> None:
         """Make one connection, and serve until it ends."""
         if await ensure(self.program, self.address, self.device_id, self.credentials):
-            _LOG.info("switch %s: program pushed", self.address)
+            _LOG.info("%s at %s: program pushed", self.role.name, self.address)
         options = self.program.options(self.device_id, force=False, credentials=self.credentials)
         switch = fy.Switch("switch", self.address, options)
         switch.ee.add_listener(fy.SwitchEvent.STREAM_ERROR, _log_stream_error)
@@ -144,7 +155,7 @@ class SwitchLink:
             if task.cancelling() > before:
                 raise
             cause = self._overheard.error
-            raise PushError(_one_line(cause) if cause else "the connection to the switch broke") from error
+            raise PushError(_one_line(cause) if cause else f"the connection to {self.role.name} broke") from error
 
     async def _serve(self, switch: fy.Switch) -> None:
         """Install, then listen until the channel goes down."""
@@ -157,7 +168,7 @@ class SwitchLink:
             done, _ = await asyncio.wait([down, *tasks], return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
-            raise PushError("the connection to the switch broke")
+            raise PushError(f"the connection to {self.role.name} broke")
         finally:
             self._switch = None
             for task in tasks:
@@ -171,11 +182,17 @@ class SwitchLink:
                 present = await read_all(switch)
                 found = find_jobs(present, switch.p4info)
                 layouts = [slots.layout for slots in self.jobs]
+                entries = [slots.prepare(found.get(slots.layout.job.id)) for slots in self.jobs]
                 wanted = [
-                    *fixed_entries(layouts),
-                    *(e for slots in self.jobs for e in slots.prepare(found.get(slots.job))),
+                    *fixed_entries(layouts, self.role),
+                    *(
+                        entry
+                        for layout, content in zip(layouts, entries, strict=True)
+                        if content is not None
+                        for entry in job_entries(layout, *content, self.role)
+                    ),
                 ]
-                written = [(slots, slots.k) for slots in self.jobs if slots.generation]
+                written = [(slots, slots.wanted.k) for slots in self.jobs if slots.wanted.generation]
                 updates = difference(present, wanted, switch.p4info)
                 await switch.write(updates)
                 await switch.delete([digest_entry(layouts)], strict=False)
@@ -183,13 +200,14 @@ class SwitchLink:
             except fy.P4ClientError as error:
                 raise PushError(describe(error, switch.p4info)) from error
             self._switch, self.fault, self._retry_s = switch, "", RETRY_S
-        _LOG.info("switch %s: installed (%d updates, %d entries)", self.address, len(updates), len(wanted))
+        _LOG.info(
+            "%s at %s: installed (%d updates, %d entries)", self.role.name, self.address, len(updates), len(wanted)
+        )
         latest = max((entry.generation for entry in found.values()), default=0)
         for slots, k in written:
             slots.confirm(k)
         for slots in self.jobs:
-            slots.latest = max(slots.latest, latest)
-            slots.tell()
+            slots.tell(latest)
         self.ready.set()
 
     async def _stay_installed(self, switch: fy.Switch) -> None:
@@ -201,16 +219,16 @@ class SwitchLink:
 
     async def _listen(self, switch: fy.Switch) -> None:
         names = verdict_names(switch.p4info)
-        jobs = {slots.job: slots for slots in self.jobs}
+        jobs = {slots.layout.job.id: slots for slots in self.jobs}
         async for digests in switch.read_digests(DIGEST, queue_size=_DIGEST_QUEUE):
             for arrival in digests:
                 if arrival["job"] in jobs:
-                    jobs[arrival["job"]].on_arrival(_arrival(arrival, names))
+                    jobs[arrival["job"]].arrived(_arrival(arrival, names))
 
     async def count(self) -> dict[str, int]:
         """Read the counters: packets by verdict. PushError while there is no switch."""
         if self._switch is None:
-            raise PushError(f"switch {self.address} is not connected")
+            raise PushError(f"{self.role.name} at {self.address} is not connected")
         names = verdict_names(self._switch.p4info)
         entries = [entry async for entry in read(self._switch, [fy.P4CounterEntry(COUNTER)])]
         return {names[entry.index]: entry.packet_count for entry in entries if entry.index in names}
@@ -225,7 +243,7 @@ class SwitchLink:
         """Log a fault if it is new."""
         if fault != self.fault:
             self.fault = fault
-            _LOG.warning("switch %s: %s; trying again", self.address, fault)
+            _LOG.warning("%s at %s: %s; trying again", self.role.name, self.address, fault)
 
 
 class _Overheard(logging.Handler):

@@ -1,6 +1,7 @@
-"""Reads the hosts of a topology.json of the p4lang tutorials' form: names, addresses and switch ports.
+"""Reads the hosts and links of a topology.json of the p4lang tutorials' form: names, addresses and switch ports.
 
-mininet/topology.py checks the whole file; this reader takes only the parts that table entries need.
+One switch has all hosts; or each rack's leaf switch has the rack's hosts, and one switch without hosts, the root, has a
+link to each leaf. mininet/topology.py checks the whole file; this reader takes only the parts that table entries need.
 """
 
 import ipaddress
@@ -20,26 +21,58 @@ _PORT_MAX = 510  # 511 is v1model's drop port
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopologyHost:
-    """A host and its switch port. `rank` counts the topology's hosts h1, h2, ... from 0."""
+    """A host and its port of its switch. `rank` counts the topology's hosts h1, h2, ... from 0."""
 
     name: str
     rank: int
     mac: int
     ip: int
     port: int
+    rack: int = 0
 
 
-def read_hosts(path: Path) -> tuple[TopologyHost, ...]:
-    """Return the hosts in rank order; TopologyError names the missing or wrong entry."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UplinkPorts:
+    """The link between a leaf and the root, by its port of each."""
+
+    leaf: int
+    root: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PortMap:
+    """The hosts in rank order, and each rack's uplink; one switch alone has none."""
+
+    hosts: tuple[TopologyHost, ...]
+    uplinks: tuple[UplinkPorts, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Place:
+    """A port of a switch."""
+
+    switch: str
+    port: int
+
+
+def read_topology(path: Path) -> PortMap:
+    """Return the hosts and uplinks; TopologyError names the missing or wrong entry."""
     document = _load(path)
     hosts, links = document.get("hosts"), document.get("links")
     if not isinstance(hosts, dict) or not hosts:
         raise TopologyError(f"{path}: 'hosts' must be an object of h1, h2, ..., got {hosts!r}")
     if not isinstance(links, list):
         raise TopologyError(f"{path}: 'links' must be a list of [host, switch-pN], got {links!r}")
-    ports = _ports(path, links)
+    places, between = _places(path, links)
     names = sorted(hosts, key=lambda name: _number(path, name))
-    return tuple(_host(path, rank, name, hosts[name], ports) for rank, name in enumerate(names))
+    for name in names:
+        if name not in places:
+            raise TopologyError(f"{path}: host {name!r} must have a link to a switch, got none")
+    leaves = list(dict.fromkeys(places[name].switch for name in names))
+    return PortMap(
+        hosts=tuple(_host(path, rank, name, hosts[name], places[name], leaves) for rank, name in enumerate(names)),
+        uplinks=_uplinks(path, leaves, between),
+    )
 
 
 def _load(path: Path) -> dict[str, Any]:
@@ -62,41 +95,68 @@ def _number(path: Path, name: str) -> int:
     return int(match[1])
 
 
-def _ports(path: Path, links: list[Any]) -> dict[str, int]:
-    """Return the switch port of each linked host; all hosts must be on one switch, each on its own port."""
-    ports: dict[str, int] = {}
-    switches: set[str] = set()
+def _places(path: Path, links: list[Any]) -> tuple[dict[str, _Place], list[tuple[_Place, _Place]]]:
+    """Return the place of each linked host, and the links between switches; each link has its own ports."""
+    places: dict[str, _Place] = {}
+    between: list[tuple[_Place, _Place]] = []
+    taken: set[_Place] = set()
     for link in links:
-        name, switch, port = _link(path, link)
-        if name in ports:
-            raise TopologyError(f"{path}: host {name!r} must have one link, got two")
-        if port in ports.values():
+        names, ends = _link(path, link)
+        for place in ends:
+            if place in taken:
+                raise TopologyError(
+                    f"{path}: each link must have its own port, got port {place.port} of {place.switch} again in "
+                    f"{link!r}"
+                )
+            taken.add(place)
+        if not names:
+            between.append((ends[0], ends[1]))
+        elif names[0] in places:
+            raise TopologyError(f"{path}: host {names[0]!r} must have one link, got two")
+        else:
+            places[names[0]] = ends[0]
+    return places, between
+
+
+def _link(path: Path, link: Any) -> tuple[list[str], list[_Place]]:
+    """Return the host of a link, if it has one, and its places; the link may be written in either direction."""
+    ends = [end for end in (link[:2] if isinstance(link, list) else []) if isinstance(end, str)]
+    hosts = [end for end in ends if _HOST.fullmatch(end)]
+    places = [_Place(switch=match[1], port=int(match[2])) for end in ends if (match := _PORT.fullmatch(end))]
+    if len(hosts) + len(places) != 2 or not places:
+        raise TopologyError(
+            f"{path}: a link must be [host, switch-pN] or [switch-pN, switch-pN], such as ['h1', 's1-p1'], got {link!r}"
+        )
+    for place in places:
+        if place.port > _PORT_MAX:
+            raise TopologyError(f"{path}: a port must be 1 to {_PORT_MAX}, got {place.port} in {link!r}")
+    return hosts, places
+
+
+def _uplinks(path: Path, leaves: list[str], between: list[tuple[_Place, _Place]]) -> tuple[UplinkPorts, ...]:
+    """Return each leaf's uplink, all to one switch without hosts."""
+    if len(leaves) == 1 and not between:
+        return ()
+    found: dict[str, UplinkPorts] = {}
+    roots: set[str] = set()
+    for one, other in between:
+        leaf, root = (one, other) if one.switch in leaves else (other, one)
+        if leaf.switch not in leaves or root.switch in leaves or leaf.switch in found:
             raise TopologyError(
-                f"{path}: each link must have its own port, got port {port} of {switch} again in {link!r}"
+                f"{path}: a link between switches must be the one link of a switch with hosts to the one without, got "
+                f"{one.switch}-p{one.port} to {other.switch}-p{other.port}"
             )
-        ports[name] = port
-        switches.add(switch)
-    if len(switches) > 1:
-        raise TopologyError(f"{path}: all hosts must be at one switch, got {', '.join(sorted(switches))}")
-    return ports
+        found[leaf.switch] = UplinkPorts(leaf=leaf.port, root=root.port)
+        roots.add(root.switch)
+    if len(roots) != 1 or len(found) != len(leaves):
+        raise TopologyError(
+            f"{path}: all hosts must be at one switch, or every switch with hosts must have one link to the same "
+            f"switch without hosts, got hosts at {', '.join(leaves)} and links to {', '.join(sorted(roots)) or 'none'}"
+        )
+    return tuple(found[leaf] for leaf in leaves)
 
 
-def _link(path: Path, link: Any) -> tuple[str, str, int]:
-    """Return (host, switch, port) of a link, which may be written in either direction."""
-    ends = link[:2] if isinstance(link, list) else []
-    hosts = [end for end in ends if isinstance(end, str) and _HOST.fullmatch(end)]
-    places = [place for end in ends if isinstance(end, str) and (place := _PORT.fullmatch(end))]
-    if len(hosts) != 1 or len(places) != 1:
-        raise TopologyError(f"{path}: a link must be [host, switch-pN], such as ['h1', 's1-p1'], got {link!r}")
-    port = int(places[0][2])
-    if port > _PORT_MAX:
-        raise TopologyError(f"{path}: a port must be 1 to {_PORT_MAX}, got {port} in {link!r}")
-    return hosts[0], places[0][1], port
-
-
-def _host(path: Path, rank: int, name: str, entry: Any, ports: dict[str, int]) -> TopologyHost:
-    if name not in ports:
-        raise TopologyError(f"{path}: host {name!r} must have a link to a switch, got none")
+def _host(path: Path, rank: int, name: str, entry: Any, place: _Place, leaves: list[str]) -> TopologyHost:
     mac, ip = (str(entry.get(key)) for key in ("mac", "ip")) if isinstance(entry, dict) else ("", "")
     if _MAC.fullmatch(mac) is None:
         raise TopologyError(f"{path}: mac of host {name!r} must be six pairs of hex digits, got {mac!r}")
@@ -104,4 +164,11 @@ def _host(path: Path, rank: int, name: str, entry: Any, ports: dict[str, int]) -
         address = ipaddress.IPv4Interface(ip)
     except ValueError as error:
         raise TopologyError(f"{path}: ip of host {name!r} must be an address like '10.0.0.1/24', got {ip!r}") from error
-    return TopologyHost(name=name, rank=rank, mac=int(mac.replace(":", ""), 16), ip=int(address.ip), port=ports[name])
+    return TopologyHost(
+        name=name,
+        rank=rank,
+        mac=int(mac.replace(":", ""), 16),
+        ip=int(address.ip),
+        port=place.port,
+        rack=leaves.index(place.switch),
+    )

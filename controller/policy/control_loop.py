@@ -56,6 +56,7 @@ class ControlLoop:
     workers: int
     policy: PolicySection
     average: Average = "gradients"  # model.average: the divisor of an iteration's sum
+    racks: int = 1  # job.racks: workers of equal numbers, rack by rack
     chooser: Chooser = field(init=False)
     measurements: Measurements = field(init=False)
     live: BoolArray = field(init=False)
@@ -173,10 +174,14 @@ class ControlLoop:
 
     @property
     def late_policies(self) -> tuple[LatePolicy, ...]:
-        """The policies for late gradients among which the objective may choose, given the configuration."""
+        """The policies for late gradients among which the objective may choose, given the configuration; in a tree the
+        configuration's, since no late gradient is merged.
+        """
         given = self.policy.late_policy
         if self.goal.rule is not None:
             return (given._replace(rule=self.goal.rule),)
+        if self.racks > 1:
+            return (given,)
         if len(self.goal.late_policies) == 1:
             return self.goal.late_policies
         if self.policy.late_gradient != "auto" or not self.goal.late_policies:
@@ -273,7 +278,7 @@ class ControlLoop:
         service_s = estimate_service(taken.times_s, taken.cut)
         self.transfers_s = transfers_s(taken.link_waits_s, self.live, service_s)
         times_s = taken.times_s + self.transfers_s[:, None]
-        self.estimate = fit(times_s, taken.cut, self._silent_s(), taken.iterations, self.estimate)
+        self.estimate = fit(times_s, taken.cut, self._silent_s(), taken.iterations, self.estimate, self.racks)
         return self._warm()
 
     def _silent_s(self) -> FloatArray:

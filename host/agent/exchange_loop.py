@@ -74,6 +74,7 @@ class ExchangeLoop(Effects):
             rto_s=job.rto_ms / 1000,
             keep=1 if private else kept_iterations(layout),
             workers=job.workers,
+            racks=job.racks,
         )
         if not private:
             self.protocol.probe_link()

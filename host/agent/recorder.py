@@ -13,6 +13,7 @@ from kofn.host.arrays import Values
 from kofn.host.compression.job_coding import JobCoding
 from kofn.host.kernels.lanes import unpack_sums, width_of
 from kofn.host.protocol.results import BlockResults
+from kofn.host.wire.packet import MEMBERS_BITS, PARTS
 
 NUMBERS = {"scales": "scale", "lanes": "lanes", "counts": "count", "weights": "weight"}
 """Arrays of the record, and the field of a result that each holds."""
@@ -22,11 +23,13 @@ class Recorder:
     """Collects in memory; `save` writes one .npz.  For I iterations of B blocks of L elements and P parts it has:
 
     iterations (I,); sent (I, P, B, L) int32, 0 where this worker sent nothing; and the results: sums (I, B, L) int32,
-    scales, lanes, counts, weights (I, B), members (I, P, B) uint64, 0 in omitted blocks.
+    scales, lanes, counts, weights (I, B), members (I, P + R - 1, B) uint64 of R racks, as in RESULT;
+    0 in omitted blocks.
     """
 
     def __init__(self, coding: JobCoding) -> None:
         self._coding = coding
+        self._words = PARTS + coding.places[-1] // MEMBERS_BITS
         self._sent: list[Values] = []
         self._iterations: list[int] = []
         self._sums: list[Values] = []
@@ -40,7 +43,7 @@ class Recorder:
         self._sums.append(self._sums_of(results))
         for name, numbers in self._numbers.items():
             numbers.append(self._by_block(results, results.numbers(name)))
-        self._members.append(self._by_block(results, results.table["members"]).T)
+        self._members.append(self._by_block(results, results.table["members"][:, : self._words]).T)
 
     def save(self, path: Path) -> None:
         arrays: dict[str, Any] = {name: np.stack(self._numbers[field]) for name, field in NUMBERS.items()}

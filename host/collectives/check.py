@@ -64,7 +64,7 @@ def _of_faults(config: Config, collective: type[JobCollective]) -> Iterator[str]
 def _of_events(config: Config, collective: type[JobCollective]) -> Iterator[str]:
     """Yield errors for events of processes that cannot restart alone, and of k if it is fixed."""
     workers = [f"worker-{rank}" for rank in range(config.job.workers)]
-    names = ["controller", *(["switch"] if "switch" in collective.restarts else [])]
+    names = ["controller", *(config.switches if "switch" in collective.restarts else [])]
     names += workers if "worker" in collective.restarts else []
     for event in config.event:
         ((action, name),) = event.actions().items()

@@ -60,6 +60,9 @@ def exact_protocol(job: JobSection, rank: int, words: int) -> EnginePort:
         rto_s=job.rto_ms / 1000,
         keep=1,
         keep_members=1,
+        workers=job.workers,
+        racks=job.racks,
+        forgets=False,  # an iteration is decoded while the next one is summed
     )
 
 
@@ -265,7 +268,7 @@ class ExactSums(PeerCommunicator):
         wrong = {name for name, number in expected.items() if (results.numbers(name) != number).any()}
         if "count" in wrong and self._owners is None:
             raise CollectiveError(f"the switch has summed fewer than the {self.workers} workers: its k is wrong")
-        if wrong or (self._owners is not None and (results.givers != self._owners).any()):
+        if wrong or (self._owners is not None and (results.givers != self._protocol.places[self._owners]).any()):
             self._say_used()
         return results
 

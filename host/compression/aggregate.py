@@ -92,9 +92,9 @@ def held(results: BlockResults) -> tuple[float, float]:
     return weight / wire.WEIGHT_UNIT / len(results), contributors / len(results)
 
 
-def missed(results: BlockResults, rank: int) -> int:
-    """Return the number of blocks whose sums lack this rank's part 0."""
-    return int((results.parts_of(rank) & 1 == 0).sum())
+def missed(results: BlockResults, place: int) -> int:
+    """Return the number of blocks whose sums lack part 0 of the worker at this place."""
+    return int((results.parts_of(place) & 1 == 0).sum())
 
 
 class Sums:
@@ -215,8 +215,8 @@ def aggregate(
         k=int(ks[0]),
         ks=(int(ks.min()), int(ks.max())),
         count=int(counts[0]),
-        members=wire.members_of(results.members(0)),
-        missed=missed(results, rank),
+        members=wire.members_of(results.members(0), coding.places),
+        missed=missed(results, coding.places[rank]),
         gradients=gradients,
         contributors=contributors,
         least=int(counts.min()),

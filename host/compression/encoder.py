@@ -95,7 +95,8 @@ class Encoder:
             storage = LedgerStorage.in_file(file, job=job, rank=rank, **sizes, residual=compress.residual)
         if compress.ratio_control != "off":
             rate = RateEstimator(compress.ratio_control, stability=compress.rate_stability)
-        return cls(coding, Ledger(storage, rank, coding.codecs, feedback=compress.error_feedback), rate)
+        place = coding.places[rank]
+        return cls(coding, Ledger(storage, rank, coding.codecs, place=place, feedback=compress.error_feedback), rate)
 
     @property
     def blocks(self) -> list[int]:
@@ -243,7 +244,7 @@ class Encoder:
         """
         self.enter_rest()
         part = self.ledger.sent.free
-        if part is None:
+        if part is None or part >= self.coding.parts:
             return 0, []
         waits = self.plan.blocks[self.ledger.accounts.missed(missed)[self.plan.blocks]]
         waits = waits[np.isin(waits, list(open))]
@@ -280,7 +281,7 @@ class Encoder:
 
     def settle(self, results: BlockResults, hints: Integers, times: Floats64) -> None:
         """Settle results of several blocks in the ledger; `hints` and `times` as in Deliver."""
-        parts = results.parts_of(self.ledger.rank)
+        parts = results.parts_of(self.ledger.place)
         self.ledger.settle(results.iteration, results.blocks, parts)
         self.lanes.hear({*results.numbers("lanes").tolist(), *hints.tolist()})
         if (rate := self.lanes.rate) is not None:

@@ -17,7 +17,7 @@ from kofn.host.compression.registry import load_codecs
 from kofn.host.errors import CodecError
 from kofn.host.kernels.lanes import VOTES, code_of
 from kofn.host.protocol.block_layout import WORD_BITS, BlockLayout
-from kofn.host.wire.packet import VOTE_WORDS
+from kofn.host.wire.packet import PARTS, VOTE_WORDS, WORDS_MAX, places_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,10 +25,14 @@ class JobCoding:
     """The coding of a job whose gradients have `elements`; `codecs` by their lanes' code (wire.packet.Lanes), widest
     first.
 
-    The summary block has magnitudes if `summarised`, then side values if `notes`.
+    The summary block has magnitudes if `summarised`, then side values if `notes`.  `places`: the workers' places
+    (wire.packet.places_of), by rank; `parts`: contributions that a worker may make to a block, because a lane of a tree
+    has room for one of each worker.
     """
 
     elements: int
+    places: tuple[int, ...]
+    parts: int
     summarised: bool
     notes: bool
     layout: BlockLayout
@@ -59,9 +63,15 @@ class JobCoding:
         block_elements = job.words * WORD_BITS // widths[0]
         blocks = -(-elements // block_elements)
         everything = compress.codec in ("int32", "auto") and compress.ratio == 1 and not adaptive
-        summary_words = note.WORDS * notes + (0 if everything else summary.words(blocks))
+        summary_words = note.words(job.workers) * notes + (0 if everything else summary.words(blocks))
+        if summary_words > WORDS_MAX:
+            raise CodecError(
+                f"the summary block of {job.workers} workers must have at most {WORDS_MAX} words, got {summary_words}"
+            )
         return cls(
             elements=elements,
+            places=tuple(places_of(job.workers, job.racks)),
+            parts=PARTS if job.racks == 1 else 1,
             summarised=not everything,
             notes=notes,
             layout=BlockLayout(

@@ -53,8 +53,8 @@ from kofn.host.wire.packet import PARTS
 class Ledger:
     """The ledger of worker `rank` in `storage`: blocks are rows; `codecs` by their lanes' code (wire.packet.Lanes).
 
-    `age`: the weights of old gradients; without `feedback` encoding errors are discarded.  LedgerError without a C
-    compiler.
+    `place`: its place in a tree (wire.packet.places_of); `age`: the weights of old gradients; without `feedback`
+    encoding errors are discarded.  LedgerError without a C compiler.
     """
 
     def __init__(
@@ -63,10 +63,12 @@ class Ledger:
         rank: int,
         codecs: Mapping[int, Codec],
         *,
+        place: int | None = None,
         age: AgeWeight = NOTHING_FADES,
         feedback: bool = True,
     ) -> None:
         self.rank, self.age = rank, age
+        self.place = rank if place is None else place
         self._storage, self._codecs, self._feedback = storage, codecs, feedback
         most = largest_lanes(codecs)
         self._decodes = most is None  # in Python, not in ledger.c
@@ -149,7 +151,7 @@ class Ledger:
     def reduces(self, reduction: NativeReduction, scale: Exponents) -> object:
         """Let a reduction encode at these scales, as sending(), and settle; return objects that must stay in memory."""
         scale = self._checked_scale(reduction.lanes, scale, 1)
-        reduction.ledger, reduction.rank, reduction.fading = self._at, self.rank, self._fading
+        reduction.ledger, reduction.place, reduction.fading = self._at, self.place, self._fading
         reduction.scale = scale.ctypes.data
         self.sent.current.add(0)
         return self, scale
@@ -217,7 +219,7 @@ class Ledger:
     def settle_results(self, *results: Result) -> None:
         """Call settle() with one or more results of different blocks of one iteration."""
         together = BlockResults.of(results)
-        self.settle(together.iteration, together.blocks, together.parts_of(self.rank))
+        self.settle(together.iteration, together.blocks, together.parts_of(self.place))
 
     def reconcile(self, result: Result) -> None:
         """Undo a block's settlement if the others' result of it has other parts of this worker.
@@ -231,7 +233,7 @@ class Ledger:
             return
         settled, mine = divmod(int(self._storage.records["settled"][block]), 1 << PARTS)
         ours = [part for part in range(PARTS) if mine >> part & 1]
-        theirs = [part for part in range(PARTS) if result.has(self.rank, part)]
+        theirs = [part for part in range(PARTS) if result.has(self.place, part)]
         if settled != iteration or not ours or ours == theirs:
             return
         if any(self.sent.of(part, iteration)["iteration"][block] != iteration for part in ours):

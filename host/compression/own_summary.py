@@ -12,7 +12,7 @@ from kofn.host.compression.summary_block import Magnitudes, SummaryBlock
 from kofn.host.kernels.lanes import pack, unpack
 from kofn.host.protocol.instructions import Packed
 from kofn.host.protocol.results import Result
-from kofn.host.wire.packet import WEIGHT_UNIT, WORD_LANES, Lanes
+from kofn.host.wire.packet import WEIGHT_UNIT, Lanes
 
 
 class OwnSummary:
@@ -43,7 +43,7 @@ class OwnSummary:
             assert self.magnitudes is not None
             lanes.append(summary.lanes(wish, self.magnitudes))
         if self._coding.notes:
-            lanes.append(side_values.lanes(self._rank, NOTHING if part else self.note))
+            lanes.append(side_values.lanes(self._rank, NOTHING if part else self.note, len(self._coding.places)))
         self._packed[part] = pack(np.concatenate(lanes), 32)
 
     def packed(self, part: int) -> Packed:
@@ -54,7 +54,7 @@ class OwnSummary:
         """Return the mean wish and magnitudes of a sum's members, and their notes by rank."""
         sums, notes = unpack(result.values, 32), dict[int, SideValues]()
         if self._coding.notes:
-            notes = side_values.read(sums[-side_values.WORDS * WORD_LANES :], result.members)
+            notes = side_values.read(sums, result.members, self._coding.places)
         if not self._coding.summarised:
             return None, notes
         return summary.read(sums, result.count, self._coding.layout.blocks), notes

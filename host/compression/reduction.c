@@ -115,18 +115,11 @@ int64_t reduction_next(struct reduction *reduction, struct packed *ready, int64_
 
 /* -- in */
 
-static int64_t parts_of(const struct result *result, int64_t rank) {
-    int64_t parts = 0;
-    for (int part = 0; part < KOFN_PARTS; part++)
-        parts |= (int64_t)(result->members[part] >> rank & 1) << part;
-    return parts;
-}
-
 int reduction_closed(struct reduction *reduction, const int64_t *blocks, const struct result *results, int64_t count) {
     const double begin_s = clock_s();
     int64_t parts[REDUCED_AT_ONCE];
     for (int64_t at = 0; at < count; at++)
-        parts[at] = parts_of(results + at, reduction->rank);
+        parts[at] = result_parts(results + at, reduction->place);
     if (ledger_settle(reduction->ledger, reduction->iteration, blocks, parts, count, reduction->fading, NULL) >= 0)
         return 0;
     const double settled_s = clock_s();

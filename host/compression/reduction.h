@@ -13,7 +13,7 @@ struct reduction {
     const struct sums *sums;
     float *mean; /* (elements,) */
     int64_t iteration;
-    int64_t rank, lanes; /* the code of the lanes to encode in */
+    int64_t place, lanes; /* the code of the lanes to encode in */
     struct fading fading;
     struct gradient gradient; /* no `values`: it is in the ledger already */
     const int64_t *scale;     /* every block's */

@@ -13,7 +13,7 @@ class NativeReduction(ctypes.Structure):
 
     _fields_ = (
         *((name, c_void_p) for name in ("ledger", "sums", "mean")),
-        *((name, c_int64) for name in ("iteration", "rank", "lanes")),
+        *((name, c_int64) for name in ("iteration", "place", "lanes")),
         ("fading", Fading),
         ("gradient", Gradient),
         *((name, c_void_p) for name in ("scale", "left")),

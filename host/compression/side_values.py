@@ -14,6 +14,7 @@ NUMBERS = 3
 """The number of side values per worker; each is 0 to 2**31 - 1."""
 
 WORDS = NUMBERS * RANKS // WORD_LANES
+"""256-byte words of a rack's side values."""
 
 SideValues = tuple[int, ...]
 """A worker's side values, NUMBERS of them."""
@@ -21,14 +22,19 @@ SideValues = tuple[int, ...]
 NOTHING: SideValues = (0,) * NUMBERS
 
 
-def lanes(rank: int, note: SideValues) -> Values:
-    """Return a worker's lanes, shape (WORDS * 64,)."""
-    filled = np.zeros((RANKS, NUMBERS), np.int32)
+def words(workers: int) -> int:
+    """Return the number of 256-byte words for so many workers: WORDS for each 64 of them."""
+    return WORDS * -(-workers // RANKS)
+
+
+def lanes(rank: int, note: SideValues, workers: int) -> Values:
+    """Return a worker's lanes, shape (words(workers) * 64,)."""
+    filled = np.zeros((words(workers) * WORD_LANES // NUMBERS, NUMBERS), np.int32)
     filled[rank] = note
     return filled.ravel()
 
 
-def read(sums: Values, members: int) -> dict[int, SideValues]:
-    """Return the side values of a sum's members (a bitmap), by rank."""
-    said: Sequence[Sequence[int]] = sums.reshape(RANKS, NUMBERS).tolist()
-    return {rank: tuple(said[rank]) for rank in members_of(members)}
+def read(sums: Values, members: int, places: Sequence[int]) -> dict[int, SideValues]:
+    """Return the side values of a sum's members (a bitmap), by rank, given all workers' places."""
+    said: Sequence[Sequence[int]] = sums[-words(len(places)) * WORD_LANES :].reshape(-1, NUMBERS).tolist()
+    return {rank: tuple(said[rank]) for rank in members_of(members, places)}

@@ -30,8 +30,8 @@ static uint64_t spread(const int32_t *lanes, int64_t size, int shift, uint64_t b
 
 static int64_t addends(const struct result *result) {
     int64_t count = 0;
-    for (int part = 0; part < KOFN_PARTS; part++)
-        count += __builtin_popcountll(result->members[part]);
+    for (int word = 0; word < MEMBER_WORDS; word++)
+        count += __builtin_popcountll(result->members[word]);
     return count;
 }
 

@@ -286,10 +286,10 @@ static int is_packet(struct engine *engine, const uint8_t *head, int64_t size, u
     *header = header_read(head);
     if (header->version != KOFN_VERSION)
         return traffic->other_version++, 0;
-    const int64_t values = size - KOFN_HEADER_BYTES;
-    if (values != header->words * KOFN_WORD_BYTES)
+    const int64_t body = size - KOFN_HEADER_BYTES;
+    if (body != header->bitmaps * KOFN_MEMBERS_BYTES + header->words * KOFN_WORD_BYTES)
         return traffic->wrong_length++, 0;
-    if (values > engine->room)
+    if (body > engine->room)
         return traffic->wrong_length++, 0; /* of another job; if it is of this one, a slot query finds that out */
     return sum ? (traffic->damaged++, 0) : 1;
 }

@@ -9,7 +9,7 @@ from typing import TypeAlias, TypeVar
 import grpc
 
 from kofn.host.protocol.results import BlockId, Result
-from kofn.host.wire.packet import MEMBERS_BYTES
+from kofn.host.wire.packet import MEMBERS_BYTES, RACKS_MAX
 from kofn.host.workload.replica import ReplicaState, from_parts, to_parts
 from kofn.rpc import kofn_pb2, kofn_pb2_grpc
 from kofn.rpc.security import Context, Credentials, channel, permit, worker_name
@@ -144,7 +144,7 @@ def _to_message(result: Result) -> kofn_pb2.BlockResult:
         k=result.k,
         count=result.count,
         weight=result.weight,
-        members=result.members.to_bytes(MEMBERS_BYTES, "little").rstrip(b"\0"),
+        members=result.members.to_bytes(RACKS_MAX * MEMBERS_BYTES, "little").rstrip(b"\0"),
         values=result.values,
     )
 

@@ -121,7 +121,7 @@ static int ask_peers(struct core *core, struct flight *flight) {
 /* -- open and close */
 
 struct core *core_open(int32_t job, int32_t rank, const struct layout *layout, int64_t slots, int64_t window, double rto_s,
-                       int64_t keep, int64_t keep_members, uint64_t everyone) {
+                       int64_t keep, int64_t keep_members, int32_t workers, int32_t racks, int32_t forgets) {
     struct core *core = calloc(1, sizeof *core);
     if (!core)
         return NULL;
@@ -129,11 +129,13 @@ struct core *core_open(int32_t job, int32_t rank, const struct layout *layout, i
     core->total = layout->blocks + (layout->summary_words > 0);
     core->job = job, core->rank = rank;
     core->slots = slots, core->window = window;
-    core->everyone = everyone;
+    core->racks = racks;
+    core->rack_workers = workers ? workers / racks : RACK_RANKS;
+    core->everyone = forgets ? ~(uint64_t)0 >> (RACK_RANKS - core->rack_workers) : 0;
     for (int lanes = 0; lanes < LANE_CODES; lanes++)
         core->words[lanes] = layout_words(layout, 0, lanes);
     const size_t blocks = (size_t)core->total, requests = blocks * KOFN_PARTS;
-    const int64_t room = most_words(layout) * KOFN_WORD_BYTES;
+    const int64_t ahead = racks > 1 ? racks * KOFN_MEMBERS_BYTES : 0, values = most_words(layout) * KOFN_WORD_BYTES;
     core->blocks = calloc(blocks, sizeof *core->blocks);
     core->place = calloc(blocks, sizeof *core->place);
     core->open = calloc(blocks, sizeof *core->open);
@@ -144,7 +146,7 @@ struct core *core_open(int32_t job, int32_t rank, const struct layout *layout, i
     core->due = calloc(requests, sizeof *core->due);
     core->zeros = calloc((size_t)KOFN_WORDS_MAX, KOFN_WORD_BYTES);
     const int opened = in_flight_open(&core->in_flight, (int64_t)requests, rto_s) &&
-                       history_open(&core->history, core->total, room, keep, keep_members);
+                       history_open(&core->history, core->total, ahead, values, keep, keep_members);
     if (!core->blocks || !core->place || !core->open || !core->slot_lanes || !core->waiting || !core->launched ||
         !core->news || !core->due || !core->zeros || !opened)
         return core_close(core), NULL;
@@ -214,6 +216,20 @@ static int may_leave(const struct core *core, int64_t place) {
     return before < 0 || (core->owner ? before < core->closed : !core->open[core->blocks[before]]);
 }
 
+/* A worker's place: its rack, and its rank in the rack. */
+static uint16_t place_of(const struct core *core, int64_t rank) {
+    return (uint16_t)(rank / core->rack_workers * RACK_PLACES + rank % core->rack_workers);
+}
+
+static uint16_t recipient_of(const struct core *core, int64_t block) {
+    const int64_t rank = core->recipient ? core->recipient[block] : KOFN_EVERYONE;
+    return rank == KOFN_EVERYONE ? KOFN_EVERYONE : place_of(core, rank);
+}
+
+static int64_t rank_of(const struct core *core, uint16_t place) {
+    return (int64_t)place / RACK_PLACES * core->rack_workers + place % RACK_PLACES;
+}
+
 static struct header header_of(const struct core *core, int64_t request, const struct waiting *ready) {
     const int64_t block = request / KOFN_PARTS;
     const int64_t number = core->first + core->place[block];
@@ -221,8 +237,8 @@ static struct header header_of(const struct core *core, int64_t request, const s
         .version = KOFN_VERSION,
         .kind = KOFN_CONTRIBUTE,
         .job = (uint8_t)core->job,
-        .worker = (uint8_t)core->rank,
-        .recipient = core->recipient ? (uint8_t)core->recipient[block] : KOFN_EVERYONE,
+        .worker = (uint8_t)place_of(core, core->rank),
+        .recipient = recipient_of(core, block),
         .lanes = (uint8_t)ready->lanes,
         .flags = (uint8_t)ready->flags,
         .words = (uint8_t)words_of(core, block, ready->lanes),
@@ -555,10 +571,8 @@ static int probe_hears(struct core *core, const struct header *answer, double no
 }
 
 /* If this worker's contribution to a later iteration has reached the switch, an unanswered probe was lost. */
-static void probe_passed(struct core *core, const struct header *answer) {
-    int mine = answer->kind == KOFN_LATE;
-    for (int part = 0; part < KOFN_PARTS; part++)
-        mine |= answer->members[part] >> core->rank & 1;
+static void probe_passed(struct core *core, const struct header *answer, const struct result *result) {
+    const int mine = answer->kind == KOFN_LATE || result_parts(result, place_of(core, core->rank));
     if (mine && answer->iteration > core->probe.header.iteration)
         core->probe.asked = 0;
 }
@@ -624,7 +638,7 @@ void core_others_reached(struct core *core, int64_t iteration) {
 /* -- results */
 
 static const char *described(const struct result *result, char *text, size_t room) {
-    int first = KOFN_PARTS - 1, at;
+    int first = MEMBER_WORDS - 1, at;
     while (first && !result->members[first])
         first--;
     at = snprintf(text, room, "members 0x%" PRIx64, result->members[first]);
@@ -641,7 +655,7 @@ static int check_same(struct core *core, int64_t iteration, int64_t block, const
     if (!memcmp(known->members, other->members, sizeof known->members) && known->count == other->count &&
         known->weight == other->weight && known->lanes == other->lanes && known->scale == other->scale)
         return 0;
-    char here[256], there[256];
+    char here[16 * MEMBER_WORDS + 128], there[sizeof here];
     return fail(core,
                 "block %" PRId64 " of iteration %" PRId64 " has two results: %s here, %s there; the replicas have parted",
                 block, iteration, described(known, here, sizeof here), described(other, there, sizeof there));
@@ -666,8 +680,11 @@ static void close_block(struct core *core, int64_t block, int32_t hint, int32_t 
 /* Forget earlier iterations once all workers have contributed part 0 to this one. A worker that contributes has all earlier
  * sums, or a replica that includes them, and its ledger knows this if it dies. So no worker will request or repeat them. */
 static int forget_earlier(struct core *core, const struct result *result) {
-    if (!core->everyone || (result->members[0] & core->everyone) != core->everyone)
+    if (!core->everyone)
         return 0;
+    for (int rack = 0; rack < core->racks; rack++)
+        if ((result->members[member_word(rack, 0)] & core->everyone) != core->everyone)
+            return 0;
     core->given = core->iteration;
     return history_forget(&core->history, core->iteration, 0) ? 0 : without_memory(core);
 }
@@ -743,7 +760,7 @@ static int go_on(struct core *core, double now) {
 /* Whether the sum goes to another worker, so that the answer has its members only. */
 static int is_short(const struct core *core, const struct header *answer) {
     const int sum = answer->kind == KOFN_RESULT || answer->kind == KOFN_LATE;
-    return sum && answer->recipient != KOFN_EVERYONE && answer->recipient != core->rank;
+    return sum && answer->recipient != KOFN_EVERYONE && answer->recipient != place_of(core, core->rank);
 }
 
 /* Fail unless the number of words is right: for a sum, the sum's in these lanes; for a short one, none. A refusal has its
@@ -767,11 +784,29 @@ static int check_words(struct core *core, const struct header *answer) {
 
 /* Fail unless a sum's recipient is the one that this worker knows; else its values might be lost. */
 static int check_recipient(struct core *core, const struct header *answer) {
-    if (!core->recipient || answer->iteration != core->iteration || answer->recipient == core->recipient[answer->block])
+    if (!core->recipient || answer->iteration != core->iteration ||
+        answer->recipient == recipient_of(core, answer->block))
         return 0;
-    return fail(core, "block %" PRIu32 " of iteration %" PRIu32 " is summed for worker %d, here it is worker %" PRId64
-                "'s: the workers' plans have parted", answer->block, answer->iteration, answer->recipient,
+    return fail(core, "block %" PRIu32 " of iteration %" PRIu32 " is summed for worker %" PRId64 ", here it is worker %" PRId64
+                "'s: the workers' plans have parted", answer->block, answer->iteration, rank_of(core, answer->recipient),
                 core->recipient[answer->block]);
+}
+
+static int check_racks(struct core *core, const struct header *answer) {
+    const int racks = answer->bitmaps ? answer->bitmaps : 1;
+    return racks == core->racks ? 0
+                                : fail(core, "job.racks must be that of the switches, %d, got %d", racks, core->racks);
+}
+
+/* The members of all racks: in front of the values in a tree, else in the header. */
+static void members_of(const struct header *answer, const uint8_t *body, uint64_t *members) {
+    if (!answer->bitmaps)
+        memcpy(members, answer->members, sizeof answer->members);
+    for (int rack = 0; rack < answer->bitmaps; rack++) {
+        uint64_t parts[KOFN_PARTS];
+        header_members(body + rack * KOFN_MEMBERS_BYTES, parts);
+        members[member_word(rack, 0)] = parts[0];
+    }
 }
 
 /* Handle the switch's result of a block. */
@@ -779,19 +814,19 @@ static int result_in(struct core *core, struct packet *packet) {
     const struct header *header = &packet->header;
     if (header->block >= core->total)
         return 0; /* another job's: ignored */
-    if (check_words(core, header) || check_recipient(core, header))
+    if (check_words(core, header) || check_racks(core, header) || check_recipient(core, header))
         return -1;
-    probe_passed(core, header);
     struct result result = {
-        .values = packet->values,
-        .size = packet->size,
+        .values = packet->body + core->history.ahead,
+        .size = packet->size - (int32_t)core->history.ahead,
         .scale = header->scale,
         .lanes = header->lanes,
         .k = header->k,
         .count = header->count,
         .weight = header->weight,
     };
-    memcpy(result.members, header->members, sizeof result.members);
+    members_of(header, packet->body, result.members);
+    probe_passed(core, header, &result);
     const int uses = header->flags & ~KOFN_AGAIN, told = header->kind == KOFN_RESULT && uses > 1 && uses <= LANE_CODES;
     const int noted = note(core, header->iteration, header->block, &result, told ? uses - 1 : -1,
                            (header->flags & KOFN_AGAIN) != 0);
@@ -840,19 +875,27 @@ static int refused(struct core *core, struct flight *flight, const struct header
     return 0;
 }
 
-/* Handle STALE or FORMAT_MISMATCH; ignore it unless its request is in flight. */
+/* A leaf wants this contribution again, so that what it holds leaves. That is no loss: the flight's times stay. */
+static int repeat(struct core *core, const struct flight *flight, double now) {
+    const int in_switch = flight->header.kind == KOFN_CONTRIBUTE && flight->sent_s <= now;
+    return in_switch ? send(core, &flight->header, flight->values, flight->size, 0) : 0;
+}
+
+/* Handle STALE, FORMAT_MISMATCH or ADDED; ignore it unless its request is in flight. */
 static int not_taken(struct core *core, const struct header *answer, double now) {
     if (answer->iteration != core->iteration || answer->block >= core->total || answer->part >= KOFN_PARTS)
         return 0;
     struct flight *flight = core->in_flight.by_request[request_of(answer->block, answer->part)];
     if (!flight)
         return 0;
-    return answer->kind == KOFN_STALE ? stale(core, flight, now) : refused(core, flight, answer, now);
+    return answer->kind == KOFN_ADDED   ? repeat(core, flight, now)
+           : answer->kind == KOFN_STALE ? stale(core, flight, now)
+                                        : refused(core, flight, answer, now);
 }
 
 static int packet_in(struct core *core, struct packet *packet, double now) {
     const struct header *header = &packet->header;
-    if (header->job != core->job || header->kind < KOFN_RESULT) {
+    if (header->job != core->job || header->kind < KOFN_RESULT || header->kind > KOFN_ADDED) {
         core->statistics.foreign++;
         return 0;
     }
@@ -880,15 +923,17 @@ int core_result_in(struct core *core, int64_t iteration, int64_t block, const st
         core_others_reached(core, iteration + 1);
         return pull(core, now);
     }
-    if (!result->values || result->size > core->history.room)
+    uint8_t *buffer;
+    if (!result->values || result->size > core->history.room - core->history.ahead)
         return 0;
-    struct result copied = *result;
-    if (!(copied.values = core_buffer(core)))
+    if (!(buffer = core_buffer(core)))
         return without_memory(core);
+    struct result copied = *result;
+    copied.values = buffer + core->history.ahead;
     memcpy(copied.values, result->values, (size_t)result->size);
     const int noted = note(core, iteration, block, &copied, -1, 0);
     if (noted <= 0)
-        core_release(core, copied.values);
+        core_release(core, buffer);
     return noted < 0 ? -1 : go_on(core, now);
 }
 
@@ -973,14 +1018,14 @@ int core_resume(struct core *core, double now) {
 
 /* -- for callers that are not C */
 
-int core_datagram_in(struct core *core, const uint8_t *header, const uint8_t *values, int64_t size, double now) {
-    struct packet packet = {.header = header_read(header), .values = core_buffer(core), .size = (int32_t)size};
-    if (!packet.values)
+int core_datagram_in(struct core *core, const uint8_t *header, const uint8_t *body, int64_t size, double now) {
+    struct packet packet = {.header = header_read(header), .body = core_buffer(core), .size = (int32_t)size};
+    if (!packet.body)
         return without_memory(core);
-    memcpy(packet.values, values, (size_t)(size < core->history.room ? size : core->history.room));
+    memcpy(packet.body, body, (size_t)(size < core->history.room ? size : core->history.room));
     const int failed = packet_in(core, &packet, now);
     if (!packet.taken)
-        core_release(core, packet.values);
+        core_release(core, packet.body);
     return failed;
 }
 

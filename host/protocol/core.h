@@ -81,11 +81,12 @@ struct packed {
     uint32_t weight;
 };
 
-/* An answer of the switch. Its values are in a buffer of core_buffer(), cut to the buffer's size; if the core sets `taken`, it
- * owns the buffer. An answer with more values than any block comes from another configuration, and is never taken. */
+/* An answer of the switch. Its body, the bitmaps of a tree's racks and the values, is in a buffer of core_buffer(), cut to the
+ * buffer's size; if the core sets `taken`, it owns the buffer. An answer with more values than any block comes from another
+ * configuration, and is never taken. */
 struct packet {
     struct header header;
-    uint8_t *values;
+    uint8_t *body;
     int32_t size, taken;
 };
 
@@ -138,8 +139,9 @@ struct core {
     struct layout layout;
     int64_t total; /* blocks, including the summary block */
     int64_t slots, window;
-    uint64_t everyone; /* bitmap of all ranks; 0: never forget sums early */
+    uint64_t everyone; /* bitmap of the ranks of each rack; 0: never forget sums early */
     int32_t job, rank;
+    int32_t racks, rack_workers; /* 1 rack: one switch */
 
     /* the current iteration */
     int32_t planned;    /* code of the lanes planned for all blocks except the summary block */
@@ -148,7 +150,7 @@ struct core {
     int64_t closed;     /* closed blocks before the first open one, or fewer */
     int64_t reach;      /* a block may leave once the block `reach` places before it is closed */
     const int64_t *owner; /* by block: the rank of its owner; NULL: the blocks are sums */
-    const int64_t *recipient; /* by block: the rank that gets its sum; NULL: all get it */
+    const int64_t *recipient; /* by block: the rank that gets its sum, KOFN_EVERYONE: all do; NULL: all get every sum */
     int64_t reached;      /* owned blocks that have left, or are expected */
     int32_t *place;     /* by block: its place in `blocks`, -1: not sent */
     uint8_t *open;      /* by block */
@@ -176,10 +178,11 @@ struct core {
 };
 
 /* NULL without memory. The job has `slots`, a multiple of 2 * `window`. Results of the last `keep` iterations stay for peers,
- * their members for `keep_members` iterations. `everyone`: bitmap of the job's ranks; once a sum of the current iteration has
- * part 0 of all of them, the sums of earlier iterations are forgotten; 0: they stay. */
+ * their members for `keep_members` iterations. Each of the `racks` of a tree has equally many of the `workers` (0: up to 64 at
+ * one switch). `forgets`: once a sum of the current iteration has part 0 of all workers, the sums of earlier iterations are
+ * forgotten. */
 struct core *core_open(int32_t job, int32_t rank, const struct layout *layout, int64_t slots, int64_t window, double rto_s,
-                       int64_t keep, int64_t keep_members, uint64_t everyone);
+                       int64_t keep, int64_t keep_members, int32_t workers, int32_t racks, int32_t forgets);
 void core_close(struct core *core);
 
 /* Start the next iteration: close the blocks whose results are known, and PULL the others if the other workers are ahead.
@@ -240,8 +243,8 @@ void core_release(struct core *core, uint8_t *buffer);
 
 /* -- for callers that are not C */
 
-/* Take an answer, whose values are copied; core_packets_done() handles the results. */
-int core_datagram_in(struct core *core, const uint8_t *header, const uint8_t *values, int64_t size, double now);
+/* Take an answer, whose body is copied; core_packets_done() handles the results. */
+int core_datagram_in(struct core *core, const uint8_t *header, const uint8_t *body, int64_t size, double now);
 int core_packets_done(struct core *core, double now);
 /* Take the new instructions in order, at most `room`, with the result of each DELIVER; returns their number. */
 int64_t core_take(struct core *core, struct instruction *into, struct result *results, int64_t room);

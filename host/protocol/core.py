@@ -27,7 +27,7 @@ from kofn.host.protocol.instructions import (
     request_of,
 )
 from kofn.host.protocol.results import RESULT, BlockResults, Result
-from kofn.host.wire.packet import PARTS, KofnHeader, Lanes, encode_header
+from kofn.host.wire.packet import PARTS, RANKS, KofnHeader, Lanes, encode_header, places_of
 
 _ROOM = 512
 """The most instructions that one call takes."""
@@ -37,9 +37,9 @@ class Protocol(CoreState):
     """One worker's blocks of one job, iteration after iteration.
 
     The job has `slots`, and its blocks have `layout`; at most `window` blocks are in flight.  Results of the last
-    `keep` iterations stay available for peers, their members for `keep_members` iterations.  Once all `workers` of the
-    job have contributed to an iteration, earlier results are forgotten; 0: they stay.  CompilerMissing without a C
-    compiler.
+    `keep` iterations stay available for peers, their members for `keep_members` iterations.  Each of the `racks` of a
+    tree has equally many of the `workers` (0: any number at one switch).  `forgets`: once all workers have contributed
+    to an iteration, earlier results are forgotten.  CompilerMissing without a C compiler.
     """
 
     def __init__(
@@ -54,13 +54,27 @@ class Protocol(CoreState):
         keep: int = 64,
         keep_members: int = 100_000,
         workers: int = 0,
+        racks: int = 1,
+        forgets: bool = True,
     ) -> None:
         check_window(window, slots)
         self.rank, self.layout, self.slots = rank, layout, slots
+        self.places: Integers = np.array(places_of(workers or RANKS, racks))
+        self.place = int(self.places[rank])
         self.library = library()
         shape = np.array(astuple(layout), np.int64)
         opened = self.library.core_open(
-            job, rank, shape.ctypes.data, slots, window, rto_s, keep, keep_members, (1 << workers) - 1
+            job,
+            rank,
+            shape.ctypes.data,
+            slots,
+            window,
+            rto_s,
+            keep,
+            keep_members,
+            workers,
+            racks,
+            forgets and workers > 0,
         )
         if not opened:
             raise ProtocolError(f"no memory for {layout.total} blocks")

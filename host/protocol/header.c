@@ -24,13 +24,31 @@ static inline void put(uint8_t *wire, int at, int bits, uint64_t value) {
     memcpy(wire + at / 8, &value, (size_t)bits / 8);
 }
 
+void header_members(const uint8_t *wire, uint64_t *members) {
+    for (int part = 0; part < KOFN_PARTS; part++)
+        members[part] = get(wire, 64 * (KOFN_PARTS - 1 - part), 64);
+}
+
+void header_put_members(const uint64_t *members, uint8_t *wire) {
+    for (int part = 0; part < KOFN_PARTS; part++)
+        put(wire, 64 * (KOFN_PARTS - 1 - part), 64, members[part]);
+}
+
+int header_compare(const struct header *header, const struct block_id *other) {
+    const uint32_t given[] = {header->generation, header->iteration, header->block};
+    const uint32_t known[] = {other->generation, other->iteration, other->block};
+    for (int at = 0; at < 3; at++)
+        if (given[at] != known[at])
+            return given[at] < known[at] ? -1 : 1;
+    return 0;
+}
+
 struct header header_read(const uint8_t *wire) {
     struct header header;
 #define READ(type, name, at, bits) header.name = (type)get(wire, at, bits);
     KOFN_FIELDS(READ)
 #undef READ
-    for (int part = 0; part < KOFN_PARTS; part++)
-        header.members[part] = get(wire, MEMBERS + 64 * (KOFN_PARTS - 1 - part), 64);
+    header_members(wire + MEMBERS / 8, header.members);
     return header;
 }
 
@@ -39,6 +57,5 @@ void header_write(const struct header *header, uint8_t *wire) {
 #define WRITE(type, name, at, bits) put(wire, at, bits, (uint64_t)header->name);
     KOFN_FIELDS(WRITE)
 #undef WRITE
-    for (int part = 0; part < KOFN_PARTS; part++)
-        put(wire, MEMBERS + 64 * (KOFN_PARTS - 1 - part), 64, header->members[part]);
+    header_put_members(header->members, wire + MEMBERS / 8);
 }

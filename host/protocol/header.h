@@ -11,6 +11,17 @@ struct header {
     uint64_t members[KOFN_PARTS]; /* bit r of members[p]: part p of rank r */
 };
 
+/* The number of a block in a slot; it only grows. */
+struct block_id {
+    uint32_t generation, iteration, block;
+};
+
+/* Read the members of one rack. */
+void header_members(const uint8_t *wire, uint64_t *members);
+/* Write them, in KOFN_MEMBERS_BYTES. */
+void header_put_members(const uint64_t *members, uint8_t *wire);
+/* Return -1, 0 or 1: the packet's block is earlier than this one, the same, or later. */
+int header_compare(const struct header *header, const struct block_id *other);
 struct header header_read(const uint8_t *wire);
 /* Write all KOFN_HEADER_BYTES, with `checksum` as given. */
 void header_write(const struct header *header, uint8_t *wire);

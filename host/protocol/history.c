@@ -3,13 +3,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* An unused buffer; a used one has values only. */
+/* An unused buffer. */
 struct buffer {
     struct buffer *next;
 };
 
-int history_open(struct history *history, int64_t blocks, int64_t room, int64_t keep, int64_t keep_members) {
-    *history = (struct history){.blocks = blocks, .room = room, .keep = keep, .keep_members = keep_members};
+int history_open(struct history *history, int64_t blocks, int64_t ahead, int64_t values, int64_t keep,
+                 int64_t keep_members) {
+    *history = (struct history){
+        .blocks = blocks, .room = ahead + values, .ahead = ahead, .keep = keep, .keep_members = keep_members};
     return 1;
 }
 
@@ -30,7 +32,7 @@ void history_release(struct history *history, uint8_t *buffer) {
 static void release_all(struct history *history, struct iteration_results *of) {
     for (int64_t block = 0; of->known && block < history->blocks; block++)
         if (of->results[block].values) {
-            history_release(history, of->results[block].values);
+            history_release(history, of->results[block].values - history->ahead);
             of->known--;
         }
     free(of->results);
@@ -102,9 +104,9 @@ struct iteration_results *history_of(struct history *history, int64_t iteration)
 }
 
 static int bytes_of(const uint64_t *members) {
-    for (int part = KOFN_PARTS - 1; part >= 0; part--)
-        if (members[part])
-            return 8 * part + (71 - __builtin_clzll(members[part])) / 8;
+    for (int word = MEMBER_WORDS - 1; word >= 0; word--)
+        if (members[word])
+            return 8 * word + (71 - __builtin_clzll(members[word])) / 8;
     return 0;
 }
 

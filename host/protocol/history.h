@@ -6,13 +6,32 @@
 #pragma once
 #include "header.h"
 
+enum {
+    MEMBER_WORDS = KOFN_PARTS + KOFN_RACKS_MAX - 1, /* a tree's workers contribute part 0 alone */
+    RACK_RANKS = 64, /* of a rack; a worker's place is RACK_PLACES * rack + rank in the rack */
+    RACK_PLACES = KOFN_PARTS * RACK_RANKS,
+};
+
+static inline int64_t member_word(int64_t rack, int64_t part) {
+    return rack ? KOFN_PARTS - 1 + rack : part;
+}
+
 /* A closed block: the sum as on the wire, and its members. */
 struct result {
     uint8_t *values; /* NULL: unknown, or only the members are known */
     int32_t size, scale, lanes, k, count; /* `count`: contributions that count among the k */
     uint32_t weight; /* of its gradients, in 1 / WEIGHT_UNIT */
-    uint64_t members[KOFN_PARTS];
+    uint64_t members[MEMBER_WORDS]; /* bit r of members[member_word(rack, p)]: part p of rank r of this rack */
 };
+
+/* The parts of the worker at a place in a result: bit p for part p. */
+static inline int64_t result_parts(const struct result *result, int64_t place) {
+    const int64_t rack = place / RACK_PLACES, rank = place % RACK_PLACES;
+    int64_t parts = 0;
+    for (int part = 0; part < (rack ? 1 : KOFN_PARTS); part++)
+        parts |= (int64_t)(result->members[member_word(rack, part)] >> rank & 1) << part;
+    return parts;
+}
 
 struct iteration_results {
     int64_t iteration;
@@ -29,7 +48,8 @@ struct iteration_members {
 };
 
 struct history {
-    int64_t blocks, room; /* blocks of an iteration; bytes of the longest result */
+    int64_t blocks, room; /* blocks of an iteration; bytes of a buffer */
+    int64_t ahead;        /* bytes in a buffer before the values: a tree's bitmaps */
     int64_t keep, keep_members;
     struct iteration_results *whole; /* by iteration, ascending: `first` to `end` */
     int64_t first, end, capacity;
@@ -38,10 +58,12 @@ struct history {
     struct buffer *unused;
 };
 
-int history_open(struct history *history, int64_t blocks, int64_t room, int64_t keep, int64_t keep_members);
+int history_open(struct history *history, int64_t blocks, int64_t ahead, int64_t values, int64_t keep,
+                 int64_t keep_members);
 void history_close(struct history *history);
 
-/* Get and return memory for a result's values, `room` bytes; NULL without memory. */
+/* Get and return memory for what follows an answer's header, `room` bytes; NULL without memory. A result's values lie `ahead`
+ * bytes behind its beginning. */
 uint8_t *history_buffer(struct history *history);
 void history_release(struct history *history, uint8_t *buffer);
 

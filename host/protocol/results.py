@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kofn.host.arrays import Integers
-from kofn.host.wire.packet import PARTS, RANKS, bit_of
+from kofn.host.wire.packet import MEMBERS_BITS, PARTS, RACKS_MAX, RANKS, bit_of
 
 RESULT = np.dtype(
     [
@@ -19,12 +19,19 @@ RESULT = np.dtype(
         ("k", np.int32),
         ("count", np.int32),
         ("weight", np.uint32),
-        ("members", np.uint64, (PARTS,)),
+        ("members", np.uint64, (PARTS + RACKS_MAX - 1,)),
     ]
 )
-"""struct result of history.h."""
+"""struct result of history.h.
+
+Bit r of the first PARTS words of `members` is that part of rank r of rack 0; bit r of the word PARTS - 1 + q is rank r
+of rack q.
+"""
 
 _PART_BITS = 1 << np.arange(PARTS)
+_WORD = (1 << RANKS) - 1
+_FIRST_BITS = *range(0, MEMBERS_BITS, RANKS), *range(MEMBERS_BITS, RACKS_MAX * MEMBERS_BITS, MEMBERS_BITS)
+"""For each word of a result's members, the place of its rank 0 in the bitmap of all racks."""
 
 Table = npt.NDArray[Any]
 """An array of RESULT."""
@@ -57,9 +64,9 @@ class Result(NamedTuple):
     def addends(self) -> int:
         return self.members.bit_count()
 
-    def has(self, rank: int, part: int = 0) -> bool:
-        """Return whether this part of this rank is in the sum."""
-        return bool(self.members & bit_of(rank, part))
+    def has(self, place: int, part: int = 0) -> bool:
+        """Return whether this part of the worker at this place is in the sum."""
+        return bool(self.members & bit_of(place, part))
 
 
 class BlockResults(Sequence[Result]):
@@ -76,7 +83,7 @@ class BlockResults(Sequence[Result]):
     def of(cls, results: Sequence[Result]) -> Self:
         """Return results of one iteration."""
         rows = [
-            (address_of(values), len(values), scale, lanes, k, count, weight, _by_part(members))
+            (address_of(values), len(values), scale, lanes, k, count, weight, _words(members))
             for _, scale, lanes, k, count, weight, members, values in results
         ]
         table = np.array(rows, RESULT)
@@ -122,23 +129,29 @@ class BlockResults(Sequence[Result]):
         found: Integers = np.bitwise_count(self.table["members"]).sum(axis=1, dtype=np.int64)
         return found
 
-    def parts_of(self, rank: int) -> Integers:
-        """Return the parts of a rank in each sum, (N,): bit p for part p."""
-        has = self.table["members"] >> np.uint64(rank) & np.uint64(1)
-        found: Integers = has.astype(np.int64) @ _PART_BITS
+    def parts_of(self, place: int) -> Integers:
+        """Return the parts of the worker at a place in each sum, (N,): bit p for part p."""
+        rack, rank = divmod(place, MEMBERS_BITS)
+        words = slice(PARTS - 1 + rack, PARTS + rack) if rack else slice(PARTS)
+        has = self.table["members"][:, words] >> np.uint64(rank) & np.uint64(1)
+        found: Integers = has.astype(np.int64) @ _PART_BITS[: has.shape[1]]
         return found
 
     @property
     def givers(self) -> Integers:
-        """The rank of each result whose only member is one rank's part 0, (N,); -1 for other results."""
-        first, others = self.table["members"][:, 0], self.table["members"][:, 1:].any(axis=1)
-        alone = (np.bitwise_count(first) == 1) & ~others
-        found: Integers = np.where(alone, np.bitwise_count(first - np.uint64(1)), -1).astype(np.int64)
+        """The place of each result whose only member is one worker's part 0, (N,); -1 for other results."""
+        counts = np.bitwise_count(self.table["members"])
+        word = counts.argmax(axis=1)
+        first = np.array(_FIRST_BITS)[word]
+        alone = (counts.sum(axis=1) == 1) & (first % MEMBERS_BITS == 0)
+        bit = self.table["members"][np.arange(len(self)), word]
+        found: Integers = np.where(alone, first + np.bitwise_count(bit - np.uint64(1)), -1)
         return found
 
     def members(self, at: int) -> int:
         """Return the bitmap of one result's members."""
-        return sum(int(ranks) << part * RANKS for part, ranks in enumerate(self.table[at]["members"]))
+        words = self.table[at]["members"].tolist()
+        return sum(word << first for word, first in zip(words, _FIRST_BITS, strict=True) if word)
 
     def values(self, at: int) -> bytes:
         """Return a copy of one result's values, as on the wire."""
@@ -162,5 +175,5 @@ def address_of(values: bytes) -> int:
     return (values and ctypes.cast(ctypes.c_char_p(values), ctypes.c_void_p).value) or 0
 
 
-def _by_part(members: int) -> tuple[int, ...]:
-    return tuple(members >> part * RANKS & (1 << RANKS) - 1 for part in range(PARTS))
+def _words(members: int) -> list[int]:
+    return [members >> first & _WORD for first in _FIRST_BITS]

@@ -4,86 +4,22 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct slots *slots_open(int32_t workers, int32_t k, int64_t count) {
+#include "lanes.h"
+#include "members.h"
+
+struct slots *slots_open(int32_t workers, int32_t k, int64_t count, int32_t racks) {
     struct slots *slots = calloc(1, sizeof *slots + (size_t)count * sizeof *slots->slots);
     if (!slots)
         return NULL;
     slots->workers = slots->room = workers;
     slots->k = k;
     slots->count = count;
+    slots->racks = racks;
     return slots;
 }
 
 void slots_close(struct slots *slots) {
     free(slots);
-}
-
-/* -- lanes: big-endian numbers; sums wrap around */
-
-static void add32(uint32_t *sum, const uint32_t *values, int32_t count) {
-    for (int32_t at = 0; at < count; at++)
-        sum[at] = __builtin_bswap32(__builtin_bswap32(sum[at]) + __builtin_bswap32(values[at]));
-}
-
-static void add16(uint16_t *sum, const uint16_t *values, int32_t count) {
-    for (int32_t at = 0; at < count; at++)
-        sum[at] = __builtin_bswap16((uint16_t)(__builtin_bswap16(sum[at]) + __builtin_bswap16(values[at])));
-}
-
-static void add8(uint8_t *sum, const uint8_t *values, int32_t count) {
-    for (int32_t at = 0; at < count; at++)
-        sum[at] = (uint8_t)(sum[at] + values[at]);
-}
-
-static void add4(uint8_t *sum, const uint8_t *values, int32_t count) {
-    for (int32_t at = 0; at < count; at++)
-        sum[at] = (uint8_t)(((sum[at] & 0xF0) + (values[at] & 0xF0)) | ((sum[at] + values[at]) & 15));
-}
-
-/* -- votes: one bit per element; plane p has bit p of all counts, one plane after another */
-
-static int32_t vote_bytes(int32_t size) {
-    return size < KOFN_VOTE_WORDS * KOFN_WORD_BYTES ? size : KOFN_VOTE_WORDS * KOFN_WORD_BYTES;
-}
-
-static int32_t planes_of(int32_t room) {
-    return room ? 32 - __builtin_clz((uint32_t)room) : 0;
-}
-
-static void add_votes(uint8_t *planes, const uint8_t *values, int32_t size, int32_t count) {
-    for (int32_t at = 0; at < size; at++) {
-        uint8_t carry = values[at];
-        for (int32_t plane = 0; plane < count; plane++) {
-            uint8_t *bits = planes + plane * size + at, old = *bits;
-            *bits = old ^ carry;
-            carry &= old;
-        }
-    }
-}
-
-static void add(struct slot *slot, const uint8_t *values, int32_t size, int32_t planes) {
-    const int32_t common = size < slot->size ? size : slot->size;
-    if (slot->lanes == KOFN_VOTES)
-        add_votes(slot->values, values, vote_bytes(slot->size), planes);
-    else if (slot->lanes == 0)
-        add32((uint32_t *)slot->values, (const uint32_t *)values, common / 4);
-    else if (slot->lanes == 1)
-        add16((uint16_t *)slot->values, (const uint16_t *)values, common / 2);
-    else if (slot->lanes == 2)
-        add8(slot->values, values, common);
-    else
-        add4(slot->values, values, common);
-}
-
-/* -- a packet */
-
-static int compare(const struct header *header, const struct slot *slot) {
-    const uint32_t given[] = {header->generation, header->iteration, header->block};
-    const uint32_t known[] = {slot->generation, slot->iteration, slot->block};
-    for (int at = 0; at < 3; at++)
-        if (given[at] != known[at])
-            return given[at] < known[at] ? -1 : 1;
-    return 0;
 }
 
 static int32_t k_of(const struct slots *slots, const struct header *header) {
@@ -94,30 +30,33 @@ static int32_t addends_of(const struct header *header) {
     return header->count ? header->count : 1;
 }
 
-/* Whether k counted contributions still fit after this one, in a sum with `merged` that do not count. */
+/* Whether k counted contributions still fit after this one, in a sum with `merged` that do not count. A lane of a tree has room
+ * for all contributions of all workers. */
 static int has_room(const struct slots *slots, const struct header *header, int32_t merged) {
-    return header->count || merged + k_of(slots, header) < slots->room;
+    return slots->racks || header->count || merged + k_of(slots, header) < slots->room;
 }
+
+/* The members of the sender's rack. */
+static uint64_t *rack_of(const struct slots *slots, struct slot *slot, const struct header *header) {
+    return slot->members[slots->racks ? header->worker : 0];
+}
+
+/* -- answers */
 
 /* Answer the sender, without sums. */
 static int answered(const struct slots *slots, const struct header *header, int kind, struct answer *answer) {
-    answer->header = *header;
-    answer->header.kind = (uint8_t)kind;
-    answer->values = slots->zeros;
-    answer->size = header->words * KOFN_WORD_BYTES;
-    answer->first = header->worker;
-    answer->end = header->worker + 1;
-    answer->recipient = KOFN_EVERYONE;
+    answer_sender(answer, header, kind);
+    answer->to = slots->racks ? TO_LEAVES : TO_WORKERS;
     return 1;
 }
 
 /* The same, with the slot's state. */
-static int told(const struct slots *slots, const struct slot *slot, const struct header *header, int kind,
+static int told(const struct slots *slots, struct slot *slot, const struct header *header, int kind,
                 struct answer *answer) {
     answered(slots, header, kind, answer);
     struct header *state = &answer->header;
-    memcpy(state->members, slot->members, sizeof state->members);
-    state->count = (uint8_t)slot->count;
+    memcpy(state->members, rack_of(slots, slot, header), sizeof state->members);
+    state->count = (uint16_t)slot->count;
     state->weight = slot->weight;
     state->scale = (int16_t)slot->scale;
     state->lanes = (uint8_t)slot->lanes;
@@ -127,7 +66,7 @@ static int told(const struct slots *slots, const struct slot *slot, const struct
 
 /* Put the counts into the answer; words of the packet that they do not fill stay unchanged. */
 static void put_votes(struct slots *slots, const struct slot *slot, const uint8_t *values, struct answer *answer) {
-    const int32_t counts = planes_of(slots->room) * vote_bytes(slot->size);
+    const int32_t counts = votes_planes(slots->room) * votes_bytes(slot->size);
     memcpy(slots->votes, values, (size_t)slot->size);
     memcpy(slots->votes, slot->values, (size_t)counts);
     answer->values = slots->votes;
@@ -135,55 +74,102 @@ static void put_votes(struct slots *slots, const struct slot *slot, const uint8_
     answer->header.words = (uint8_t)(answer->size / KOFN_WORD_BYTES);
 }
 
-static int summed(struct slots *slots, const struct slot *slot, const struct header *header, const uint8_t *values,
-                  int kind, struct answer *answer) {
+/* Put the members of all racks into the answer, whose recipient's leaf alone gets the sum. */
+static void put_racks(struct slots *slots, const struct slot *slot, struct answer *answer) {
+    for (int32_t rack = 0; rack < slots->racks; rack++)
+        header_put_members(slot->members[rack], slots->bitmaps + rack * KOFN_MEMBERS_BYTES);
+    answer->bitmaps = slots->bitmaps;
+    answer->header.bitmaps = (uint8_t)slots->racks;
+    if (answer->recipient != KOFN_EVERYONE)
+        answer->recipient >>= 8;
+}
+
+static int summed(struct slots *slots, struct slot *slot, const struct header *header, const uint8_t *values, int kind,
+                  struct answer *answer) {
     told(slots, slot, header, kind, answer);
     answer->recipient = header->recipient;
     answer->values = slot->values;
     answer->size = slot->size;
     if (slot->lanes == KOFN_VOTES)
         put_votes(slots, slot, values, answer);
+    if (slots->racks)
+        put_racks(slots, slot, answer);
+    return 1;
+}
+
+/* Tell a leaf what of its rack is in the sum, and all leaves how much is missing, if that has halved. */
+static int acknowledged(const struct slots *slots, struct slot *slot, const struct header *header,
+                        struct answer *answer) {
+    const int32_t missing = k_of(slots, header) - slot->count;
+    told(slots, slot, header, KOFN_ADDED, answer);
+    answer->header.words = 0;
+    answer->size = 0;
+    answer->recipient = header->worker;
+    if (missing > slot->told / 2)
+        return 1;
+    slot->told = missing;
+    answer->first = 0;
+    answer->end = slots->racks;
     return 1;
 }
 
 static int maybe_close(struct slots *slots, struct slot *slot, const struct header *header, const uint8_t *values,
                        struct answer *answer) {
-    if (slot->count < k_of(slots, header) && slot->addends < slots->room)
-        return 0;
+    if (slot->count < k_of(slots, header) && (slots->racks || slot->addends < slots->room))
+        return slots->racks && acknowledged(slots, slot, header, answer);
     slot->done = 1;
     summed(slots, slot, header, values, KOFN_RESULT, answer);
     answer->first = 0;
-    answer->end = slots->workers;
+    answer->end = slots->racks ? slots->racks : slots->workers;
     return 1;
 }
 
-static void enter(struct slot *slot, const struct header *header) {
-    slot->members[header->part] |= (uint64_t)1 << header->worker;
+/* -- a packet */
+
+/* The contributions of a packet. */
+static void contribution(const struct slots *slots, const struct header *header, uint64_t *these) {
+    if (slots->racks) {
+        memcpy(these, header->members, sizeof header->members);
+        return;
+    }
+    memset(these, 0, sizeof header->members);
+    these[header->part] = (uint64_t)1 << header->worker;
+}
+
+static void enter(const struct slots *slots, struct slot *slot, const struct header *header, const uint64_t *these) {
+    members_add(rack_of(slots, slot, header), these);
     slot->count += header->count;
     slot->addends += addends_of(header);
     slot->weight += header->weight;
 }
 
-static void open_slot(struct slot *slot, const struct header *header, const uint8_t *values, int32_t size,
-                      int32_t planes) {
+static void open_slot(const struct slots *slots, struct slot *slot, const struct header *header,
+                      const uint8_t *values, int32_t size) {
     memset(slot, 0, offsetof(struct slot, values));
-    slot->generation = header->generation;
-    slot->iteration = header->iteration;
-    slot->block = header->block;
+    slot->id = (struct block_id){header->generation, header->iteration, header->block};
+    slot->told = k_of(slots, header);
     slot->scale = header->scale;
     slot->words = header->words;
     slot->lanes = header->lanes;
     slot->size = size;
     memcpy(slot->values, values, (size_t)size);
     if (header->lanes == KOFN_VOTES)
-        memset(slot->values + vote_bytes(size), 0, (size_t)((planes - 1) * vote_bytes(size)));
-    enter(slot, header);
+        memset(slot->values + votes_bytes(size), 0, (size_t)((votes_planes(slots->room) - 1) * votes_bytes(size)));
+}
+
+static void add(const struct slots *slots, struct slot *slot, const uint8_t *values, int32_t size) {
+    if (slot->lanes == KOFN_VOTES)
+        votes_add(slot->values, values, votes_bytes(slot->size), votes_planes(slots->room));
+    else
+        lanes_add(slot->lanes, slot->values, values, size < slot->size ? size : slot->size);
 }
 
 int slots_handle(struct slots *slots, const struct header *header, const uint8_t *values, int32_t size,
                  struct answer *answer) {
     struct slot *slot = slots->slots + header->slot % slots->count;
-    const int pulls = header->kind == KOFN_PULL, order = compare(header, slot);
+    const int pulls = header->kind == KOFN_PULL, order = header_compare(header, &slot->id);
+    uint64_t these[KOFN_PARTS];
+    contribution(slots, header, these);
     if (header->generation != slots->generation)
         return 0;
     if (order < 0)
@@ -191,7 +177,8 @@ int slots_handle(struct slots *slots, const struct header *header, const uint8_t
     if (order > 0) {
         if (pulls || !has_room(slots, header, 0))
             return 0;
-        open_slot(slot, header, values, size, planes_of(slots->room));
+        open_slot(slots, slot, header, values, size);
+        enter(slots, slot, header, these);
         return maybe_close(slots, slot, header, values, answer);
     }
     if (slot->words != header->words) {
@@ -201,15 +188,18 @@ int slots_handle(struct slots *slots, const struct header *header, const uint8_t
     }
     if (slot->done)
         return summed(slots, slot, header, values, KOFN_LATE, answer);
-    if (pulls)
+    if (pulls && !slots->racks)
         return 0;
-    if (!(slot->members[header->part] >> header->worker & 1)) {
+    const uint64_t *members = rack_of(slots, slot, header);
+    if (!pulls && !members_all(members, these)) {
         if (slot->scale != header->scale || slot->lanes != header->lanes)
             return told(slots, slot, header, KOFN_FORMAT_MISMATCH, answer);
         if (!has_room(slots, header, slot->addends - slot->count))
             return 0;
-        add(slot, values, size, planes_of(slots->room));
-        enter(slot, header);
+        if (!members_any(members, these)) {
+            add(slots, slot, values, size);
+            enter(slots, slot, header, these);
+        }
     }
     return maybe_close(slots, slot, header, values, answer);
 }

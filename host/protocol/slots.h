@@ -1,12 +1,14 @@
-/* The switch's slots on a host, for the parameter server and the simulation; docs/reference/protocol.md has the rules. */
+/* The slots of a switch alone, or of a tree's root, on a host, for the parameter server and the simulation;
+ * docs/reference/protocol.md and tree.md have the rules. */
 #pragma once
-#include "header.h"
+#include "answer.h"
 
 struct slot {
-    uint32_t generation, iteration, block; /* id of its block */
-    uint64_t members[KOFN_PARTS];
+    struct block_id id;
+    uint64_t members[KOFN_RACKS_MAX][KOFN_PARTS]; /* of a switch alone: rack 0 */
     uint32_t weight;
     int32_t count, addends, done;
+    int32_t told; /* the missing contributions when all leaves last heard of them */
     int32_t scale, words, lanes; /* its format */
     int32_t size; /* bytes of values */
     uint8_t values[KOFN_WORDS_MAX * KOFN_WORD_BYTES];
@@ -15,29 +17,21 @@ struct slot {
 struct slots {
     int32_t workers, k, room; /* slots.py repeats the first fields */
     uint32_t generation;
+    int32_t racks; /* of a root, 0: a switch alone */
     int64_t count;
-    uint8_t zeros[KOFN_WORDS_MAX * KOFN_WORD_BYTES];
-    uint8_t votes[KOFN_WORDS_MAX * KOFN_WORD_BYTES]; /* of the last answer */
+    uint8_t votes[KOFN_WORDS_MAX * KOFN_WORD_BYTES];             /* of the last answer */
+    uint8_t bitmaps[KOFN_RACKS_MAX * KOFN_MEMBERS_BYTES];
     struct slot slots[];
 };
 
-/* The switch's answer, to workers `first` to `end`; the copies differ in `worker` only. If `recipient` is not everyone, only it
- * gets the sum, the others the header. */
-struct answer {
-    struct header header;
-    const uint8_t *values; /* until the next packet */
-    int32_t size, first, end;
-    int32_t recipient; /* KOFN_EVERYONE: all */
-};
-
-/* The slots of a job of `workers` workers. A sum closes with `k` counted contributions, or with as many addends as workers.
- * NULL: no memory. */
-struct slots *slots_open(int32_t workers, int32_t k, int64_t count);
+/* The slots of a job of `workers` workers, in `racks` racks below this root; 0: below this switch itself. A sum closes with `k`
+ * counted contributions, or with as many addends as workers. NULL: no memory. */
+struct slots *slots_open(int32_t workers, int32_t k, int64_t count, int32_t racks);
 void slots_close(struct slots *slots);
-/* Handle a worker's packet; returns whether there is an answer. */
+/* Handle a packet of a worker or a leaf; returns whether there is an answer. */
 int slots_handle(struct slots *slots, const struct header *header, const uint8_t *values, int32_t size,
                  struct answer *answer);
-/* The same with headers as on the wire; `to` gets the answer's size, first, end and recipient. Returns its values; NULL: no
- * answer. */
+/* The same for a switch alone, with headers as on the wire; `to` gets the answer's size, first, end and recipient. Returns its
+ * values; NULL: no answer. */
 const uint8_t *slots_put(struct slots *slots, const uint8_t *header, const uint8_t *values, int32_t size,
                          uint8_t *answer, int32_t *to);

@@ -16,7 +16,7 @@ NUMBERS = 1 << 16
 
 
 class NativeSlots(ctypes.Structure):
-    """The slots of a job of `workers` workers: the first fields of struct slots.
+    """The slots of a job of `workers` workers on a switch alone, or on a root: the first fields of struct slots.
 
     A block closes with `k` counted contributions, or when a lane's sum has no more `room`.  Packets of another
     `generation` are dropped.
@@ -29,9 +29,11 @@ class NativeSlots(ctypes.Structure):
     _fields_ = (("workers", c_int32), ("k", c_int32), ("room", c_int32), ("generation", c_uint32))
 
     @classmethod
-    def open(cls, *, workers: int, k: int, slots: int) -> "NativeSlots":
-        """Return empty slots of generation 0.  Raises ProtocolError, CompilerMissing."""
-        address = library().slots_open(workers, k, min(slots, NUMBERS))
+    def open(cls, *, workers: int, k: int, slots: int, racks: int = 0) -> "NativeSlots":
+        """Return empty slots of generation 0, of the root of a tree if there are racks.  Raises ProtocolError,
+        CompilerMissing.
+        """
+        address = library().slots_open(workers, k, min(slots, NUMBERS), racks)
         if not address:
             raise ProtocolError(f"no memory for {slots} slots")
         opened = cls.from_address(address)
@@ -39,7 +41,7 @@ class NativeSlots(ctypes.Structure):
         return opened
 
     def handle(self, header: KofnHeader, values: bytes) -> list[Answer]:
-        """Handle a worker's packet; return the switch's answers, all with the same values or none."""
+        """Handle a worker's packet at a switch alone; return its answers, all with the same values or none."""
         head, to = ctypes.create_string_buffer(HEADER_BYTES), (c_int32 * 4)()
         found = library().slots_put(ctypes.addressof(self), encode_header(header), values, len(values), head, to)
         if not found:

@@ -52,7 +52,7 @@ def train(config: Config, metrics: Metrics, now: Callable[[], float], wait_until
             injected_mean_s=stragglers.mean_s(iteration),
             k=1,
             count=1,
-            members=[0],
+            members="0x1",
         )
         if metric is not None and metric.reached(evaluation.accuracy):
             break

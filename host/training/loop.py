@@ -31,7 +31,7 @@ from kofn.host.workload.replica import Replica, ReplicaState
 from kofn.host.workload.straggler_source import load_stragglers
 from kofn.host.workload.workload import load_workload, metric_of
 from kofn.results.account import Account
-from kofn.results.worker_metrics import TIME_PARTS
+from kofn.results.worker_metrics import TIME_PARTS, bitmap_of
 from kofn.rpc import kofn_pb2
 
 OWN = (
@@ -308,7 +308,7 @@ def iteration_line(
         "aggregate_norm2": direction.norm2,
         "k": aggregate.k,
         "count": aggregate.count,
-        "members": aggregate.members,
+        "members": bitmap_of(aggregate.members),
         "late": aggregate.late,
         "blocked_s": step.work.blocked_s if step and step.work else None,
         **shallow(evaluation),

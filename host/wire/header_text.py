@@ -14,12 +14,17 @@ PROTOCOL = ROOT / "docs" / "reference" / "protocol.md"
 BEGIN, END = "<!-- `make header` writes this table -->", "<!-- end of the table -->"
 
 MEANINGS = {
-    "version": "3",
-    "kind": "0 CONTRIBUTE, 1 PULL (workers); 2 RESULT, 3 LATE, 4 STALE, 5 FORMAT_MISMATCH (switch)",
+    "version": "4",
+    "kind": (
+        "0 CONTRIBUTE, 1 PULL (workers); 2 RESULT, 3 LATE, 4 STALE, 5 FORMAT_MISMATCH (switch); 6 ADDED"
+        " ([root of a tree](tree.md))"
+    ),
     "job": "job, 1..127; job + 128 is used for the job's [exact sums](#exact-sums)",
-    "worker": "rank of the sender, 0..63; in answers the rank it is sent to",
+    "worker": "rank of the sender, 0..63; in answers the rank it is sent to; in a [tree](tree.md) the rank in its rack",
+    "rack": "answers: the rack they go to, 0..15; requests: ignored",
     "recipient": (
-        "255: the sum goes to all workers; else only this rank gets it, and the others get the header alone"
+        "65535: the sum goes to all workers; else only this one (256 x rack + rank) gets it, and the others get the"
+        " header alone"
         " (reduce-scatter)"
     ),
     "lanes": "lane width: 0 = 32 bits, 1 = 16, 2 = 8, 3 = 4; 4 = [votes](#votes)",
@@ -45,6 +50,7 @@ MEANINGS = {
         " *merged*: added, but not counted. PULL: 1; answers: the counted contributions in the sum"
     ),
     "part": "0 to 3: number of the worker's contribution to this block; answers keep the sender's",
+    "bitmaps": "RESULT and LATE of a tree: its racks, each of whose members follow the header in 32 bytes; else 0",
     "weight": (
         "total weight of the gradients in the packet, in 1/256: a fresh gradient weighs 1, an old one less. CONTRIBUTE:"
         " 1..1,023 gradients (more count as 1,023); answers: of all gradients in the sum; PULL: ignored"
@@ -59,7 +65,8 @@ def c_header() -> str:
     numbers = {"PORT": wire.PORT, "HEADER_BYTES": wire.HEADER_BYTES, "HEAD": wire.FRAME_BYTES + wire.HEADER_BYTES}
     numbers |= {"VERSION": wire.VERSION, "EVERYONE": wire.EVERYONE, "WEIGHT_UNIT": wire.WEIGHT_UNIT}
     numbers |= {"FRAME_BYTES": wire.FRAME_BYTES, "WORD_BYTES": wire.WORD_BYTES, "WORDS_MAX": wire.WORDS_MAX}
-    numbers |= {"PARTS": wire.PARTS, "MEMBERS_BYTES": wire.MEMBERS_BYTES, "OTHER_WORDS": wire.Flag.OTHER_WORDS.value}
+    numbers |= {"PARTS": wire.PARTS, "RACKS_MAX": wire.RACKS_MAX}
+    numbers |= {"MEMBERS_BYTES": wire.MEMBERS_BYTES, "OTHER_WORDS": wire.Flag.OTHER_WORDS.value}
     numbers |= {"AGAIN": wire.Flag.AGAIN.value, "VOTE_WORDS": wire.VOTE_WORDS, "VOTES": wire.Lanes.VOTES.value}
     numbers |= {f"AT_{name.upper()}": wire.FRAME_BYTES + start // 8 for name, start, _ in _places()}
     numbers |= {kind.name: kind.value for kind in wire.Kind}

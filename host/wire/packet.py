@@ -6,7 +6,7 @@ kofn_h in p4c's output.  This module knows nothing of sockets, slots or what the
 """
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from enum import IntEnum
 from typing import Annotated, NamedTuple, get_type_hints
 
@@ -20,11 +20,11 @@ SERVICE = "10.0.0.254"
 PORT = 0x4B4E
 """UDP port of the switch's service address and of every worker."""
 
-VERSION = 3
+VERSION = 4
 FORWARDED_PORT = PORT + 1
 """The port of traffic between hosts: the switch handles PORT itself, and forwards all others."""
 
-EVERYONE = 255
+EVERYONE = 65535
 """`recipient` of a block whose result goes to all workers."""
 
 WORD_BYTES = 256
@@ -37,6 +37,9 @@ RANKS = 64
 PARTS = 4
 """The most contributions of one worker to one block."""
 
+RACKS_MAX = 16
+"""The most racks of a tree: BMv2 lets a packet grow by their bitmaps, 512 bytes."""
+
 WEIGHT_UNIT = 256
 """The weight of one gradient in full."""
 
@@ -48,7 +51,7 @@ FRAME_BYTES = 42
 
 
 class Kind(IntEnum):
-    """kind_t of p4src/headers.p4: two kinds of requests by workers, four of answers by the switch."""
+    """kind_t of p4src/headers.p4: two kinds of requests, four of answers, and one that only leaf switches get."""
 
     CONTRIBUTE = 0
     PULL = 1
@@ -56,6 +59,7 @@ class Kind(IntEnum):
     LATE = 3
     STALE = 4
     FORMAT_MISMATCH = 5
+    ADDED = 6
 
 
 class Flag(IntEnum):
@@ -94,7 +98,8 @@ class KofnHeader(NamedTuple):
     kind: Annotated[int, 4] = Kind.CONTRIBUTE
     job: Annotated[int, 8] = 0
     worker: Annotated[int, 8] = 0
-    recipient: Annotated[int, 8] = EVERYONE
+    rack: Annotated[int, 8] = 0
+    recipient: Annotated[int, 16] = EVERYONE
     lanes: Annotated[int, 4] = Lanes.BITS_32
     flags: Annotated[int, 4] = 0
     words: Annotated[int, 8] = 1
@@ -105,8 +110,9 @@ class KofnHeader(NamedTuple):
     slot: Annotated[int, 16] = 0
     checksum: Annotated[int, 16] = 0
     scale: Annotated[int, 16] = 0
-    count: Annotated[int, 8] = 1  # type: ignore[assignment]  # hides tuple.count, which is not needed
+    count: Annotated[int, 16] = 1  # type: ignore[assignment]  # hides tuple.count, which is not needed
     part: Annotated[int, 8] = 0
+    bitmaps: Annotated[int, 8] = 0
     weight: Annotated[int, 32] = WEIGHT_UNIT
     members: Annotated[int, PARTS * RANKS] = 0
 
@@ -118,8 +124,9 @@ HEADER_FIELDS: tuple[tuple[str, int], ...] = tuple(
 
 SIGNED_FIELDS = frozenset({"scale"})
 HEADER_BYTES = sum(bits for _, bits in HEADER_FIELDS) // 8
-MEMBERS_BYTES = PARTS * RANKS // 8
-PACKET_BYTES_MAX = HEADER_BYTES + WORDS_MAX * WORD_BYTES
+MEMBERS_BITS = PARTS * RANKS
+MEMBERS_BYTES = MEMBERS_BITS // 8
+PACKET_BYTES_MAX = HEADER_BYTES + RACKS_MAX * MEMBERS_BYTES + WORDS_MAX * WORD_BYTES
 
 
 def _byte_groups() -> Iterator[list[tuple[str, int]]]:
@@ -160,21 +167,21 @@ CHECKSUM = _place("checksum")
 
 def encode_header(header: KofnHeader) -> bytes:
     """Return the header's bytes, with `checksum` as given; WireError if a field is out of range."""
-    version, kind, job, worker, recipient, lanes, flags, *rest, members = header
+    version, kind, job, worker, rack, recipient, lanes, flags, *rest, members = header
     if (version | kind | lanes | flags) >> 4:
         raise WireError(f"version, kind, lanes and flags must be 0 to 15, got {header}")
     try:
         bitmap = members.to_bytes(MEMBERS_BYTES)
-        return _HEADER.pack(version << 4 | kind, job, worker, recipient, lanes << 4 | flags, *rest, bitmap)
+        return _HEADER.pack(version << 4 | kind, job, worker, rack, recipient, lanes << 4 | flags, *rest, bitmap)
     except (struct.error, OverflowError) as error:
         raise WireError(f"{error}: {header}") from error
 
 
 def headers_of(heads: bytes | memoryview) -> Iterator[KofnHeader]:
     """Yield the headers of consecutive encoded headers."""
-    for first, job, worker, recipient, widths, *rest in _HEADER.iter_unpack(heads):
+    for first, job, worker, rack, recipient, widths, *rest in _HEADER.iter_unpack(heads):
         rest[-1] = int.from_bytes(rest[-1])
-        yield KofnHeader(first >> 4, first & 15, job, worker, recipient, widths >> 4, widths & 15, *rest)
+        yield KofnHeader(first >> 4, first & 15, job, worker, rack, recipient, widths >> 4, widths & 15, *rest)
 
 
 def _unpack(datagram: bytes | memoryview) -> KofnHeader:
@@ -197,16 +204,17 @@ def check(header: KofnHeader, size: int, total: int) -> None:
         raise WireError(f"a datagram of {size} bytes: a kofn header has {HEADER_BYTES}")
     if header.version != VERSION:
         raise WireError(f"version must be {VERSION}, got {header.version}")
-    if size != HEADER_BYTES + header.words * WORD_BYTES:
+    if size != HEADER_BYTES + header.bitmaps * MEMBERS_BYTES + header.words * WORD_BYTES:
         raise WireError(
-            f"a packet must have {HEADER_BYTES} + words * 256 bytes, got {size} with words = {header.words}"
+            f"a packet must have {HEADER_BYTES} + bitmaps * 32 + words * 256 bytes, got {size} with bitmaps ="
+            f" {header.bitmaps}, words = {header.words}"
         )
     if total:
         raise ChecksumError(f"a damaged packet: its checksum {header.checksum:#06x} does not match its content")
 
 
 def encode(header: KofnHeader, values: bytes | memoryview) -> bytes:
-    """Return a whole datagram: the header with its checksum, then the values as on the wire."""
+    """Return a whole datagram: the header with its checksum, then bitmaps and values as on the wire."""
     return b"".join((encode_head(header, sum_of(values)), values))
 
 
@@ -232,19 +240,29 @@ def sum_of(data: bytes | bytearray | memoryview) -> int:
     return (int(np.add.reduce(np.frombuffer(data, "<u4", whole), dtype=np.uint64)) + rest) % 0xFFFF
 
 
-def bit_of(rank: int, part: int) -> int:
-    """Return a bitmap with the bit of one contribution: this part of this rank."""
-    return 1 << part * RANKS + rank
+def places_of(workers: int, racks: int = 1) -> list[int]:
+    """Return each worker's place, by rank: 256 times its rack, plus its rank in the rack.
+
+    A place is a packet's `recipient`, and the bit of the worker's part 0 among the members of all racks.  Racks have
+    equal numbers of workers: rack 0 has the first ranks.
+    """
+    each = workers // racks
+    return [rank // each * MEMBERS_BITS + rank % each for rank in range(workers)]
 
 
-def bits_of(rank: int) -> int:
-    """Return a bitmap with the bits of all parts of this rank."""
-    return sum(bit_of(rank, part) for part in range(PARTS))
+def bit_of(place: int, part: int) -> int:
+    """Return a bitmap with the bit of one contribution: this part of the worker at this place."""
+    return 1 << part * RANKS + place
 
 
-def members_of(bitmap: int) -> list[int]:
-    """Return the ranks with any part in a bitmap, ascending."""
-    return [rank for rank, bits in enumerate(_BITS) if bitmap & bits]
+def bits_of(place: int) -> int:
+    """Return a bitmap with the bits of all parts of the worker at this place."""
+    return sum(bit_of(place, part) for part in range(PARTS))
 
 
-_BITS = [bits_of(rank) for rank in range(RANKS)]
+def members_of(bitmap: int, places: Iterable[int] = range(RANKS)) -> list[int]:
+    """Return the ranks with any part in a bitmap, ascending, given all workers' places."""
+    return [rank for rank, place in enumerate(places) if bitmap >> place & _ALL_PARTS]
+
+
+_ALL_PARTS = bits_of(0)

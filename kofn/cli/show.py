@@ -28,9 +28,12 @@ DISAGREEING = 0.05
 """Share of a worker's iterations in which its report and the switch's digests may differ without a remark."""
 
 ADMITTED = frozenset(
-    ("ADMITTED", "OPENED", "ADDED", "CLOSED", "LATE", "STALE", "FORMAT_MISMATCH", "DUPLICATE", "NOT_READY", "FULL")
+    (
+        *("ADMITTED", "OPENED", "ADDED", "CLOSED", "LATE", "STALE", "FORMAT_MISMATCH", "DUPLICATE", "NOT_READY"),
+        *("FULL", "OVERLAP", "ASKED", "SENT", "PASSED", "HEARD", "IGNORED"),
+    )
 )
-"""Verdicts (p4src/headers.p4) on packets of workers that may speak; every other one is a reason for a drop."""
+"""Verdicts (p4src/metadata.p4) on packets of workers and switches that may speak; all others are reasons for drops."""
 
 
 def line(status: pb.Status) -> str:
@@ -212,12 +215,18 @@ def _switch(answer: pb.Status) -> Text:
     """The switch, the job's generation, and the packets of all jobs by what became of them."""
     state = "connected" if answer.switch_connected else "NOT CONNECTED (the last k stays in force)"
     lines = [f"switch {answer.switch_address}: {state}" + _generation(answer)]
+    if answer.tree:
+        lines = [f"tree of {len(answer.tree)} switches{_generation(answer)}", *map(_tree_switch, answer.tree)]
     lines += [in_switch(answer)] if answer.switch_k else []
     admitted = {name: count for name, count in answer.counters.items() if name in ADMITTED}
     dropped = {name: count for name, count in answer.counters.items() if name not in ADMITTED}
     lines += [f"packets: {_counters(admitted)}"] if any(admitted.values()) else []
     lines += [f"dropped: {_counters(dropped)}"] if any(dropped.values()) else []
     return Text("\n".join(lines))
+
+
+def _tree_switch(switch: pb.TreeSwitch) -> str:
+    return f"  {switch.name} {switch.address}: {'connected' if switch.connected else 'NOT CONNECTED'}"
 
 
 def in_switch(answer: pb.Status) -> str:

@@ -4,7 +4,7 @@
 0.05
 >>> load({"job": {"workers": 65}})
 Traceback (most recent call last):
-kofn.config.errors.ConfigError: job.workers must be 1 to 64, got 65
+kofn.config.errors.ConfigError: job.workers must be 1 to 64 with job.racks = 1, got 65
 """
 
 from collections.abc import Mapping, Sequence

@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Meta
 from msgspec.structs import force_setattr, replace
 
-from kofn.config.compress import CompressSection
+from kofn.config.compress import ONE_BIT, CompressSection
 from kofn.config.errors import ConfigError
 from kofn.config.late_rules import AGE_WEIGHT, RULES, LatePolicy
 from kofn.config.late_rules import DEFAULT as DEFAULT_RULE
@@ -30,8 +30,13 @@ from kofn.config.schedule import LayerSection, ScheduleSection
 from kofn.config.section import Mbps, NotNegative, Positive, PositiveInt, Probability, Section
 from kofn.config.suggestion import did_you_mean
 
-WORKERS_MAX = 64
-"""A result's member bitmap has 64 bits for each part (docs/reference/protocol.md)."""
+RACK_WORKERS_MAX = 64
+"""A switch's member bitmap has 64 bits for each part (docs/reference/protocol.md)."""
+
+RACKS_MAX = 16
+"""A result has a bitmap for each rack (docs/reference/tree.md)."""
+
+WORKERS_MAX = RACK_WORKERS_MAX * RACKS_MAX
 
 WORDS_MAX = 32
 """256-byte words in the largest packet: WORDS_MAX of p4src/headers.p4."""
@@ -56,6 +61,11 @@ SCRIPT = "script"
 SCRIPT_RULE: LateGradient = "async"
 """Its default rule for late gradients: PyTorch neither gives up a backward pass nor repeats one."""
 
+TREE_RULE: LateGradient = "stash"
+"""The default rule in a tree, whose lanes have room for one contribution of each worker."""
+
+TREE_RULES = ("auto", "stash", "abort", "drop")
+
 SWITCH = "switch"
 """The job.collective for which a controller chooses k."""
 
@@ -66,14 +76,20 @@ class NetworkSection(Section, frozen=True):
     topology: Path | None = None  # None: a star of job.workers hosts
     driver: Literal["auto", "mininet", "netns"] = "auto"
     target: Literal["embedded", "bmv2"] = "embedded"
-    link_mbps: Mbps | None = 200.0  # for the default star; None: not shaped
+    link_mbps: Mbps | None = 200.0  # each host's, without a topology; None: not shaped
+    uplink_mbps: Mbps | None = None  # each leaf's to the root, without a topology; None: not shaped
     management: str = "172.30.255.0/24"
-    p4runtime_port: Annotated[int, Meta(ge=1, le=65535)] = 50051
+    p4runtime_port: Annotated[int, Meta(ge=1, le=65535)] = 50051  # of a tree the root's; the leaves have the next ones
     controller_port: Annotated[int, Meta(ge=1, le=65535)] = 50052
-    device_id: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
+    device_id: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0  # of a tree the root's; the leaves have the next ones
     trace: Annotated[int, Meta(ge=0)] = 0  # packets whose way through the program the switch writes to switch.log
     pcap: bool = False  # keep every frame of every link of the switch, in pcap/ below the trial
     tls: bool = True  # workers, peers, controller and commands authenticate (docs/explanation/security.md)
+
+    def p4runtime_ports(self, switches: int) -> list[int]:
+        """Return each switch's TCP port for P4Runtime: those from p4runtime_port on, except controller_port."""
+        ports = range(self.p4runtime_port, self.p4runtime_port + switches + 1)
+        return [port for port in ports if port != self.controller_port][:switches]
 
     def check(self) -> None:
         """Check that ports differ, that the management network is usable, and that BMv2 has the features."""
@@ -103,6 +119,7 @@ class JobSection(Section, frozen=True):
     id: Annotated[int, Meta(ge=1, le=JOB_MOST)] = 1  # also its multicast group
     collective: str = SWITCH  # sums the gradients: switch, server, ring, gloo, mpi, or module:Name for a custom one
     workers: Annotated[int, Meta(ge=1, le=WORKERS_MAX)] = 4
+    racks: Annotated[int, Meta(ge=1, le=RACKS_MAX)] = 1  # 1: one switch; more: a leaf switch each, below a root switch
     words: Annotated[int, Meta(ge=1, le=WORDS_MAX)] = 4  # 256-byte words in a packet
     start_workers: PositiveInt | None = None  # the job starts once so many are attached; None: all
     slots: Annotated[int, Meta(ge=2, le=SLOTS)] = 1024  # of the switch's; a power of two
@@ -242,9 +259,10 @@ class ShardSection(Section, frozen=True):
 class FaultSection(Section, frozen=True):
     """Faults of some workers' packets in the network, while it is in force; several entries add up."""
 
-    where: Literal["host", "switch"] = "host"  # the worker's transport, or its port of the embedded switch
-    workers: tuple[Annotated[int, Meta(ge=0)], ...] | None = None  # None: all
-    direction: Literal["send", "receive", "both"] = "both"  # as the worker sees it
+    where: Literal["host", "switch", "uplink"] = "host"  # a worker's transport, its port or a leaf's uplink (embedded)
+    workers: tuple[Annotated[int, Meta(ge=0)], ...] | None = None  # None: all; not at uplinks
+    racks: tuple[Annotated[int, Meta(ge=0)], ...] | None = None  # of the uplinks; None: all
+    direction: Literal["send", "receive", "both"] = "both"  # as the worker, or the rack, sees it
     packets: tuple[PositiveInt, ...] | None = None  # only these, counted from 1 for each worker and direction
     blocks: tuple[Annotated[int, Meta(ge=0)], ...] | None = None  # only those of these blocks; not at the switch
     drop: Probability = 0.0
@@ -263,22 +281,23 @@ class FaultSection(Section, frozen=True):
         effects = ("drop", "duplicate", "corrupt", "reorder", "delay_ms", "jitter_ms")
         if not any(getattr(self, effect) for effect in effects):
             raise ConfigError(f"fault does nothing: one or more of {', '.join(effects)} above 0 are needed")
-        if self.blocks is not None and self.where == "switch":
-            raise ConfigError("fault.where must be 'host' with fault.blocks, got 'switch'")
-        for field in ("workers", "packets", "blocks"):
+        if self.blocks is not None and self.where != "host":
+            raise ConfigError(f"fault.where must be 'host' with fault.blocks, got {self.where!r}")
+        other = self.workers if self.where == "uplink" else self.racks
+        if other is not None:
+            named = "workers" if self.where == "uplink" else "racks"
+            raise ConfigError(f"fault.{named} must not be given with fault.where = {self.where!r}, got {list(other)}")
+        for field in ("workers", "racks", "packets", "blocks"):
             if getattr(self, field) == ():
                 raise ConfigError(f"fault.{field} must have one or more numbers, got none: leave it out for all")
-        if self.where == "switch" and target == "bmv2":
+        if self.where != "host" and target == "bmv2":
             raise ConfigError(
-                "fault.where must be 'host' with network.target = 'bmv2', got 'switch': BMv2's ports have no fault"
-                " layer"
+                f"fault.where must be 'host' with network.target = 'bmv2', got {self.where!r}: BMv2's ports have no"
+                " fault layer"
             )
 
 
 ACTIONS = ("kill", "start", "objective")
-
-CONTROL_PLANE = ("switch", "controller")
-"""The processes that all jobs share."""
 
 
 class EventSection(Section, frozen=True):
@@ -288,7 +307,7 @@ class EventSection(Section, frozen=True):
     """
 
     at_iteration: PositiveInt  # once any worker has finished this iteration
-    kill: str | None = None  # "switch", "controller" or "worker-R": SIGKILL
+    kill: str | None = None  # "switch" (of a tree: "root", "leaf-R"), "controller" or "worker-R": SIGKILL
     start: str | None = None  # the same names: a restart, or a late start
     after_s: NotNegative = 0.0  # so much later
     objective: str | None = None  # as for `kofn set-k`
@@ -413,6 +432,8 @@ class Config(Section, frozen=True):
         if not self.run.trials:
             chosen = (self.policy.objective,) if self.job.collective == SWITCH else ()
             force_setattr(self, "run", replace(self.run, trials=tuple(dict.fromkeys((*chosen, "all")))))
+        if self.job.racks > 1 and self.job.collective == SWITCH and self.policy.late_gradient == "auto":
+            force_setattr(self, "policy", replace(self.policy, late_gradient=TREE_RULE))
         if self.torch.script is not None:
             self._become_scripted()
 
@@ -430,6 +451,16 @@ class Config(Section, frozen=True):
     def objectives(self) -> tuple[str, ...]:
         later = [event.objective for event in self.event if event.objective is not None]
         return (self.policy.objective, *self.run.trials, *later)
+
+    @property
+    def switches(self) -> list[str]:
+        """The switches' names in events and logs: the only one, or the root and each rack's leaf."""
+        return ["switch"] if self.job.racks == 1 else ["root", *(f"leaf-{rack}" for rack in range(self.job.racks))]
+
+    @property
+    def control_plane(self) -> list[str]:
+        """The processes that all jobs share."""
+        return [*self.switches, "controller"]
 
     @property
     def owned(self) -> list[int]:
@@ -506,6 +537,7 @@ class Config(Section, frozen=True):
         if not NAME.fullmatch(self.run.name):
             raise ConfigError(f"run.name must be up to 64 letters, digits, '.', '_' and '-', got {self.run.name!r}")
         self.network.check()
+        self._check_racks()
         COLLECTIVES.check(self.job.collective, "job.collective")
         if self.job.slots & (self.job.slots - 1):
             raise ConfigError(f"job.slots must be a power of two from 2 to 4096, got {self.job.slots}")
@@ -539,14 +571,59 @@ class Config(Section, frozen=True):
             self._check_ranks(shock.workers, "shock.workers")
         self._check_shards()
         for fault in self.fault:
-            self._check_ranks(fault.workers or (), "fault.workers")
-            fault.check(self.network.target)
+            self._check_fault(fault)
         for link in self.link:
             self._check_ranks(link.workers, "link.workers")
             link.check()
         for cpu in self.cpu:
             self._check_ranks(cpu.workers, "cpu.workers")
             cpu.check()
+
+    def _check_racks(self) -> None:
+        """Check that each rack has the same number of workers, and that one switch can sum them."""
+        racks, workers = self.job.racks, self.job.workers
+        if workers % racks:
+            raise ConfigError(f"job.workers must be a multiple of job.racks ({racks}), got {workers}")
+        if workers // racks > RACK_WORKERS_MAX:
+            raise ConfigError(
+                f"job.workers must be 1 to {RACK_WORKERS_MAX * racks} with job.racks = {racks}, got {workers}"
+            )
+        if self.network.p4runtime_ports(len(self.switches))[-1] > 65535:
+            raise ConfigError(
+                f"network.p4runtime_port must leave ports up to 65535 for {len(self.switches)} switches, got"
+                f" {self.network.p4runtime_port}"
+            )
+        slots = self.job.slots + self.job.exact_slots
+        if racks > 1 and slots > SLOTS // 2:
+            raise ConfigError(
+                f"job.slots and job.exact_slots must be at most {SLOTS // 2} together with job.racks = {racks}, got"
+                f" {slots}: a leaf keeps two sums for each"
+            )
+        if racks > 1 and self.job.collective == "server":
+            raise ConfigError("job.collective must not be 'server' with job.racks, got it: a server is at one switch")
+        if racks > 1 and self.policy.late_gradient not in TREE_RULES:
+            raise ConfigError(
+                f"policy.late_gradient must be one of {', '.join(TREE_RULES)} with job.racks, got"
+                f" {self.policy.late_gradient!r}: a lane of a tree has room for one contribution of each worker"
+            )
+        for text in self.objectives if racks > 1 else ():
+            named = check_objective(text, workers, "run.trials")
+            if named is not None and named.rule is not None and named.rule not in TREE_RULES:
+                raise ConfigError(
+                    f"run.trials must name one of {', '.join(TREE_RULES[1:])} with job.racks, got {text!r}"
+                )
+        if racks > 1 and self.compress.codec == ONE_BIT:
+            raise ConfigError(f"compress.codec must not be {ONE_BIT!r} with job.racks, got it: a leaf sums no votes")
+
+    def _check_fault(self, fault: FaultSection) -> None:
+        """Check that the fault's workers, or racks, are the job's."""
+        self._check_ranks(fault.workers or (), "fault.workers")
+        racks = self.job.racks
+        if fault.where == "uplink" and racks == 1:
+            raise ConfigError("fault.where must not be 'uplink' with job.racks = 1, got it: one switch has none")
+        if any(rack >= racks for rack in fault.racks or ()):
+            raise ConfigError(f"fault.racks must be 0 to {racks - 1} (job.racks - 1), got {list(fault.racks or ())}")
+        fault.check(self.network.target)
 
     def _check_event(self, event: EventSection) -> None:
         """Check that an event is one action on an existing process."""
@@ -557,7 +634,7 @@ class Config(Section, frozen=True):
             check_objective(event.objective, self.job.workers, "event.objective")
             return
         action, name = given.popitem()
-        processes = [*CONTROL_PLANE, *(f"worker-{rank}" for rank in range(self.job.workers))]
+        processes = [*self.control_plane, *(f"worker-{rank}" for rank in range(self.job.workers))]
         if name not in processes:
             meant = did_you_mean(name, processes)
             raise ConfigError(f"event.{action} must be one of {', '.join(processes)}, got {name!r}{meant}")

@@ -120,6 +120,7 @@ class Hosts:
                 job=job.id,
                 rank=rank,
                 workers=job.workers,
+                racks=job.racks,
                 controller=self._lab.commands.management(),
                 service=SERVICE,
                 certs=self._lab.commands.certificates,

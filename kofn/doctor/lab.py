@@ -21,7 +21,7 @@ from kofn.run.topology import wanted_topology
 UP_S = 30.0
 POLL_S = 0.05
 STAR, MOST = 3, 8
-"""Hosts of a network without a topology file; the most workers with one."""
+"""Hosts of one switch without a topology file; the most workers with one. Each rack of a tree has two hosts."""
 
 
 class Laboratory:
@@ -35,13 +35,21 @@ class Laboratory:
         """Plan the network, without making it. Files go to `folder`, which the caller removes."""
         self._asked, self._source, self.folder = config, source, folder
         given = config.network.topology is not None
-        self._hosts = config.job.workers if given else min(max(config.job.workers, 2), STAR)
-        job = JobSection(id=config.job.id, workers=min(self._hosts, MOST))
+        racks = config.job.racks
+        star = racks * min(config.job.workers // racks, 2) if racks > 1 else min(max(config.job.workers, 2), STAR)
+        self._hosts = config.job.workers if given else star
+        workers = self._hosts if racks > 1 else min(self._hosts, MOST)
+        job = JobSection(id=config.job.id, workers=workers, racks=racks)
         self.config = replace(
             config, job=job, policy=PolicySection(objective="all"), straggler=(), shock=(), fault=(), event=()
         )
         certificates = folder / "certs" if config.network.tls else None
-        self.commands = Commands(network=config.network, topology=folder / "topology.json", certificates=certificates)
+        self.commands = Commands(
+            network=config.network,
+            topology=folder / "topology.json",
+            certificates=certificates,
+            switches=len(config.switches),
+        )
         self._network: NetworkClient | None = None
 
     @property

@@ -149,12 +149,14 @@ def _kernel() -> str:
 
 def _ports(config: Config) -> str:
     """Check that the ports of switch and controller are free."""
+    switches = len(config.switches)
     try:
-        check_ports(config.network)
+        check_ports(config.network, switches=switches)
     except KofnError as error:
         message, _, advice = str(error).partition(": ")
         raise CheckError(message, advice) from None
-    return f"TCP {config.network.p4runtime_port} and {config.network.controller_port} are free"
+    ports = ", ".join(map(str, config.network.p4runtime_ports(switches)))
+    return f"TCP {ports} and {config.network.controller_port} are free"
 
 
 def _leftovers() -> str:

@@ -1,6 +1,7 @@
 """The checks of `kofn doctor` on links, switch and controller; each check starts its own subject."""
 
 import asyncio
+import functools
 import json
 import subprocess
 import time
@@ -11,7 +12,7 @@ from finsy.proto import p4r
 
 from kofn.config.errors import KofnError
 from kofn.controller.p4runtime.program import CompiledProgram
-from kofn.doctor.checks import Check, CheckError
+from kofn.doctor.checks import Check, CheckError, by_detail
 from kofn.doctor.lab import POLL_S, UP_S, Laboratory
 from kofn.results.folder import TrialFolder
 from kofn.run.errors import RunError
@@ -26,7 +27,7 @@ class ControlPlane:
 
     def __init__(self, laboratory: Laboratory) -> None:
         self._lab = laboratory
-        self._address = f"127.0.0.1:{laboratory.config.network.p4runtime_port}"
+        self._addresses = dict(zip(laboratory.config.switches, laboratory.commands.p4runtime(), strict=True))
 
     def checks(self) -> list[Check]:
         """Return the checks in the order of their dependence."""
@@ -45,60 +46,65 @@ class ControlPlane:
         shown = subprocess.run(["ip", "-json", "link"], capture_output=True, text=True, check=False).stdout
         flags = {link["ifname"]: link["flags"] for link in json.loads(shown or "[]")}
         ready = self._lab.network.ready
-        names = [*ready.interfaces().values(), ready.management_interface]
+        names = [name for switch in ready.switches for name in switch.interfaces.values()]
+        names.append(ready.management_interface)
         if down := [name for name in names if not {"UP", "LOWER_UP"} <= set(flags.get(name, ()))]:
             detail = f"no carrier at {', '.join(down)}: it, or its other end in the host, is down"
             raise CheckError(detail, f"ip link show {down[0]}; ip link set DEVICE up, on both sides")
         return f"{', '.join(names)} are up"
 
     async def _switch(self) -> str:
-        """Check that the switch's process starts and listens."""
+        """Check that each switch's process starts and listens."""
         begin, target = time.monotonic(), self._lab.config.network.target
-        await self._lab.launch("switch", ROOT, self._lab.commands.switch(self._lab.network.ready.interfaces()))
-        await self._lab.until(self._listens, "switch", f"nothing listens at {self._address}")
-        return f"{target}, listens at {self._address} after {time.monotonic() - begin:.1f} s"
-
-    async def _listens(self) -> bool:
-        """Return whether the port accepts a TCP connection."""
-        return await listens(self._lab.config.network.p4runtime_port)
+        for number, (name, address) in enumerate(self._addresses.items()):
+            interfaces = self._lab.network.ready.switches[number].interfaces
+            await self._lab.launch(name, ROOT, self._lab.commands.switch(interfaces, number=number))
+            port = int(address.rpartition(":")[2])
+            await self._lab.until(functools.partial(listens, port), name, f"nothing listens at {address}")
+        return f"{target}, listens at {', '.join(self._addresses.values())} after {time.monotonic() - begin:.1f} s"
 
     async def _p4runtime(self) -> str:
-        """Check that the switch speaks P4Runtime, for our device."""
-        begin, cookie = time.monotonic(), await self._cookie()
+        """Check that each switch speaks P4Runtime, for our device."""
+        answers = {name: await self._answers(name) for name in self._addresses}
+        return by_detail(answers) if len(answers) > 1 else answers["switch"]
+
+    async def _answers(self, name: str) -> str:
+        begin, cookie, address = time.monotonic(), await self._cookie(name), self._addresses[name]
         took_ms = (time.monotonic() - begin) * 1e3
         loaded = "no program yet" if cookie is None else f"runs a program with cookie {cookie:#x}"
         try:
-            switch = await answering(self._lab.config.network.target, self._address)
+            switch = await answering(self._lab.config.network.target, address)
         except RunError as error:
             raise CheckError(str(error), "is another switch behind that command or port?") from None
-        return f"{switch} at {self._address} answers in {took_ms:.0f} ms: {loaded}"
+        return f"{switch} at {address} answers in {took_ms:.0f} ms: {loaded}"
 
-    async def _cookie(self) -> int | None:
-        """Return the cookie of the switch's program. Raise CheckError where the switch does not answer, or refuses."""
-        device = self._lab.config.network.device_id
+    async def _cookie(self, name: str) -> int | None:
+        """Return the cookie of a switch's program. Raise CheckError where the switch does not answer, or refuses."""
+        address = self._addresses[name]
+        device = self._lab.config.network.device_id + list(self._addresses).index(name)
         kind = p4r.GetForwardingPipelineConfigRequest.COOKIE_ONLY
         request = p4r.GetForwardingPipelineConfigRequest(device_id=device, response_type=kind)
         try:
-            async with asyncio.timeout(ANSWER_S), fy.P4Client(self._address, wait_for_ready=False) as client:
+            async with asyncio.timeout(ANSWER_S), fy.P4Client(address, wait_for_ready=False) as client:
                 reply = await client.request(request)
         except TimeoutError:
-            detail = f"{self._address} takes a connection and says nothing in {ANSWER_S:.0f} s"
+            detail = f"{address} takes a connection and says nothing in {ANSWER_S:.0f} s"
             raise CheckError(detail, "is that a P4Runtime server?") from None
         except fy.P4ClientError as error:
             if error.is_pipeline_missing:
                 return None
-            detail = f"{self._address}, device {device}: {error.code.name}: {error.message}"
+            detail = f"{address}, device {device}: {error.code.name}: {error.message}"
             raise CheckError(detail, "is it a P4Runtime server, and network.device_id its --device-id?") from None
         return reply.config.cookie.cookie or None
 
     async def _program(self) -> str:
-        """Check that the controller pushes the P4 program, and that the switch reports it."""
+        """Check that the controller pushes the P4 program, and that every switch reports it."""
         begin, wanted = time.monotonic(), CompiledProgram().cookie
         entry = TrialFolder(path=self._lab.folder, objective="all", shared=self._lab.folder)
         await self._lab.launch("controller", ROOT, self._lab.commands.controller([self._lab.settings], entry))
 
         async def runs() -> bool:
-            return await self._cookie() == wanted
+            return all([await self._cookie(name) == wanted for name in self._addresses])
 
         await self._lab.until(runs, "controller", f"the switch does not run {CompiledProgram().blob.name}")
         return f"{CompiledProgram().blob.name} runs {time.monotonic() - begin:.1f} s after the controller's start"

@@ -17,6 +17,8 @@ from kofn.host.transport.datagrams import Packet
 from kofn.host.transport.udp import connected_socket
 from kofn.host.wire.packet import (
     HEADER_BYTES,
+    MEMBERS_BITS,
+    MEMBERS_BYTES,
     PACKET_BYTES_MAX,
     WEIGHT_UNIT,
     WORD_LANES,
@@ -25,6 +27,7 @@ from kofn.host.wire.packet import (
     decode_header,
     encode,
     members_of,
+    places_of,
 )
 
 EXCHANGE_S = 3.0
@@ -37,6 +40,7 @@ class ProbePlan(msgspec.Struct, frozen=True, kw_only=True):
     job: int
     rank: int
     workers: int
+    racks: int
     controller: str
     service: str
     certs: Path | None
@@ -74,7 +78,13 @@ class ProbeBlocks:
     def _receive(self, opened: socket.socket) -> None:
         try:
             datagram = opened.recv(PACKET_BYTES_MAX + 1)
-            self._take(decode_header(datagram), datagram[HEADER_BYTES:])
+            header = decode_header(datagram)
+            body = HEADER_BYTES + header.bitmaps * MEMBERS_BYTES
+            if header.bitmaps:  # a tree's answer has the members of all racks
+                members = datagram[HEADER_BYTES:body]
+                racks = (members[at : at + MEMBERS_BYTES] for at in range(0, len(members), MEMBERS_BYTES))
+                header = header._replace(members=int.from_bytes(b"".join([*racks][::-1])))
+            self._take(header, datagram[body:])
         except WireError as error:
             self._strange = f"; what came was {error}"
         except (BlockingIOError, ConnectionRefusedError):
@@ -92,20 +102,22 @@ class ProbeBlocks:
         """Contribute a block until its sum comes, and check that; `alone`: k = 1, and only we get the sum."""
         plan = self.plan
         ranks = [plan.rank] if alone else list(range(plan.workers))
+        places = places_of(plan.workers, plan.racks)
+        place = places[plan.rank]
         header = KofnHeader(
             job=plan.job,
-            worker=plan.rank,
+            worker=place % MEMBERS_BITS,
             words=words,
             generation=self.generation,
             iteration=self.iteration,
             block=number,
             slot=number,
-            **({"k": 1, "recipient": plan.rank} if alone else {}),
+            **({"k": 1, "recipient": place} if alone else {}),
         )
         packet = header, pack(_values(plan.rank, words), 32)
         begin = time.monotonic()
         answer, values = await self._answer(number, packet)
-        members, held = members_of(answer.members), (answer.count, answer.weight)
+        members, held = members_of(answer.members, places), (answer.count, answer.weight)
         if members != ranks or held != (len(ranks), len(ranks) * WEIGHT_UNIT):
             raise ProbeError(
                 f"the sum is of workers {members}, count {held[0]}, weight {held[1]}: {ranks} was expected"

@@ -162,6 +162,7 @@ class RemoteChecks:
             job=job.config.job.id,
             rank=job.rank,
             workers=job.config.job.workers,
+            racks=job.config.job.racks,
             controller=job.controller,
             service=ECHO_ADDRESS,
             certs=job.certs,

@@ -105,10 +105,12 @@ class RunningChecks:
         """Check that the controller is connected to the switch, and return its counts."""
         status = await self._status(0)
         if not status.switch_connected:
-            detail = f"the controller has no connection to {status.switch_address}"
-            raise NotYetError(detail, f"see switch.log and controller.log below {self._folder}")
+            away = [f"{switch.name} {switch.address}" for switch in status.tree if not switch.connected]
+            detail = f"the controller has no connection to {', '.join(away) or status.switch_address}"
+            raise NotYetError(detail, f"see the logs of switch and controller below {self._folder}")
         counted = [f"{verdict} {number}" for verdict, number in sorted(status.counters.items()) if number]
-        return f"{status.switch_address} is connected; counted: {', '.join(counted) or 'nothing yet'}"
+        connected = [f"{switch.name} {switch.address}" for switch in status.tree] or [status.switch_address]
+        return f"{', '.join(connected)} is connected; counted: {', '.join(counted) or 'nothing yet'}"
 
     async def _workers(self) -> str:
         self._statuses = [await self._status(status.job) for status in self._statuses]

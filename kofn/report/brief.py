@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from kofn.report.formatting import integer, milliseconds, ratio
 from kofn.report.summary import RunSummary, Summary, TrialSummary, conserved, identical, time_to_target
 from kofn.report.table import PlainTable
-from kofn.results.ranks import each
+from kofn.results.ranks import FEW, each
 
 
 def headlines(summary: Summary) -> list[str]:
@@ -90,7 +90,8 @@ def _latest_cell(entry: TrialSummary) -> str:
 
 
 def _shares(entry: TrialSummary) -> str:
-    return each([100 * share for share in entry.share_by_worker], "{:.0f}".format, separator="/") + " %"
+    shares = [100 * share for share in entry.share_by_worker]
+    return each(shares, "{:.0f}".format if len(shares) <= FEW else "{:.3g}".format, separator="/") + " %"
 
 
 def _bytes(entry: TrialSummary) -> str:

@@ -13,7 +13,7 @@ from kofn.report.iteration_costs import LinkMeans
 from kofn.results.worker_metrics import TIME_PARTS
 
 PART_COLOURS = dict(zip(TIME_PARTS, WORKER_COLOURS, strict=True)) | {"wait_s": "#d5d8db"}
-LINK_LABELS = ("worker, up", "worker, down", "server, up", "server, down")
+LINK_LABELS = ("worker, up", "worker, down", "server or uplink, up", "server or uplink, down")
 """In the order of LinkMeans."""
 BAR = 0.7
 

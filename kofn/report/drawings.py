@@ -18,6 +18,7 @@ from kofn.report.figures import (
     compression_figure,
     iteration_figure,
     lambda_figure,
+    longest_blocked,
     mark_numbers,
     metric_figure,
 )
@@ -130,7 +131,7 @@ def _compression(trials: Sequence[TrialSeries]) -> Drawing:
 
 def _blocking(entry: TrialSeries, number: int) -> Drawing:
     rows: list[Row] = [("k", "", x, y) for x, y in _points(entry.k)]
-    for worker in entry.workers:
+    for worker in longest_blocked(entry.workers):
         estimated = worker.estimated
         several = {
             "injected_ms": worker.injected,
@@ -142,7 +143,8 @@ def _blocking(entry: TrialSeries, number: int) -> Drawing:
     return Drawing(
         name=f"blocking-{number}",
         caption=f"Trial {entry.name}. Above: each worker's mean blocking time as it was injected (dashed) and as the"
-        " controller estimated it (solid, its 95 % interval shaded). Below: the k that closed the iteration."
+        " controller estimated it (solid, its 95 % interval shaded); of many workers, those with the longest."
+        " Below: the k that closed the iteration."
         f"{_marked([entry])}",
         draw=partial(lambda_figure, entry),
         headings=("quantity", "worker", "iteration", "value"),

@@ -24,6 +24,9 @@ SIZE_INCHES = (9.0, 4.2)
 TRIAL_COLOURS = ("#0b6e99", "#d1495b", "#6a994e", "#7b5ea7", "#e09f3e")
 WORKER_COLOURS = ("#0b6e99", "#e09f3e", "#6a994e", "#d1495b", "#7b5ea7", "#8d6e63", "#4d4d4d", "#d16ba5")
 LEGEND_WORKERS = 8
+DRAWN_WORKERS = 64
+"""More lines would be one area, and take minutes to draw."""
+
 SMOOTH = 15
 
 STYLE: dict[Any, Any] = {  # matplotlib's own key type is a literal of every option
@@ -95,16 +98,17 @@ class TrialSeries:
 
 
 def lambda_figure(entry: TrialSeries) -> Figure:
-    """Draw the injected and estimated mean blocking time of every worker above, and the k in force below."""
+    """Draw the workers' injected and estimated mean blocking times above, and the k in force below."""
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(SIZE_INCHES[0], 5.6), layout="constrained")
         top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1.2))
-        for worker in entry.workers:
+        drawn = longest_blocked(entry.workers)
+        for worker in drawn:
             _draw_worker(top, worker)
         top.set(title=f"Trial {entry.name}: blocking and k", ylabel="mean blocking time [ms]", yscale="symlog")
         top.set_ylim(bottom=0)
         top.yaxis.set_major_formatter("{x:g}")
-        _worker_legend(top, entry.workers)
+        _worker_legend(top, drawn)
         bottom.step(entry.k.x, entry.k.y, where="post", color="#333333", linewidth=1.6)
         bottom.set(xlabel="iteration", ylabel="k", ylim=(0.5, len(entry.workers) + 0.5))
         bottom.yaxis.get_major_locator().set_params(integer=True)
@@ -206,6 +210,12 @@ def _draw_marks(
                 axes.axvline(at, color=shade, linestyle=(0, (1, 2)), linewidth=1.0)
             words = ",".join(str(numbers[mark.words]) for mark in together)
             several[0].text(at, 1.0, words, color=shade, fontsize=8.0, ha="center", transform=above)
+
+
+def longest_blocked(workers: Sequence[WorkerSeries]) -> Sequence[WorkerSeries]:
+    """Return the DRAWN_WORKERS with the longest injected blocking, by rank."""
+    longest = sorted(workers, key=lambda worker: -worker.injected.y.max(initial=0.0))[:DRAWN_WORKERS]
+    return sorted(longest, key=attrgetter("rank"))
 
 
 def _draw_worker(axes: Axes, worker: WorkerSeries) -> None:

@@ -41,20 +41,20 @@ def _steps(workers: Sequence[WorkerMetrics]) -> int:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkMeans:
     """Bytes of Ethernet frames in an iteration over a worker's link to the switch and from it, as the workers' mean;
-    then over the server's."""
+    then over the server's link, or over a leaf's uplink as the leaves' mean."""
 
     worker_up_bytes: float = 0.0
     worker_down_bytes: float = 0.0
-    server_up_bytes: float = 0.0
-    server_down_bytes: float = 0.0
+    inner_up_bytes: float = 0.0
+    inner_down_bytes: float = 0.0
 
     @classmethod
     def of(cls, link_bytes: Mapping[str, tuple[int, int]], workers: int, iterations: int) -> Self:
-        """Return the means of a trial's bytes by host, the workers first; zeros without a link."""
+        """Return the means of a trial's bytes by link, the workers' first; zeros without a link."""
         each = [[size / iterations for size in both] for both in link_bytes.values()]
-        up, down, server_up, server_down = (
+        up, down, inner_up, inner_down = (
             fmean(link[way] for link in links) if links else 0.0
             for links in (each[:workers], each[workers:])
             for way in (0, 1)
         )
-        return cls(worker_up_bytes=up, worker_down_bytes=down, server_up_bytes=server_up, server_down_bytes=server_down)
+        return cls(worker_up_bytes=up, worker_down_bytes=down, inner_up_bytes=inner_up, inner_down_bytes=inner_down)

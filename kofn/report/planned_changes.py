@@ -32,6 +32,8 @@ def _what(fault: FaultSection) -> str:
     shares = [f"{getattr(fault, name):.3g} {words}" for name, words in _SHARES.items() if getattr(fault, name)]
     times = [f"{getattr(fault, name):g} ms {words}" for name, words in _TIMES.items() if getattr(fault, name)]
     whose = "all workers" if fault.workers is None else name_workers(fault.workers)
+    if fault.where == "uplink":
+        whose = "all racks" if fault.racks is None else f"racks {', '.join(map(str, fault.racks))}"
     return f"{', '.join(shares + times)} of the packets of {whose} ({fault.direction}, at the {fault.where})"
 
 

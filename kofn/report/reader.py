@@ -8,6 +8,7 @@ kofn.config.errors.ConfigError: no-such-folder is no run's folder: run.json: No 
 
 import html
 import io
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -298,6 +299,8 @@ def _arrivals(workers: Sequence[WorkerMetrics]) -> Iterator[tuple[int, GradientA
     ]
     for _, line, started, first_block_s in begun:
         left.setdefault(line.iteration, []).append(started + first_block_s)
+    for times in left.values():
+        times.sort()
     for rank, line, started, first_block_s in begun:
         yield (
             rank,
@@ -307,8 +310,8 @@ def _arrivals(workers: Sequence[WorkerMetrics]) -> Iterator[tuple[int, GradientA
                 first_block_s=first_block_s,
                 blocking_s=line.blocking_s or 0.0,
                 injected_mean_s=line.injected_mean_s,
-                place=1 + sum(time < started + first_block_s for time in left[line.iteration]),
-                in_sum=rank in line.members,
+                place=1 + bisect_left(left[line.iteration], started + first_block_s),
+                in_sum=bool(int(line.members, 16) >> rank & 1),
                 late=line.late,
                 age=line.age or 0,
             ),

@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 
 LinkBytes = dict[str, tuple[int, int]]
-"""By host: bytes to the switch and from it."""
+"""By host: bytes to the switch and from it; by leaf: to the root and from it."""
 
 NET_DEV = Path("/proc/net/dev")
 """The counters of this process's network namespace, with the switch's ends of all links; /sys may show another."""

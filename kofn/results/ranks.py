@@ -1,4 +1,4 @@
-"""Workers' ranks, and a number for each, as short text also with 64 workers."""
+"""Workers' ranks, and a number for each, as short text also with 1,024 workers."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from statistics import median
@@ -10,14 +10,21 @@ RUN = 4
 """From so many consecutive ranks on, they are written as a range."""
 
 
+PARTS = 64
+"""The most ranks and ranges that are written out."""
+
+
 def ranges(ranks: Iterable[int]) -> str:
     """
     >>> ranges([0, 1, 2, 3, 7, 12, 13])
     '0-3, 7, 12, 13'
+    >>> ranges(range(0, 400, 2))[-35:]
+    '120, 122, 124, 126 ... (200 in all)'
     """
-    return ", ".join(
-        part for run in _runs(sorted(ranks)) for part in ([f"{run[0]}-{run[-1]}"] if len(run) >= RUN else map(str, run))
-    )
+    listed = sorted(ranks)
+    parts = [part for run in _runs(listed) for part in ([f"{run[0]}-{run[-1]}"] if len(run) >= RUN else map(str, run))]
+    more = f" ... ({len(listed)} in all)" if len(parts) > PARTS else ""
+    return ", ".join(parts[:PARTS]) + more
 
 
 def name_workers(ranks: Iterable[int]) -> str:

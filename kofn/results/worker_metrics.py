@@ -91,8 +91,16 @@ class Iteration(msgspec.Struct, frozen=True, kw_only=True):
     )
     k: int  # in force when the sum was completed
     count: int  # contributions that counted in it
-    members: tuple[int, ...] = ()  # ranks of all workers in the sum
+    members: str = "0x0"  # the workers in the sum: bit r for rank r
     late: bool = False  # whether this worker's gradient came when the sum was already complete
+
+
+def bitmap_of(ranks: Iterable[int]) -> str:
+    """
+    >>> bitmap_of([0, 1, 4])
+    '0x13'
+    """
+    return hex(sum(1 << rank for rank in ranks))
 
 
 class Totals(msgspec.Struct, frozen=True, kw_only=True):

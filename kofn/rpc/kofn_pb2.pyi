@@ -912,6 +912,7 @@ class Status(_message.Message):
     HIDDEN_S_FIELD_NUMBER: _builtins.int
     METRIC_FIELD_NUMBER: _builtins.int
     WAITING_FIELD_NUMBER: _builtins.int
+    TREE_FIELD_NUMBER: _builtins.int
     job: _builtins.int
     workers: _builtins.int
     """n"""
@@ -926,7 +927,9 @@ class Status(_message.Message):
     event_s: _builtins.float
     """tau: duration of one blocking event"""
     switch_address: _builtins.str
+    """of a tree: the root's"""
     switch_connected: _builtins.bool
+    """of a tree: all switches are"""
     uptime_s: _builtins.float
     generation: _builtins.int
     """of the job's slots; 0: not started"""
@@ -974,7 +977,7 @@ class Status(_message.Message):
 
     @_builtins.property
     def counters(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
-        """packets by verdict, from the switch"""
+        """packets by verdict, from the switch; of a tree: from all switches together"""
 
     @_builtins.property
     def jobs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
@@ -983,6 +986,10 @@ class Status(_message.Message):
     @_builtins.property
     def alignment(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
         """what is left of a gradient's direction after 0, 1, 2, ... iterations, 1 to 0"""
+
+    @_builtins.property
+    def tree(self) -> _containers.RepeatedCompositeFieldContainer[Global___TreeSwitch]:
+        """of a tree: its switches, the root first; one switch alone: empty"""
 
     def __init__(
         self,
@@ -1021,16 +1028,69 @@ class Status(_message.Message):
         hidden_s: _builtins.float = ...,
         metric: _builtins.float | None = ...,
         waiting: _builtins.str = ...,
+        tree: _abc.Iterable[Global___TreeSwitch] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_metric", b"_metric", "metric", b"metric"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_metric", b"_metric", "age_weight", b"age_weight", "alignment", b"alignment", "changes", b"changes", "counters", b"counters", "event_s", b"event_s", "expected", b"expected", "generation", b"generation", "hidden_s", b"hidden_s", "iteration", b"iteration", "job", b"job", "jobs", b"jobs", "k", b"k", "k_certain", b"k_certain", "k_first", b"k_first", "k_torn", b"k_torn", "late_gradient", b"late_gradient", "live", b"live", "metric", b"metric", "noise_scale", b"noise_scale", "objective", b"objective", "objective_fault", b"objective_fault", "overhead_s", b"overhead_s", "regroups", b"regroups", "service_s", b"service_s", "switch_address", b"switch_address", "switch_connected", b"switch_connected", "switch_differs", b"switch_differs", "switch_k", b"switch_k", "switch_k_age_s", b"switch_k_age_s", "time_model", b"time_model", "uptime_s", b"uptime_s", "waiting", b"waiting", "worker", b"worker", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_metric", b"_metric", "age_weight", b"age_weight", "alignment", b"alignment", "changes", b"changes", "counters", b"counters", "event_s", b"event_s", "expected", b"expected", "generation", b"generation", "hidden_s", b"hidden_s", "iteration", b"iteration", "job", b"job", "jobs", b"jobs", "k", b"k", "k_certain", b"k_certain", "k_first", b"k_first", "k_torn", b"k_torn", "late_gradient", b"late_gradient", "live", b"live", "metric", b"metric", "noise_scale", b"noise_scale", "objective", b"objective", "objective_fault", b"objective_fault", "overhead_s", b"overhead_s", "regroups", b"regroups", "service_s", b"service_s", "switch_address", b"switch_address", "switch_connected", b"switch_connected", "switch_differs", b"switch_differs", "switch_k", b"switch_k", "switch_k_age_s", b"switch_k_age_s", "time_model", b"time_model", "tree", b"tree", "uptime_s", b"uptime_s", "waiting", b"waiting", "worker", b"worker", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__metric: _TypeAlias = _typing.Literal["metric"]  # noqa: Y015
     _WhichOneofArgType__metric: _TypeAlias = _typing.Literal["_metric", b"_metric"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType__metric) -> _WhichOneofReturnType__metric | None: ...
 
 Global___Status: _TypeAlias = Status  # noqa: Y015
+
+@_typing.final
+class TreeSwitch(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class CountersEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    NAME_FIELD_NUMBER: _builtins.int
+    ADDRESS_FIELD_NUMBER: _builtins.int
+    CONNECTED_FIELD_NUMBER: _builtins.int
+    COUNTERS_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """"root", "leaf-0", ..."""
+    address: _builtins.str
+    connected: _builtins.bool
+    @_builtins.property
+    def counters(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
+        """packets by verdict"""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        address: _builtins.str = ...,
+        connected: _builtins.bool = ...,
+        counters: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "connected", b"connected", "counters", b"counters", "name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TreeSwitch: _TypeAlias = TreeSwitch  # noqa: Y015
 
 @_typing.final
 class WorkerStatus(_message.Message):

@@ -31,6 +31,8 @@ class Commands:
     topology: Path
     certificates: Path | None
     """For plaintext: None."""
+    switches: int = 1
+    """One, or those of a tree."""
     controller_address: str = ""
     """HOST:PORT for workers; empty: the management network's."""
 
@@ -38,25 +40,26 @@ class Commands:
         self,
         interfaces: dict[str, str],
         *,
+        number: int = 0,
         faults: Iterable[FaultRule] = (),
         fault_seed: int = 0,
         pcap: Path | None = None,
     ) -> list[str]:
-        """Return the switch's command line, the same for both targets; only the embedded one can have faults and
-        traces.
+        """Return the command line of the only switch; of a tree `number` is 0 for the root, 1 + R for the leaf of rack
+        R. It is the same for both targets; only the embedded one can have faults and traces.
 
         `pcap` is the folder for its links' frames.
         """
         embedded = self.network.target == "embedded"
         name = [sys.executable, "-m", "kofn.switch"] if embedded else [shutil.which(BMV2) or BMV2]
         ports = [part for port, name in sorted(interfaces.items()) for part in ("-i", f"{port}@{name}")]
-        address = f"127.0.0.1:{self.network.p4runtime_port}"
-        grpc_flags = ["--grpc-server-addr", address, "--cpu-port", "255"]
+        grpc_flags = ["--grpc-server-addr", self.p4runtime()[number], "--cpu-port", "255"]
         rules = [part for rule in faults for part in ("--fault", str(rule))]
         rules += ["--fault-seed", str(fault_seed), "--fault-udp-port", str(PORT)] if rules else []
         rules += ["--trace", str(self.network.trace), "--trace-udp-port", str(PORT)] if self.network.trace else []
         rules += [f"--pcap={pcap.resolve()}"] if pcap is not None else []
-        return [*name, "--no-p4", *ports, *rules, "--device-id", str(self.network.device_id), "--", *grpc_flags]
+        device = str(self.network.device_id + number)
+        return [*name, "--no-p4", *ports, *rules, "--device-id", device, "--", *grpc_flags]
 
     def controller(self, configs: Sequence[Path], entry: TrialFolder) -> list[str]:
         """Return the controller's command line: it listens for people on the loopback, for workers on the management
@@ -67,7 +70,7 @@ class Commands:
             *("--topology", str(self.topology.resolve())),
             *("--objective", entry.objective),
             *("--decisions", str(entry.decisions.resolve())),
-            *("--p4runtime", f"127.0.0.1:{self.network.p4runtime_port}"),
+            *(part for address in self.p4runtime() for part in ("--p4runtime", address)),
             *("--listen", self.loopback()),
             *("--listen", self.management()),
             *self._certs(),
@@ -132,6 +135,10 @@ class Commands:
         """Return the controller's address for workers: the management network's first one is the root namespace's."""
         first = ip_network(self.network.management)[1]
         return self.controller_address or f"{first}:{self.network.controller_port}"
+
+    def p4runtime(self) -> list[str]:
+        """Return the address of each switch's P4Runtime server."""
+        return [f"127.0.0.1:{port}" for port in self.network.p4runtime_ports(self.switches)]
 
     def loopback(self) -> str:
         """Return the controller's address for observers."""

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kofn.config.objectives import check_objective
-from kofn.config.schema import CONTROL_PLANE, Config
+from kofn.config.schema import Config
 from kofn.host.collectives.job_collective import load_collective
 from kofn.results.folder import JobFolder, TrialFolder
 from kofn.run import accelerators
@@ -35,7 +35,7 @@ class JobPrograms:
 
     def process(self, name: str) -> str:
         """Return the process of an event's name."""
-        return name if name in CONTROL_PLANE else self._prefix + name
+        return name if name in self._config.control_plane else self._prefix + name
 
     def server(self, commands: Commands) -> ProcessSpec | None:
         """Return the parameter server's process, if there is one; it starts before the workers, and ends after them."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from kofn.config.schema import CONTROL_PLANE, Config, CpuSection, LinkSection
+from kofn.config.schema import Config, CpuSection, LinkSection
 from kofn.host.workload.workload import metric_of
 from kofn.results.event_log import LoggedEvent
 from kofn.results.folder import JobFolder, TrialFolder
@@ -22,7 +22,7 @@ from kofn.run.cpu import CpuShares
 from kofn.run.errors import RunError
 from kofn.run.job_programs import JobPrograms
 from kofn.run.live import TrialView
-from kofn.run.network import EmulatedHost, NetworkClient
+from kofn.run.network import EmulatedHost, EmulatedSwitch, NetworkClient
 from kofn.run.port_faults import port_rules
 from kofn.run.processes import Processes, ProcessState
 from kofn.run.resume import Resumed
@@ -85,13 +85,17 @@ class JobTrial:
         """The processes that compete with workers, to be ended with the trial."""
         return self._cpu.loads
 
-    def port_rules(self) -> Iterator[FaultRule]:
-        """Yield the switch's rules for this job's packets."""
-        return port_rules(self.config.fault, [host.port for _, host in self.programs.hosts])
+    def port_rules(self, switch: EmulatedSwitch, rack: int) -> Iterator[FaultRule]:
+        """Yield a switch's rules for this job's packets; `rack`: a leaf's."""
+        hosts = enumerate(host for _, host in self.programs.hosts)
+        ports = {rank: host.port for rank, host in hosts if host.switch == switch.name}
+        uplinks = {} if switch.uplink is None else {rack: switch.uplink}
+        return port_rules(self.config.fault, ports, uplinks)
 
     def count_links(self, before: LinkBytes, after: LinkBytes) -> None:
-        """Record the bytes over the links of this job's hosts between two counts."""
-        write_links(self.folder.links, self.programs.nodes, before, after)
+        """Record the bytes over the links of this job's hosts, and over all uplinks, between two counts."""
+        uplinks = sorted({host.switch for _, host in self.programs.hosts} & before.keys())
+        write_links(self.folder.links, [*self.programs.nodes, *uplinks], before, after)
 
     async def start(self, commands: Commands, job: JobFolder, resumed: Resumed | None = None) -> None:
         """Launch every worker that does not join late, after links have their first rates again.
@@ -236,7 +240,7 @@ class JobTrial:
     def _note(self, event: Due, missed: str) -> None:
         what, name = action(event)
         words = self._write(what, name, missed)
-        for view in self.neighbours if name in CONTROL_PLANE else ():
+        for view in self.neighbours if name in self.config.control_plane else ():
             view.remember(words)
 
     def _write(self, what: str, name: str, missed: str) -> str:

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from kofn.config.errors import ConfigError
 from kofn.config.objectives import check_objective
-from kofn.config.schema import SLOTS, WORKERS_MAX, Config
+from kofn.config.schema import RACK_WORKERS_MAX, SLOTS, Config
 from kofn.host.collectives.job_collective import load_collective
 from kofn.host.wire.packet import FRAME_BYTES, HEADER_BYTES, WORD_BYTES
 from kofn.run.plugins import check_plugins
@@ -63,7 +63,7 @@ def _check_alone(job: JobPlan, trials: str) -> None:
         for objective in job.config.run.trials:
             check_objective(objective, job.config.job.workers, trials)
         job.config.check()
-        check_story(job.config.event, job.config.job)
+        check_story(job.config)
         check_plugins(job.config)
         _check_rate(job.config)
     except ConfigError as error:
@@ -87,7 +87,10 @@ def _check_rate(config: Config) -> None:
 
 
 def _check_together(jobs: Sequence[JobPlan]) -> None:
-    """Check that the jobs fit one switch."""
+    """Check that the jobs fit one switch; a tree has one job."""
+    for job in jobs:
+        if len(jobs) > 1 and job.config.job.racks > 1:
+            raise ConfigError(f"{job.source}: job.racks must be 1 with several jobs, got {job.config.job.racks}")
     taken: dict[int, Path] = {}
     for job in jobs:
         number = job.config.job.id
@@ -96,9 +99,9 @@ def _check_together(jobs: Sequence[JobPlan]) -> None:
         taken[number] = job.source
     workers = [job.config.job.workers for job in jobs]
     servers = sum(load_collective(job.config.job.collective).server for job in jobs)
-    if sum(workers) + servers > WORKERS_MAX:
+    if jobs[0].config.job.racks == 1 and sum(workers) + servers > RACK_WORKERS_MAX:
         raise ConfigError(
-            f"job.workers of all jobs must be at most {WORKERS_MAX - servers} together, got {_sum(workers)}: "
+            f"job.workers of all jobs must be at most {RACK_WORKERS_MAX - servers} together, got {_sum(workers)}: "
             "every one is a port of the switch" + (", and so is every parameter server" if servers else "")
         )
     slots = [job.config.job.slots for job in jobs]

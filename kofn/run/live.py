@@ -216,9 +216,8 @@ class TrialView:
     def absent(self) -> list[int]:
         """Return the ranks that are missing in the newest iteration's sum."""
         newest = self.newest
-        if newest is None or not newest.members:
-            return []
-        return [worker.rank for worker in self.workers if worker.rank not in newest.members]
+        members = int(newest.members, 16) if newest else 0
+        return [worker.rank for worker in self.workers if members and not members >> worker.rank & 1]
 
     def accuracy(self) -> float | None:
         """Return the fastest replica's latest accuracy."""

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-from kofn.config.schema import WORKERS_MAX, Config
+from kofn.config.schema import RACK_WORKERS_MAX, Config
 from kofn.host.wire.packet import HEADER_BYTES, SERVICE, WORD_BYTES
 from kofn.run.errors import RunError
 from kofn.run.topology import wanted_topology
@@ -190,5 +190,5 @@ def ip(*arguments: str) -> str:
 
 def check_ports(count: int) -> None:
     """Raise RunError for more ports than workers a job can have."""
-    if not 1 <= count <= WORKERS_MAX:
-        raise RunError(f"ports must be 1 to {WORKERS_MAX}, got {count}")
+    if not 1 <= count <= RACK_WORKERS_MAX:
+        raise RunError(f"ports must be 1 to {RACK_WORKERS_MAX}, got {count}")

@@ -29,27 +29,39 @@ ROOT = "root"
 
 
 class EmulatedHost(msgspec.Struct, frozen=True):
-    """A worker's machine: addresses in the data and the management network, and its port of the switch."""
+    """A worker's machine: addresses in the data and the management network, its switch and its port of that."""
 
     ip: str
     mac: str
     management: str
     port: int
     interface: str
+    switch: str = "s1"
     mbps: float | None = None  # its link's rate in the topology; None: not shaped
 
 
+class EmulatedSwitch(msgspec.Struct, frozen=True):
+    """A switch's name in the topology, its interfaces by port number, and a leaf's port towards the root."""
+
+    name: str
+    interfaces: dict[str, str]
+    uplink: int | None = None
+
+
 class Ready(msgspec.Struct, frozen=True):
-    """The network as it was made."""
+    """The network as it was made. `switches`: the only one, or the root and the leaves of a tree."""
 
     driver: str
     hosts: dict[str, EmulatedHost]
-    switch: dict[str, Any]
+    switches: tuple[EmulatedSwitch, ...]
     management_interface: str = ""  # the root namespace's
 
-    def interfaces(self) -> dict[str, str]:
-        """The switch's interfaces by port number."""
-        return dict(self.switch["interfaces"])
+    @property
+    def uplinks(self) -> dict[str, str]:
+        """The interface of each leaf towards the root, by the leaf's name."""
+        return {
+            switch.name: switch.interfaces[str(switch.uplink)] for switch in self.switches if switch.uplink is not None
+        }
 
 
 class LinkCheck(msgspec.Struct, frozen=True):
@@ -170,9 +182,12 @@ class NetworkClient:
         await self._wait("shaped", "", timeout_s)
 
     def link_bytes(self) -> LinkBytes:
-        """Return the bytes so far, as the kernel has counted them at the switch's ends of the links."""
+        """Return the bytes so far, as the kernel has counted them at the switches' ends of the links; of an uplink at
+        its leaf's.
+        """
         counted = interface_bytes()
-        return {name: counted[host.interface] for name, host in self.ready.hosts.items()}
+        links = {name: counted[host.interface] for name, host in self.ready.hosts.items()}
+        return links | {leaf: counted[interface][::-1] for leaf, interface in self.ready.uplinks.items()}
 
     async def check(self, timeout_s: float = 80.0) -> AsyncIterator[LinkCheck]:
         """Verify reachability and link rates, in order; the slowest possible link takes 60 s."""

@@ -1,6 +1,6 @@
 """A run's [[fault]] entries for the switch's ports, as the rules that the embedded switch takes."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from kofn.config.schema import FaultSection
 from kofn.switch.engine.faults import FaultRule
@@ -8,20 +8,28 @@ from kofn.switch.engine.faults import FaultRule
 DIRECTIONS = {"send": "in", "receive": "out", "both": "both"}
 """A worker's packets go into the switch."""
 
+UPLINK_DIRECTIONS = {"send": "out", "receive": "in", "both": "both"}
+"""A rack's packets leave its leaf."""
 
-def port_rules(faults: Sequence[FaultSection], ports: Sequence[int]) -> Iterator[FaultRule]:
-    """Yield one rule for each fault of the switch and each of its workers; `ports` are the workers' by rank."""
+
+def port_rules(
+    faults: Sequence[FaultSection], ports: Mapping[int, int], uplinks: Mapping[int, int]
+) -> Iterator[FaultRule]:
+    """Yield one rule for each fault of a switch and each of its ports that have it; `ports`: by rank of its workers;
+    `uplinks`: a leaf's, by its rack.
+    """
     for fault in faults:
-        if fault.where == "switch":
-            ranks = range(len(ports)) if fault.workers is None else fault.workers
-            for rank in ranks:
-                yield _rule(fault, ports[rank])
+        chosen, of = (fault.racks, uplinks) if fault.where == "uplink" else (fault.workers, ports)
+        for number, port in of.items() if fault.where != "host" else ():
+            if chosen is None or number in chosen:
+                yield _rule(fault, port)
 
 
 def _rule(fault: FaultSection, port: int) -> FaultRule:
+    directions = UPLINK_DIRECTIONS if fault.where == "uplink" else DIRECTIONS
     return FaultRule(
         port=port,
-        direction=DIRECTIONS[fault.direction],
+        direction=directions[fault.direction],
         drop=fault.drop,
         duplicate=fault.duplicate,
         corrupt=fault.corrupt,

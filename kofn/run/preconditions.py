@@ -38,11 +38,12 @@ def check_needs(config: Config) -> None:
     accelerators.check(config.torch)
 
 
-def check_ports(network: NetworkSection, page_port: int | None = None) -> None:
+def check_ports(network: NetworkSection, page_port: int | None = None, switches: int = 1) -> None:
     """Raise RunError for a port that another process listens on."""
     if page_port:
         _check_port(page_port, "--port")
-    _check_port(network.p4runtime_port, "network.p4runtime_port")
+    for number, port in enumerate(network.p4runtime_ports(switches)):
+        _check_port(port, f"network.p4runtime_port, of leaf {number - 1}" if number else "network.p4runtime_port")
     _check_port(network.controller_port, "network.controller_port")
 
 

@@ -188,7 +188,7 @@ def execute(plan: RunPlan, console: Console, at_early_end: AtEarlyEnd | None = N
     remove_certificates()
     remove_groups()
     with hold(plan.folder):
-        check_ports(plan.shared.network, plan.page_port)
+        check_ports(plan.shared.network, plan.page_port, len(plan.shared.switches))
         check_management(plan.shared.network)
         folder = reopen(plan, topology) if plan.resume else prepare(plan, topology)
         native = NativeBuild(plan.shared.network)
@@ -268,7 +268,9 @@ async def _train(
             say(console, f"{up}: {_listed(network.ready.hosts)}")
             if not native.done:
                 say(console, "compiling switch and workers to native code: the next run finds it in the cache")
-        commands = Commands(network=settings, topology=folder.topology, certificates=certs)
+        commands = Commands(
+            network=settings, topology=folder.topology, certificates=certs, switches=len(plan.shared.switches)
+        )
         ended = folder.record().finished
         for number, (entry, *_) in list(enumerate(folder.trials))[ended:]:
             if not plan.quiet:

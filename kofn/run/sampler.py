@@ -61,7 +61,7 @@ class Sampler:
         now = self._network.link_bytes()
         return {
             node: (now[node][0] - self._begin[node][0], now[node][1] - self._begin[node][1])
-            for node in training.programs.nodes
+            for node in (*training.programs.nodes, *self._network.ready.uplinks)
         }
 
     async def _slots(self, training: JobTrial, connections: AsyncExitStack) -> tuple[SlotSample, ...] | None:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
 from kofn.config.errors import ConfigError
-from kofn.config.schema import CONTROL_PLANE, CpuSection, EventSection, JobSection, LinkSection
+from kofn.config.schema import Config, CpuSection, EventSection, LinkSection
 
 Due = EventSection | LinkSection | CpuSection
 """An action once an iteration is reached."""
@@ -90,13 +90,14 @@ def late_joiners(events: Iterable[EventSection]) -> set[str]:
         what, name = action(event)
         if what != "objective":
             first.setdefault(name, what)
-    return {name for name, what in first.items() if what == "start" and name not in CONTROL_PLANE}
+    return {name for name, what in first.items() if what == "start" and name.startswith("worker-")}
 
 
-def check_story(events: Sequence[EventSection], job: JobSection) -> None:
+def check_story(config: Config) -> None:
     """Check that a killed process runs, a started one does not, and enough workers start. Raise ConfigError."""
+    events, job = config.event, config.job
     late = late_joiners(events)
-    running = dict.fromkeys([*CONTROL_PLANE, *(f"worker-{rank}" for rank in range(job.workers))], True)
+    running = dict.fromkeys([*config.control_plane, *(f"worker-{rank}" for rank in range(job.workers))], True)
     running.update(dict.fromkeys(late, False))
     for event in in_order(events):
         what, name = action(event)

@@ -12,7 +12,8 @@ TIMEOUT_S = 30.0
 
 
 def wanted_topology(config: Config, source: Path, *, hosts: int, servers: int = 0) -> str:
-    """Return the text of topology.json: the configured file's content, or a star. ConfigError names file and field.
+    """Return the text of topology.json: the configured file's content, a star or a tree. ConfigError names file and
+    field.
 
     `hosts` are needed: one for each worker of each job, in this order, then one for each parameter server.
     """
@@ -26,7 +27,12 @@ def wanted_topology(config: Config, source: Path, *, hosts: int, servers: int = 
         detail = result.stderr.strip().removeprefix("boot.py: ").removeprefix(f"{path}: ")
         where = "" if detail.startswith("network.") or path is None else f"network.topology {path}: "
         raise ConfigError(f"{source}: {where}{detail}")
-    there = len(json.loads(result.stdout)["hosts"])
+    made = json.loads(result.stdout)
+    there, racks = len(made["hosts"]), max(1, len(made["switches"]) - 1)
+    if racks != config.job.racks:
+        raise ConfigError(
+            f"{source}: network.topology {path} must have job.racks = {config.job.racks} racks, got {racks}"
+        )
     if there != hosts + servers:
         workers = f"job.workers is {hosts}" if hosts == config.job.workers else f"job.workers of all jobs are {hosts}"
         raise ConfigError(
@@ -40,5 +46,11 @@ def wanted_topology(config: Config, source: Path, *, hosts: int, servers: int = 
 def _asked(config: Config, path: Path | None, hosts: int) -> list[str]:
     if path is not None:
         return ["--topology", str(path)]
-    rate = config.network.link_mbps
-    return ["--hosts", str(hosts), *([] if rate is None else ["--mbps", str(rate)])]
+    network = config.network
+    racks = config.job.racks
+    tree = ["--racks", str(racks), *_rate("--uplink-mbps", network.uplink_mbps)] if racks > 1 else []
+    return ["--hosts", str(hosts), *_rate("--mbps", network.link_mbps), *tree]
+
+
+def _rate(flag: str, mbps: float | None) -> list[str]:
+    return [] if mbps is None else [flag, str(mbps)]

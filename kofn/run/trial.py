@@ -50,6 +50,7 @@ class Trial:
         self._network, self._commands, self._folder, self._console = network, commands, folder, console
         self._entries = folder.trials[number]
         self._limits, self._native, self._watched = configs[0].run, native, watched
+        self._switches = configs[0].switches
         self._processes = Processes(network)
         hosts = list(network.ready.hosts.items())
         workers = iter(hosts)  # of each job in turn, then a server for each job that has one
@@ -96,23 +97,29 @@ class Trial:
         loads = [name for training in self._trainings for name in training.loads]
         await self._network.end([*servers, *loads])
         await self._network.end(["controller"])
-        await self._network.end(["switch"])
+        await self._network.end(self._switches)
 
     async def _start_control_plane(self, client: ControllerClient) -> None:
-        rules = [rule for training in self._trainings for rule in training.port_rules()]
-        interfaces = self._network.ready.interfaces()
-        pcap = self._entries[0].shared / "pcap" if self._commands.network.pcap else None
-        if pcap is not None:
-            pcap.mkdir(parents=True, exist_ok=True)
-        argv = self._commands.switch(interfaces, faults=rules, fault_seed=self._limits.seed, pcap=pcap)
-        switch = await self._launch("switch", argv)
-        await self._until_up(switch, self._switch_listens(), "the switch's P4Runtime server")
         network = self._commands.network
-        answered = await answering(network.target, f"127.0.0.1:{network.p4runtime_port}")
-        self._folder.note_switch(str(answered))
+        switches = [await self._start_switch(number, name) for number, name in enumerate(self._switches)]
+        for switch, address in zip(switches, self._commands.p4runtime(), strict=True):
+            await self._until_up(switch, _listens(address), f"the P4Runtime server of {switch.name}")
+            self._folder.note_switch(str(await answering(network.target, address)))
         configs = [job.effective for job in self._folder.jobs]
         controller = await self._launch("controller", self._commands.controller(configs, self._entries[0]))
         await self._until_up(controller, client.ready(), "the controller and its switch")
+
+    async def _start_switch(self, number: int, name: str) -> ProcessSpec:
+        """Start a switch by its number and name."""
+        network, switch = self._commands.network, self._network.ready.switches[number]
+        rules = [rule for training in self._trainings for rule in training.port_rules(switch, number - 1)]
+        pcap = self._entries[0].shared / "pcap" if network.pcap else None
+        if pcap is not None:
+            pcap.mkdir(parents=True, exist_ok=True)
+        argv = self._commands.switch(
+            switch.interfaces, number=number, faults=rules, fault_seed=self._limits.seed, pcap=pcap
+        )
+        return await self._launch(name, argv)
 
     async def _start_servers(self) -> list[str]:
         """Start the parameter servers of the jobs that have one; return their names."""
@@ -189,9 +196,10 @@ class Trial:
         except TimeoutError:
             raise RunError(f"{what} did not answer within {START_TIMEOUT_S:.0f} s; see {program.log}") from None
 
-    async def _switch_listens(self) -> AsyncIterator[bool]:
-        while True:
-            yield await listens(self._commands.network.p4runtime_port)
+
+async def _listens(address: str) -> AsyncIterator[bool]:
+    while True:
+        yield await listens(int(address.rpartition(":")[2]))
 
 
 async def _serves(server: ProcessSpec) -> AsyncIterator[bool]:

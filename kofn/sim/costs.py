@@ -180,7 +180,9 @@ def _power_of_two(blocks: int) -> int:
 def _decide_s(config: Config) -> float:
     """Return the mean time of a decision, as only some decisions take a simulation; all workers report in between."""
     workers = range(config.job.workers)
-    control_loop = ControlLoop(workers=len(workers), policy=config.policy, average=config.model.average)
+    control_loop = ControlLoop(
+        workers=len(workers), policy=config.policy, average=config.model.average, racks=config.job.racks
+    )
     blocking = [load_stragglers(config, rank) for rank in workers]
     times_s = []
     for iteration in range(1, config.policy.warm_up + DECISIONS + 1):

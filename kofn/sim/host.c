@@ -144,14 +144,14 @@ static int is_over(const struct core *core) {
 }
 
 static int hear(struct core *core, const struct frame *frame, double now_s) {
-    struct packet packet = {.header = frame->header, .values = core_buffer(core), .size = frame->size};
-    if (!packet.values)
+    struct packet packet = {.header = frame->header, .body = core_buffer(core), .size = frame->size};
+    if (!packet.body)
         abort(); /* no memory */
     const int64_t kept = frame->size < core->history.room ? frame->size : core->history.room;
-    memcpy(packet.values, frame->values, (size_t)kept);
+    memcpy(packet.body, frame->body, (size_t)kept);
     const int failed = core_packets_in(core, &packet, 1, now_s);
     if (!packet.taken)
-        core_release(core, packet.values);
+        core_release(core, packet.body);
     return failed;
 }
 
@@ -176,9 +176,9 @@ void host_from(struct host *host, struct link *link) {
     link_lead(link, take, host);
 }
 
-void host_put(struct host *host, const uint8_t *header, const uint8_t *values, int64_t size) {
+void host_put(struct host *host, const uint8_t *header, const uint8_t *body, int64_t size) {
     const struct header read = header_read(header);
-    take(host, frame_of(&read, values, (int32_t)size));
+    take(host, frame_of(&read, body, (int32_t)size));
 }
 
 /* -- the deadline */

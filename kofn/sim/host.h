@@ -36,4 +36,4 @@ void host_send(struct host *host);
 void host_set_timer(struct host *host);
 void host_from(struct host *host, struct link *link);
 /* Receive a packet. */
-void host_put(struct host *host, const uint8_t *header, const uint8_t *values, int64_t size);
+void host_put(struct host *host, const uint8_t *header, const uint8_t *body, int64_t size);

@@ -89,7 +89,7 @@ class Learning:
             first = aggregate(finished, self.coding, rank=rank, average=self.average, sums=sums)
             self._aggregates[results.iteration] = first
         alike = self._aggregates[results.iteration]
-        return replace(alike, missed=missed(results, rank), encoding=finished.encoding)
+        return replace(alike, missed=missed(results, self.coding.places[rank]), encoding=finished.encoding)
 
     def apply(self, aggregate: Aggregate) -> After:
         """Step a replica by the next aggregate; the first call steps it for all workers."""

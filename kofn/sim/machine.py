@@ -11,12 +11,12 @@ class Machine:
     """Cores that do one thing after another, in order of request; 0: every host has its own."""
 
     def __init__(self, clock: VirtualClock, cores: int) -> None:
-        self._clock = clock
+        self.clock = clock
         self.native = Native("machine", clock.native.address, cores, keeps=clock)
 
     def work(self, duration_s: float, call: Callable[..., object], *args: Any) -> None:
         """Call after so much CPU time."""
-        self._clock.after(self.native.call("spend", duration_s), call, *args)
+        self.clock.after(self.native.call("spend", duration_s), call, *args)
 
     def spend(self, duration_s: float) -> None:
         """Use CPU time that no call waits for."""

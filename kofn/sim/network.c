@@ -8,17 +8,22 @@ static double later(double one_s, double other_s) {
     return one_s > other_s ? one_s : other_s;
 }
 
-struct frame *frame_of(const struct header *header, const uint8_t *values, int32_t size) {
+static struct frame *frame_open(const struct header *header, int32_t size) {
     struct frame *frame = wanted(sizeof *frame + (size_t)size);
     frame->header = *header;
     frame->size = size;
-    memcpy(frame->values, values, (size_t)size);
     return frame;
 }
 
-static struct frame *frame_read(const uint8_t *header, const uint8_t *values, int64_t size) {
+struct frame *frame_of(const struct header *header, const uint8_t *body, int32_t size) {
+    struct frame *frame = frame_open(header, size);
+    memcpy(frame->body, body, (size_t)size);
+    return frame;
+}
+
+static struct frame *frame_read(const uint8_t *header, const uint8_t *body, int64_t size) {
     const struct header read = header_read(header);
-    return frame_of(&read, values, (int32_t)size);
+    return frame_of(&read, body, (int32_t)size);
 }
 
 void frames_add(struct frames *frames, struct frame *frame) {
@@ -155,31 +160,33 @@ void link_shape(struct link *link, double mbps) {
     link->free_s = now_s + (link->free_s - now_s) * longer;
 }
 
-void link_put(struct link *link, const uint8_t *header, const uint8_t *values, int64_t size) {
-    link_send(link, frame_read(header, values, size));
+void link_put(struct link *link, const uint8_t *header, const uint8_t *body, int64_t size) {
+    link_send(link, frame_read(header, body, size));
 }
 
-int64_t link_arrived(struct link *link, uint8_t *header, uint8_t *values) {
+int64_t link_arrived(struct link *link, uint8_t *header, uint8_t *body) {
     struct frame *frame = frames_next(&link->arrived);
     if (!frame)
         return -1;
     const int64_t size = frame->size;
     header_write(&frame->header, header);
-    memcpy(values, frame->values, (size_t)size);
+    memcpy(body, frame->body, (size_t)size);
     free(frame);
     return size;
 }
 
-/* -- the switch */
+/* -- a switch */
 
-struct star *star_open(struct machine *machine, struct slots *slots, double switch_s, int64_t call) {
+struct star *star_open(struct machine *machine, struct slots *slots, struct leaf *leaf, double switch_s, int64_t call) {
     struct star *star = wanted(sizeof *star);
     star->machine = machine;
     star->slots = slots;
+    star->leaf = leaf;
     star->switch_s = switch_s;
     star->call = call;
-    star->latest = wanted((size_t)slots->workers * sizeof *star->latest);
-    star->links = wanted((size_t)slots->workers * sizeof *star->links);
+    star->size = !slots ? leaf->workers : slots->racks ? slots->racks : slots->workers;
+    star->latest = wanted((size_t)star->size * sizeof *star->latest);
+    star->links = wanted((size_t)star->size * sizeof *star->links);
     return star;
 }
 
@@ -193,6 +200,10 @@ void star_to(struct star *star, int64_t rank, struct link *link) {
     star->links[rank] = link;
 }
 
+void star_to_root(struct star *star, struct link *link) {
+    star->uplink = link;
+}
+
 static void taken(void *whom, struct frame *frame) {
     star_take(whom, frame);
 }
@@ -201,9 +212,10 @@ void star_from(struct star *star, struct link *link) {
     link_lead(link, taken, star);
 }
 
-/* Whether the packet is a first contribution, which the controller hears of. */
+/* Whether the packet is a worker's first contribution, which the controller hears of. */
 static int note(struct star *star, const struct header *header, const struct answer *answer) {
-    if (header->kind != KOFN_CONTRIBUTE || !header->count || header->iteration <= star->latest[header->worker])
+    if (!star->call || header->kind != KOFN_CONTRIBUTE || !header->count ||
+        header->iteration <= star->latest[header->worker])
         return 0;
     star->latest[header->worker] = header->iteration;
     star->digest[0] = header->worker;
@@ -212,22 +224,47 @@ static int note(struct star *star, const struct header *header, const struct ans
     return 1;
 }
 
-/* Answer a packet. The workers take turns in being answered first, so that no rank is faster. */
+static int answered(struct star *star, const struct frame *frame, struct answer *answer) {
+    const struct header *header = &frame->header;
+    if (star->slots)
+        return slots_handle(star->slots, header, frame->body, frame->size, answer);
+    if (header->kind == KOFN_CONTRIBUTE || header->kind == KOFN_PULL)
+        return leaf_below(star->leaf, header, frame->body, frame->size, answer);
+    return leaf_above(star->leaf, header, frame->body, frame->size, answer);
+}
+
+static void send_to(struct link *link, const struct answer *answer, int32_t neighbour) {
+    const struct header header = answer_header(answer, neighbour);
+    const int32_t bitmaps = header.bitmaps * KOFN_MEMBERS_BYTES, size = answer_size(answer, neighbour);
+    struct frame *frame = frame_open(&header, bitmaps + size);
+    if (bitmaps)
+        memcpy(frame->body, answer->bitmaps, (size_t)bitmaps);
+    memcpy(frame->body + bitmaps, answer->values, (size_t)size);
+    link_send(link, frame);
+}
+
+/* Send an answer. Neighbours take turns in being first, so that no rank is faster. */
+static void send_answer(struct star *star, const struct answer *answer) {
+    if (answer->to == TO_ROOT) {
+        send_to(star->uplink, answer, 0);
+        return;
+    }
+    const int32_t count = answer->end - answer->first;
+    for (int32_t at = 0; at < count; at++) {
+        const struct header *header = &answer->header;
+        const uint32_t turn = (header->iteration + header->block + (uint32_t)at) % (uint32_t)count;
+        const int32_t neighbour = answer->first + (int32_t)turn;
+        send_to(star->links[neighbour], answer, neighbour);
+    }
+}
+
 static int64_t handle(void *whom, void *what) {
     struct star *star = whom;
     struct frame *frame = what;
     struct answer answer;
-    const int answers = slots_handle(star->slots, &frame->header, frame->values, frame->size, &answer);
-    const int32_t count = answers ? answer.end - answer.first : 0;
-    for (int32_t at = 0; at < count; at++) {
-        struct header header = answer.header;
-        const int32_t turn = (int32_t)((header.iteration + header.block + (uint32_t)at) % (uint32_t)count);
-        const int32_t rank = answer.first + turn;
-        const int whole = answer.recipient == KOFN_EVERYONE || answer.recipient == rank;
-        header.worker = (uint8_t)rank;
-        header.words = whole ? header.words : 0;
-        link_send(star->links[rank], frame_of(&header, answer.values, whole ? answer.size : 0));
-    }
+    const int answers = answered(star, frame, &answer);
+    if (answers)
+        send_answer(star, &answer);
     const int noted = note(star, &frame->header, answers ? &answer : NULL);
     free(frame);
     return noted ? star->call : 0;
@@ -237,8 +274,8 @@ void star_take(struct star *star, struct frame *frame) {
     machine_work(star->machine, star->switch_s, handle, star, frame);
 }
 
-void star_put(struct star *star, const uint8_t *header, const uint8_t *values, int64_t size) {
-    star_take(star, frame_read(header, values, size));
+void star_put(struct star *star, const uint8_t *header, const uint8_t *body, int64_t size) {
+    star_take(star, frame_read(header, body, size));
 }
 
 void star_digest(const struct star *star, int64_t *digest) {

@@ -1,9 +1,10 @@
-/* The network between two protocol cores: the machine's processors, links, and the switch.
+/* The network between two protocol cores: the machine's processors, links, and switches.
  *
  * Constants are those of network.py.
  */
 #pragma once
 #include "clock.h"
+#include "leaf.h"
 #include "slots.h"
 
 #define LATENCY_S 50e-6
@@ -20,10 +21,10 @@ struct frame {
     int32_t entries; /* in the link's queue: 1; 0: part of the frame before */
     struct frame *next;
     int32_t size;
-    uint8_t values[];
+    uint8_t body[]; /* bitmaps and values */
 };
 
-struct frame *frame_of(const struct header *header, const uint8_t *values, int32_t size);
+struct frame *frame_of(const struct header *header, const uint8_t *body, int32_t size);
 
 struct frames {
     struct frame *first, *last;
@@ -48,7 +49,7 @@ double machine_spend(struct machine *machine, double duration_s);
 /* The same, followed by an event. */
 void machine_work(struct machine *machine, double duration_s, happening *happen, void *whom, struct frame *frame);
 
-/* -- one direction of a worker's link: packets arrive in the order in which they were sent
+/* -- one direction of a link: packets arrive in the order in which they were sent
  *
  * The link is a token bucket with a queue, as the kernel's htb is: while there are tokens, packets leave at once. A packet that
  * finds the queue full is lost. */
@@ -74,27 +75,33 @@ void link_send_together(struct link *link, struct frames *frames);
 /* Change the rate, also for packets in transit. */
 void link_shape(struct link *link, double mbps);
 /* link_send() from Python. */
-void link_put(struct link *link, const uint8_t *header, const uint8_t *values, int64_t size);
+void link_put(struct link *link, const uint8_t *header, const uint8_t *body, int64_t size);
 /* Read an arrived packet and return its size; -1: none is left. Arrays have room for the largest. */
-int64_t link_arrived(struct link *link, uint8_t *header, uint8_t *values);
+int64_t link_arrived(struct link *link, uint8_t *header, uint8_t *body);
 
-/* -- the switch, with a link to each worker */
+/* -- a switch: alone, the root of a tree, or a leaf. It has a link to each of its workers or leaves, and a leaf has one to the
+ * root. */
 
 struct star {
     struct machine *machine;
-    struct slots *slots;
+    struct slots *slots; /* NULL: a leaf */
+    struct leaf *leaf;
     double switch_s; /* of CPU time, a packet */
-    int64_t call; /* call for a worker's first counted contribution of an iteration, which is in `digest` */
+    int64_t call; /* call for a worker's first counted contribution of an iteration, which is in `digest`; 0: none */
     int64_t digest[3]; /* worker, iteration, whether it was late */
     int64_t *latest; /* iteration of each worker's latest contribution */
+    int64_t size; /* the number of workers or leaves */
     struct link **links;
+    struct link *uplink;
 };
 
-struct star *star_open(struct machine *machine, struct slots *slots, double switch_s, int64_t call);
+/* A switch with these slots, alone or a root; NULL: with the leaf's. */
+struct star *star_open(struct machine *machine, struct slots *slots, struct leaf *leaf, double switch_s, int64_t call);
 void star_close(struct star *star);
 void star_to(struct star *star, int64_t rank, struct link *link);
+void star_to_root(struct star *star, struct link *link);
 void star_from(struct star *star, struct link *link);
 /* Receive a packet. */
 void star_take(struct star *star, struct frame *frame);
-void star_put(struct star *star, const uint8_t *header, const uint8_t *values, int64_t size);
+void star_put(struct star *star, const uint8_t *header, const uint8_t *body, int64_t size);
 void star_digest(const struct star *star, int64_t *digest);

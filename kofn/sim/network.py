@@ -1,13 +1,14 @@
-"""The star between workers and switch: a full-duplex link each, on which packets keep their order.
+"""A switch, and a full-duplex link to each of its neighbours, on which packets keep their order.
 
 network.c carries packets; Python sees those that are subject to the configuration's faults.
 """
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from kofn.host.errors import WireError
+from kofn.host.protocol.leaf import NativeLeaf
 from kofn.host.protocol.slots import NativeSlots
 from kofn.host.transport.fault_injection import Faults
 from kofn.host.transport.send_queue import SendQueue
@@ -26,6 +27,7 @@ from kofn.sim.machine import Machine
 from kofn.sim.native import Native
 
 Take = Callable[[KofnHeader, bytes], None]
+"""Takes a packet: its header, and the bitmaps and values behind it."""
 
 FRAME_BYTES = packet.FRAME_BYTES
 """Ethernet, IPv4 and UDP headers, which the kernel's shaping counts."""
@@ -48,7 +50,7 @@ class LinkEnd(Protocol):
 
 
 class Link:
-    """One direction of a worker's link; `take` gets the packets that arrive, after faults."""
+    """One direction of a link; `take` gets the packets that arrive, after faults."""
 
     def __init__(self, clock: VirtualClock, mbps: float | None, faults: Faults, take: Take) -> None:
         self._take, self._faults = take, faults
@@ -101,7 +103,7 @@ class Link:
 
 
 class VirtualSwitch:
-    """The slots of a job of so many workers; a packet takes `switch_s` of CPU time.
+    """A switch alone, a root, or a leaf, by its slots; a packet takes `switch_s` of CPU time.
 
     `digest` is called for each worker's first counted contribution of an iteration with the worker, the iteration, and
     whether it was late.
@@ -109,35 +111,33 @@ class VirtualSwitch:
 
     def __init__(
         self,
-        clock: VirtualClock,
         machine: Machine,
+        slots: NativeSlots | NativeLeaf,
         *,
-        workers: int,
-        k: int,
-        slots: int,
         switch_s: float,
-        digest: Callable[[int, int, bool], None],
+        digest: Callable[[int, int, bool], None] | None = None,
     ) -> None:
-        self._slots = NativeSlots.open(workers=workers, k=k, slots=slots)
         self._digest, self._links = digest, list[Link]()
-        native = machine.native.address, ctypes.addressof(self._slots), switch_s, clock.number_of(self._noted)
-        self.native = Native("star", *native, keeps=(machine, self._slots))
+        address = ctypes.addressof(slots)
+        rules = (address, None) if isinstance(slots, NativeSlots) else (None, address)
+        call = machine.clock.number_of(self._noted) if digest else 0
+        self.native = Native("star", machine.native.address, *rules, switch_s, call, keeps=(machine, slots))
         self._noted_last = (ctypes.c_int64 * 3)()
 
-    def lead(self, links: list[Link]) -> None:
-        """Connect a link to each worker."""
-        self._links = links
+    def lead(self, links: Sequence[Link], uplink: Link | None = None) -> None:
+        """Connect a link to each worker or leaf, and one to the root."""
+        self._links = [*links, *([uplink] if uplink else [])]
         for rank, link in enumerate(links):
             self.native.call("to", rank, link.native.address)
-
-    def set_k(self, k: int) -> None:
-        self._slots.k = k
+        if uplink:
+            self.native.call("to_root", uplink.native.address)
 
     def take(self, header: KofnHeader, values: bytes) -> None:
         """Receive a packet."""
         put(self.native, header, values)
 
     def _noted(self) -> None:
+        assert self._digest is not None
         self.native.call("digest", self._noted_last)
         worker, iteration, late = self._noted_last
         self._digest(worker, iteration, bool(late))

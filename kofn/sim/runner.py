@@ -65,6 +65,9 @@ or not over after run.trial_deadline_s of virtual time, 2 the configuration or t
 130 stopped by a signal.
 """
 
+MANAGEMENT = "172.16.0.0/12"
+"""In the network that the folder describes: it has addresses for all workers, and nobody uses them."""
+
 
 @click.command(epilog=EXAMPLES)
 @click.argument("config", type=click.Path(path_type=Path), required=False)
@@ -112,10 +115,10 @@ def command(
     """Run an experiment in virtual time: no network, no waiting, no root.
 
     CONFIG is a file for kofn run. Estimator, policy, protocol, ledger, model and data are the real ones; links and the
-    switch's slots are modelled, and the cost of a worker's steps is measured on this machine first. Not simulated: kill
-    and start of [[event]], late joiners, custom topologies, faults at the switch, several jobs, and every
-    job.collective but the switch. A workload takes model.compute_ms for a gradient, however long it really takes. With
-    [schedule], --times gives the time of an iteration by the model of docs/explanation/schedule.md.
+    slots of one switch or of a tree are modelled, and the cost of a worker's steps is measured on this machine first.
+    Not simulated: kill and start of [[event]], late joiners, custom topologies, faults at the switch, several jobs, and
+    every job.collective but the switch. A workload takes model.compute_ms for a gradient, however long it really takes.
+    With [schedule], --times gives the time of an iteration by the model of docs/explanation/schedule.md.
     """
     console = make_console(stderr=as_json, quiet=quiet)
     with ending("simulate"), ExitStack() as beside:
@@ -172,7 +175,8 @@ def execute(
     """
     config = plan.shared
     check(config)
-    folder = prepare(plan, wanted_topology(config, plan.jobs[0].source, hosts=config.job.workers))
+    drawn = replace(config, network=replace(config.network, management=MANAGEMENT))
+    folder = prepare(plan, wanted_topology(drawn, plan.jobs[0].source, hosts=config.job.workers))
     folder.update_record(driver="simulated")
     with noted_end(folder, at_early_end), threadpoolctl.threadpool_limits(1):  # small matrices: threads would only wait
         library()  # once, for all trials
@@ -220,8 +224,8 @@ def check(config: Config) -> None:
             raise ConfigError("event.kill and event.start are not simulated: event.objective is")
     if config.job.start_workers not in (None, config.job.workers):
         raise ConfigError("job.start_workers is not simulated: all workers start together")
-    if any(fault.where == "switch" for fault in config.fault):
-        raise ConfigError("fault.where is 'switch', which is not simulated: 'host' is")
+    if other := [fault.where for fault in config.fault if fault.where != "host"]:
+        raise ConfigError(f"fault.where must be 'host' in a simulation, got {other[0]!r}")
     if config.cpu:
         raise ConfigError(
             "cpu.share is not simulated, as nothing is computed in real time: kofn run --record-stragglers writes its"

@@ -1,4 +1,4 @@
-"""One objective over one job's whole training in virtual time: workers, links, switch and controller together."""
+"""One objective over one job's whole training in virtual time: workers, links, switches and controller together."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
@@ -19,8 +19,9 @@ from kofn.sim.clock import VirtualClock
 from kofn.sim.controller import MANAGEMENT_S, Controller
 from kofn.sim.costs import Costs
 from kofn.sim.machine import Machine
-from kofn.sim.network import Link, LinkEnd, VirtualSwitch
+from kofn.sim.network import Link, LinkEnd
 from kofn.sim.schedule import VirtualSchedule
+from kofn.sim.switches import VirtualSwitches
 from kofn.sim.worker import Surroundings, Worker
 from kofn.sim.worker_model import WorkerModel
 
@@ -47,7 +48,7 @@ class Simulation:
     first_s: float = 0.0
     """The time of the first worker's end."""
     _machine: Machine = field(init=False)
-    switch: VirtualSwitch = field(init=False)
+    switches: VirtualSwitches = field(init=False)
     _look: Callable[[ControlLoop, float], None] = field(init=False)
     downlinks: list[Link] = field(init=False)
     _asking: set[int] = field(default_factory=set)
@@ -58,24 +59,26 @@ class Simulation:
 
     def __post_init__(self) -> None:
         config, job = self.config, self.config.job
-        control_loop = ControlLoop(workers=job.workers, policy=config.policy, average=config.model.average)
+        control_loop = ControlLoop(
+            workers=job.workers, policy=config.policy, average=config.model.average, racks=config.job.racks
+        )
         self._machine = Machine(self.clock, self.costs.cores)
-        self.switch = VirtualSwitch(
+        self.switches = VirtualSwitches(
             self.clock,
             self._machine,
-            workers=job.workers,
-            k=control_loop.k,
-            slots=job.slots,
+            job,
+            uplink_mbps=config.network.uplink_mbps,
             switch_s=self.costs.switch_s,
             digest=self._digest,
         )
+        self.switches.set_k(control_loop.k)
         self.controller = Controller(
             clock=self.clock,
             control_loop=control_loop,
             journal=self.journal,
             job=job.id,
             events=config.event,
-            set_k=self.switch.set_k,
+            set_k=self.switches.set_k,
             set_late_policy=self._set_late_policy,
             machine=self._machine,
             costs=self.costs,
@@ -91,10 +94,10 @@ class Simulation:
         )
         self._links = VirtualSchedule(self.clock, config.link, self._shape)
         ranks = range(job.workers)
-        self.uplinks = [self._link(rank, "send", self.switch) for rank in ranks]
+        self.uplinks = [self._link(rank, "send", self.switches.of(rank)) for rank in ranks]
         self.workers = [Worker(around, rank, self.uplinks[rank], self.models[rank]) for rank in ranks]
         self.downlinks = [self._link(rank, "receive", self.workers[rank].host) for rank in ranks]
-        self.switch.lead(self.downlinks)
+        self.switches.lead(self.downlinks)
 
     def run(self, look: Callable[[ControlLoop, float], None]) -> None:
         """Simulate from the start to the last worker's end. Raise RunError if that does not come in time.

@@ -25,6 +25,9 @@ from kofn.sim.machine import Machine
 from kofn.sim.network import Link
 from kofn.sim.worker_model import WorkerModel, nothing
 
+KEEPERS = 8
+"""The number of workers, or fewer, that keep results for all others: those of 1,024 would fill the memory."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
@@ -46,6 +49,7 @@ class Worker(Effects):
     def __init__(self, around: Surroundings, rank: int, uplink: Link, model: WorkerModel) -> None:
         self._around, self._rank, self._model = around, rank, model
         job = around.config.job
+        keep = kept_iterations(model.layout) if rank % -(-job.workers // KEEPERS) == 0 else 1
         self.protocol = HostedProtocol(
             job=job.id,
             rank=rank,
@@ -53,7 +57,10 @@ class Worker(Effects):
             slots=job.slots,
             window=job.window,
             rto_s=job.rto_ms / 1000,
-            keep=kept_iterations(model.layout),
+            keep=keep,
+            keep_members=keep,
+            workers=job.workers,
+            racks=job.racks,
         )
         self.protocol.probe_link()
         self.host = VirtualHost(
@@ -220,7 +227,7 @@ class Worker(Effects):
             step,
             self._step.work,
             self._model.direction,
-            late=bool((self._own.parts_of(self._rank) & 1 == 0).any()),
+            late=bool((self._own.parts_of(self.protocol.place) & 1 == 0).any()),
             held=held(self._own),
             iteration_s=self._around.clock.time() - step.started,
         )

@@ -30,6 +30,7 @@ from kofn.host.worker import STOP_TIMEOUT_S, WorkerPlace, member_of
 from kofn.host.workload.replica import ReplicaState
 from kofn.host.zero.shards import Shards
 from kofn.results.memory import Memory
+from kofn.results.worker_metrics import bitmap_of
 from kofn.torch.errors import TorchError
 from kofn.torch.place import JobPlace
 
@@ -229,7 +230,7 @@ class GroupJob:
             params=params,
             k=made.k,
             count=made.count,
-            members=made.ranks,
+            members=bitmap_of(made.ranks),
             late=made.late,
             **(asdict(made.encoding) if made.encoding else {}),
         )

@@ -20,6 +20,8 @@ class JobHeader(msgspec.Struct, frozen=True, kw_only=True):
     max_iterations: int
     hosts: tuple[str, ...]  # by rank
     link_mbps: tuple[float | None, ...]  # by rank, at the beginning of the run; none: not shaped
+    leaves: tuple[str, ...]  # of a tree, by rack; none: one switch
+    uplink_mbps: tuple[float | None, ...]  # by rack; none: not shaped
     faults: tuple[str, ...]  # as configured, as text
 
 
@@ -106,5 +108,6 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True):
     packets: dict[str, int]  # by verdict of the switch, so far; others are left out
     points: tuple[IterationPoint, ...]  # iterations finished in this frame, 64 at most
     workers: tuple[WorkerFrame, ...]
+    uplinks: tuple[tuple[float, float], ...]  # Mbit/s to the root and from it, by rack
     slots: tuple[SlotSample, ...] | None  # the latest sample; none: not sampled
     events: tuple[EventFrame, ...]  # in this frame

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -41,13 +41,12 @@ class RunReader:
             names = ", ".join(f"seed-{seed}" for seed in seeds)
             raise ConfigError(f"{path} has a run for each seed: name the folder of one of them ({names})")
         self._configs = folder.configs()
-        hosts = hosts_of(folder.topology)
-        self.header = _header(folder, self._configs, hosts)
-        shares = [header.hosts for header in self.header.jobs]
+        hosts, leaves = hosts_of(folder.topology), leaves_of(folder.topology)
+        self.header = _header(folder, self._configs, hosts, leaves)
         self._trials = [
             [
-                Timeline(entry, config, share, trial=number)
-                for entry, config, share in zip(entries, self._configs, shares, strict=True)
+                Timeline(entry, config, header, trial=number)
+                for entry, config, header in zip(entries, self._configs, self.header.jobs, strict=True)
             ]
             for number, entries in enumerate(folder.trials)
         ]
@@ -100,7 +99,25 @@ def hosts_of(topology: Path) -> list[tuple[str, float | None]]:
     return [(host, rates.get(host)) for host in document["hosts"]]
 
 
-def _header(folder: RunFolder, configs: Sequence[Config], hosts: Sequence[tuple[str, float | None]]) -> RunHeader:
+def leaves_of(topology: Path) -> dict[str, float | None]:
+    """Return the rate of each leaf's uplink in Mbit/s (None: not shaped), by rack; empty for one switch."""
+    if not topology.exists():
+        return {}
+    hosts, links = (json.loads(topology.read_text())[name] for name in ("hosts", "links"))
+    nodes = [[end.partition("-p")[0] for end in link[:2]] for link in links]
+    at = {host: switch for pair in nodes for host, switch in (pair, pair[::-1]) if host in hosts}
+    leaves = dict.fromkeys(at[host] for host in hosts)
+    rates = [link[3] if len(link) > 3 else None for link in links]
+    between = [(pair, rate) for pair, rate in zip(nodes, rates, strict=True) if not at.keys() & pair]
+    return {leaf: rate for leaf in leaves for pair, rate in between if leaf in pair}
+
+
+def _header(
+    folder: RunFolder,
+    configs: Sequence[Config],
+    hosts: Sequence[tuple[str, float | None]],
+    leaves: Mapping[str, float | None],
+) -> RunHeader:
     record, first, jobs = folder.record(), 0, []
     for config in configs:
         own = hosts[first : first + config.job.workers]
@@ -114,6 +131,8 @@ def _header(folder: RunFolder, configs: Sequence[Config], hosts: Sequence[tuple[
                 max_iterations=config.run.max_iterations,
                 hosts=tuple(host for host, _ in own),
                 link_mbps=tuple(rate for _, rate in own),
+                leaves=tuple(leaves),
+                uplink_mbps=tuple(leaves.values()),
                 faults=tuple(map(describe_fault, config.fault)),
             )
         )

@@ -6,7 +6,7 @@ finished one.
 
 import itertools
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from kofn.results.objective_notes import ObjectiveNote, objective_notes
 from kofn.results.samples import Sample
 from kofn.results.tail import LineTail
 from kofn.results.worker_metrics import Iteration, Tail
-from kofn.web.frames import EventFrame, Frame, IterationPoint
+from kofn.web.frames import EventFrame, Frame, IterationPoint, JobHeader
 from kofn.web.status_news import News, StatusNews
 from kofn.web.worker_track import WorkerTrack, phase_at, span_of
 
@@ -66,9 +66,10 @@ class NotesTail(LineTail):
 class Timeline:
     """Reads the files, gives frames: poll() as often as frames are wanted."""
 
-    def __init__(self, folder: TrialFolder, config: Config, hosts: Sequence[str], *, trial: int) -> None:
+    def __init__(self, folder: TrialFolder, config: Config, header: JobHeader, *, trial: int) -> None:
         """Open the files; the first poll() reads them."""
-        self._config, self._hosts, self._trial = config, hosts, trial
+        self._config, self._hosts, self._leaves, self._trial = config, header.hosts, header.leaves, trial
+        self._uplinks: tuple[tuple[float, float], ...] = ((0.0, 0.0),) * len(header.leaves)
         workers = range(config.job.workers)
         self._metrics = [Tail(folder.metrics(rank)) for rank in workers]
         self._others: list[TypedTail | NotesTail] = [
@@ -167,6 +168,7 @@ class Timeline:
             packets={verdict: int(count) for verdict, count in counters.items() if int(count)},
             points=tuple(self._points[:: -(-len(self._points) // POINTS) or 1]),
             workers=tuple(track.frame(phases.get(track.rank, "")) for track in self._tracks),
+            uplinks=self._uplinks,
             slots=None if self._slots is None else self._slots.slots,
             events=tuple(self._events),
         )
@@ -225,14 +227,21 @@ class Timeline:
         before, self._sample = self._sample, sample
         self._slots = sample if sample.slots is not None else self._slots
         for track, host in zip(self._tracks, self._hosts, strict=False):
-            sent, received = sample.links[host]
-            sent_before, received_before = before.links[host] if before else (0, 0)
-            unit = 8e-6 / (sample.time - before.time) if before else 0.0
-            track.carried((sent, received, unit * (sent - sent_before), unit * (received - received_before)))
+            track.carried((*sample.links[host], *_rates(host, before, sample)))
+        self._uplinks = tuple(_rates(leaf, before, sample) for leaf in self._leaves)
 
     def _note(self, time_s: float, news: News) -> None:
         kind, words = news
         self._events.append(EventFrame(time_s=round(time_s, 3), iteration=self._iteration, kind=kind, words=words))
+
+
+def _rates(end: str, before: Sample | None, now: Sample) -> tuple[float, float]:
+    """Return the Mbit/s up and down the link of a host or a leaf between two samples; 0 without an earlier one."""
+    if before is None:
+        return 0.0, 0.0
+    unit = 8e-6 / (now.time - before.time)
+    up, down = (unit * (number - earlier) for number, earlier in zip(now.links[end], before.links[end], strict=True))
+    return up, down
 
 
 def next_frame(time_s: float) -> float:

@@ -187,6 +187,20 @@ def test_wait_and_other_jobs_are_shown() -> None:
     assert show.line(waiting).endswith("; waiting: regrouping: waiting for worker 2 since 3 s")
 
 
+def test_switches_of_a_tree_are_named() -> None:
+    tree = [
+        pb.TreeSwitch(name=name, address=f"127.0.0.1:{50051 + number}", connected=name != "leaf-0")
+        for number, name in enumerate(("root", "leaf-0", "leaf-1"))
+    ]
+    lines = printed(show.status(answer(tree=tree, generation=7)))
+    begin = lines.index("tree of 3 switches, generation 7")
+    assert lines[begin + 1 : begin + 4] == [
+        "  root 127.0.0.1:50051: connected",
+        "  leaf-0 127.0.0.1:50052: NOT CONNECTED",
+        "  leaf-1 127.0.0.1:50053: connected",
+    ]
+
+
 @pytest.mark.parametrize(
     ("fields", "remark"),
     [

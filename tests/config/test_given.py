@@ -64,7 +64,7 @@ def test_relative_paths_start_at_the_file_or_here(tmp_path: Path, monkeypatch: p
 def test_errors_name_their_place(path: Path) -> None:
     with pytest.raises(ConfigError, match=r"^nothing\.toml: No such file"):
         load("nothing.toml")
-    with pytest.raises(ConfigError, match=r"^job\.workers must be 1 to 64, got 65$"):
+    with pytest.raises(ConfigError, match=r"^job\.workers must be 1 to 64 with job\.racks = 1, got 65$"):
         load(TABLES, {"job": {"workers": 65}})
     with pytest.raises(ConfigError, match=rf"^{path}: a table or key must be one of .*, got 'jop'"):
         load(path, {"jop": {"workers": 2}})

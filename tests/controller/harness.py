@@ -14,11 +14,11 @@ from kofn.controller.job.jobs import Jobs
 from kofn.controller.job.journal import Journal
 from kofn.controller.job.service import serve
 from kofn.controller.job.session import JobSession
-from kofn.controller.p4runtime.entries import SlotLayout
+from kofn.controller.p4runtime.layout import SlotLayout
 from kofn.controller.p4runtime.program import CompiledProgram
 from kofn.controller.p4runtime.slots import Slots, unwritten
 from kofn.controller.p4runtime.switch_link import SwitchLink
-from kofn.controller.p4runtime.topology import TopologyHost
+from kofn.controller.p4runtime.topology import PortMap, TopologyHost, UplinkPorts
 from kofn.controller.policy.control_loop import ControlLoop
 from kofn.rpc import kofn_pb2 as pb
 from kofn.rpc import kofn_pb2_grpc
@@ -32,6 +32,24 @@ def star(hosts: int) -> tuple[TopologyHost, ...]:
         TopologyHost(name=f"h{rank + 1}", rank=rank, mac=0x080000000001 + rank, ip=0x0A000001 + rank, port=rank + 1)
         for rank in range(hosts)
     )
+
+
+def tree(racks: int, each: int) -> PortMap:
+    """Return a tree's topology: hosts at ports 1, 2, ... of each leaf, the root at the next, leaves at the root's ports
+    1, 2, ...
+    """
+    hosts = tuple(
+        TopologyHost(
+            name=f"h{rank + 1}",
+            rank=rank,
+            mac=0x080000000101 + 256 * (rank // each) + rank % each,
+            ip=0x0A000101 + 256 * (rank // each) + rank % each,
+            port=rank % each + 1,
+            rack=rank // each,
+        )
+        for rank in range(racks * each)
+    )
+    return PortMap(hosts=hosts, uplinks=tuple(UplinkPorts(leaf=each + 1, root=rack + 1) for rack in range(racks)))
 
 
 @dataclass(kw_only=True)
@@ -133,7 +151,7 @@ async def serving(
         program=CompiledProgram(),
         jobs=[session.slots for session in sessions],
     )
-    server, (port,) = serve(jobs, link, ["127.0.0.1:0"], credentials)
+    server, (port,) = serve(jobs, [link], ["127.0.0.1:0"], credentials)
     tasks = [asyncio.create_task(work) for work in (jobs.run(), *([link.run()] if switch else []))]
     if switch:
         async with asyncio.timeout(60):

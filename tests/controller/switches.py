@@ -17,6 +17,7 @@ class SwitchProcess:
     command: Sequence[str]
     port: int
     log: Path
+    device_id: int = 0
     interfaces: Sequence[str] = ()
     process: subprocess.Popen[bytes] | None = None
 
@@ -27,7 +28,18 @@ class SwitchProcess:
     def start(self) -> None:
         ports = [part for interface in self.interfaces for part in ("-i", interface)]
         flags = ["--", "--grpc-server-addr", self.address, "--cpu-port", "255"]
-        argv = ["setpriv", "--pdeathsig", "KILL", "--", *self.command, "--no-p4", *ports, "--device-id", "0", *flags]
+        argv = [
+            "setpriv",
+            "--pdeathsig",
+            "KILL",
+            "--",
+            *self.command,
+            "--no-p4",
+            *ports,
+            "--device-id",
+            str(self.device_id),
+            *flags,
+        ]
         with self.log.open("ab") as out:
             self.process = subprocess.Popen(argv, stdout=out, stderr=out)
 
@@ -39,10 +51,14 @@ class SwitchProcess:
 
 
 @contextlib.contextmanager
-def running(target: str, folder: Path, interfaces: Sequence[str] = ()) -> Iterator[SwitchProcess]:
+def running(target: str, folder: Path, interfaces: Sequence[str] = (), device_id: int = 0) -> Iterator[SwitchProcess]:
     with own_port() as port:
         switch = SwitchProcess(
-            command=switch_command(target), port=port, log=folder / "switch.log", interfaces=interfaces
+            command=switch_command(target),
+            port=port,
+            log=folder / f"switch-{device_id}.log",
+            device_id=device_id,
+            interfaces=interfaces,
         )
         switch.start()
         try:

@@ -10,7 +10,7 @@ import pytest
 
 from kofn.config.schema import JobSection
 from kofn.controller.estimate.measurements import Arrival
-from kofn.controller.p4runtime.entries import SlotLayout
+from kofn.controller.p4runtime.layout import SlotLayout
 from kofn.controller.p4runtime.program import CompiledProgram, push
 from kofn.controller.p4runtime.slots import Slots
 from kofn.controller.p4runtime.switch_link import SwitchLink
@@ -41,6 +41,12 @@ class DataPlane:
         self._link = SwitchLink(address=self.switch.address, device_id=0, program=CompiledProgram(), jobs=[self._slots])
         self._task = self.loop.run(self._connect())
 
+    @property
+    def switch_link(self) -> fy.Switch:
+        """The P4Runtime client of the switch."""
+        assert self._link._switch is not None
+        return self._link._switch
+
     def uninstall(self) -> None:
         """Disconnect."""
         self.loop.run(self._disconnect())
@@ -53,7 +59,7 @@ class DataPlane:
     def crowd(self, workers: int) -> None:
         """Admit ranks without their own port: `workers` in all, distributed over the existing ports."""
         self.put_job(k=self._slots.k, generation=GENERATION, slots=4096, workers=workers)
-        self.loop.run(self._link._switch.insert([member_entry(rank) for rank in range(HOSTS, workers)]))
+        self.loop.run(self.switch_link.insert([member_entry(rank) for rank in range(HOSTS, workers)]))
 
     def set_k(self, k: int) -> None:
         self.loop.run(self._slots.set_k(k))
@@ -96,7 +102,7 @@ class DataPlane:
 def member_entry(rank: int) -> fy.P4TableEntry:
     """Return the entry that admits a rank at the port of rank modulo HOSTS."""
     match = {"standard_metadata.ingress_port": rank % HOSTS + 1, "hdr.kofn.job": 1, "hdr.kofn.worker": rank}
-    action = fy.P4TableAction("ingress.admission.admit", most=1)
+    action = fy.P4TableAction("ingress.admission.admit_host")
     return fy.P4TableEntry("ingress.admission.members", match=fy.P4TableMatch(match), action=action)
 
 

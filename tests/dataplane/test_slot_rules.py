@@ -7,7 +7,7 @@ import pytest
 from scapy.layers.inet import ICMP, IP, UDP
 from scapy.layers.l2 import ARP, Ether
 
-from kofn.host.wire.packet import WEIGHT_MAX, WEIGHT_UNIT, Flag, Kind, KofnHeader
+from kofn.host.wire.packet import HEADER_BYTES, WEIGHT_MAX, WEIGHT_UNIT, Flag, Kind, KofnHeader
 from tests.dataplane.conftest import HOSTS, DataPlane
 from tests.dataplane.frames import GENERATION, Answer, contribution, frame, host_mac, parse, pull
 
@@ -127,7 +127,7 @@ def test_recipient_gets_the_sum_and_the_others_the_members(plane: DataPlane) -> 
     for port, answer in answers.items():
         assert (answer.kind, answer.header.members, answer.header.count) == (Kind.RESULT, 0b0011, 2)
         assert (answer.header.worker, answer.header.words) == (port - 1, 4 if port == 4 else 0)
-        assert answer.ether[IP].len == 28 + 64 + 256 * answer.header.words
+        assert answer.ether[IP].len == 28 + HEADER_BYTES + 256 * answer.header.words
     assert answers[1].values.size == 0
     late = exchange(plane, contribution(0, 1, 0, VALUES[0], recipient=3))
     assert {port: (a.kind, a.header.members, a.header.words) for port, a in late.items()} == {1: (Kind.LATE, 3, 0)}
@@ -205,7 +205,7 @@ INTRUDERS = {
     "OLD_GENERATION": [frame(1, header(generation=generation), bytes(256)) for generation in (0, GENERATION + 1)],
     "UNKNOWN_LANES": [frame(1, header(lanes=5), bytes(256))],
     "BAD_KIND": [frame(1, header(kind=kind), bytes(256)) for kind in (2, 3, 4, 5, 15)],
-    "BAD_VERSION": [frame(1, header(version=version), bytes(256)) for version in (0, 1, 2, 4)],
+    "BAD_VERSION": [frame(1, header(version=version), bytes(256)) for version in (0, 1, 2, 3)],
     "BAD_LENGTH": [
         frame(1, header(words=0), b""),
         frame(1, header(words=33), bytes(33 * 256)),
@@ -235,7 +235,7 @@ INTRUDERS = {
     ],
     "FULL": [frame(1, header(count=0, part=part, k=k), bytes(256)) for part, k in ((0, 4), (1, 4), (3, 5), (1, 65535))],
     "BAD_CHECKSUM": [
-        with_byte(GOOD, at, GOOD[at] ^ 1) for at in (24, 43, 45, 51, 55, 63, 66, 69, 71, 73, 74, 99, 105, 106, 200, 361)
+        with_byte(GOOD, at, GOOD[at] ^ 1) for at in (24, 43, 45, 51, 55, 63, 66, 69, 71, 72, 74, 99, 109, 110, 200, 361)
     ],
     "TRUNCATED": [GOOD[:150], GOOD[:60], GOOD[:90]],
 }

@@ -19,12 +19,21 @@ class Doctor:
     """A started `kofn doctor`; as a context manager it ends it."""
 
     def __init__(
-        self, folder: Path, *arguments: str, path: str = "", before: str = ":", fault: str = "", workers: int = 2
+        self,
+        folder: Path,
+        *arguments: str,
+        path: str = "",
+        before: str = ":",
+        fault: str = "",
+        workers: int = 2,
+        racks: int = 1,
     ) -> None:
-        """Start it with the PATH `path`; `before` runs in its machine, `fault` in host h1 when that is created."""
+        """Start it with the PATH `path`; `before` runs in its machine, `fault` in host h1 when that is created (with
+        one rack).
+        """
         self.state = folder / "state"
         environment = {**os.environ, "KOFN_STATE_DIR": str(self.state), "TMPDIR": str(folder)}
-        config = _configuration(folder, fault, workers)
+        config = _configuration(folder, fault, workers) if racks == 1 else _tree(folder, workers, racks)
         command = ["env", f"PATH={path}"] if path else []
         command += [sys.executable, "-c", KOFN, "doctor", str(config), *arguments]
         self.process = subprocess.Popen(
@@ -92,6 +101,13 @@ def _configuration(folder: Path, fault: str, workers: int) -> Path:
     (folder / "topology.json").write_text(json.dumps({"hosts": hosts, "switches": {"s1": {}}, "links": links}))
     path = folder / "doctor.toml"
     path.write_text(f'[network]\ntopology = "topology.json"\ndriver = "netns"\n[job]\nworkers = {workers}\n')
+    return path
+
+
+def _tree(folder: Path, workers: int, racks: int) -> Path:
+    path = folder / "doctor.toml"
+    network = 'driver = "netns"\nlink_mbps = 100\nuplink_mbps = 50'
+    path.write_text(f"[network]\n{network}\n[job]\nworkers = {workers}\nracks = {racks}\n")
     return path
 
 

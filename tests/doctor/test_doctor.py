@@ -55,13 +55,25 @@ def failure(answer: dict[str, Any], name: str) -> str:
 
 @real
 @pytest.mark.parametrize("target", TARGETS)
+def test_healthy_tree_passes_all_checks(tmp_path: Path, target: str) -> None:
+    with Doctor(tmp_path, "--json", "--target", target, workers=8, racks=2) as doctor:
+        code, answer = doctor.answer()
+    assert (code, answer["ok"], answer["failed"]) == (0, True, None), answer["stderr"]
+    assert states(answer) == dict.fromkeys(HOPS, "ok")
+    assert "leaf-1: " in detail_of(answer, "P4Runtime")
+    assert "h1, h2, h3, h4: k = 4 of 4 workers" in detail_of(answer, "attach")
+    assert re.search("h2 -> h3[^;]*: configured 50 Mbit/s, measured", detail_of(answer, "shaping"))
+
+
+@real
+@pytest.mark.parametrize("target", TARGETS)
 def test_healthy_machine_passes_all_checks(tmp_path: Path, target: str) -> None:
     with Doctor(tmp_path, "--json", "--target", target) as doctor:
         code, answer = doctor.answer()
     assert (code, answer["ok"], answer["failed"]) == (0, True, None), answer["stderr"]
     assert states(answer) == dict.fromkeys(HOPS, "ok")
     assert "k = 2 of 2 workers" in detail_of(answer, "attach")
-    assert "8256 bytes, 2048 sums exact" in detail_of(answer, "largest packet")
+    assert "8260 bytes, 2048 sums exact" in detail_of(answer, "largest packet")
     assert "h2 -> h1: configured 100 Mbit/s, measured" in detail_of(answer, "shaping")
     assert detail_of(answer, "access") == "h1, h2: refused without a certificate and without a token"
 

@@ -436,7 +436,7 @@ def test_comparison_from_the_command_line_to_the_report(made_up: Runs, tmp_path:
     assert {"experiment", "times_limit", *LINKS, "command"} <= set(lines[0])
     assert [line["scenario"] for line in lines] == [run["name"] for run in document["runs"]]
     server = next(line for line in lines if line["scenario"] == "1m-none-4w-100m-server-int32")
-    assert (server["worker_up_bytes"], server["server_down_bytes"]) == ("200.0", "100.0"), (
+    assert (server["worker_up_bytes"], server["inner_down_bytes"]) == ("200.0", "100.0"), (
         "bytes are means of six iterations"
     )
     assert server["time_to_target_s"] == server["best_accuracy"] == ""

@@ -74,14 +74,14 @@ class Mortal(World):
 
     def _reopen(self, worker: Worker) -> None:
         ledger = worker.ledger
-        worker.ledger = Ledger(ledger._storage, ledger.rank, ledger._codecs, age=ledger.age)
+        worker.ledger = Ledger(ledger._storage, ledger.rank, ledger._codecs, place=ledger.place, age=ledger.age)
         worker.ledger.attach_protocol(worker.protocol.native)
 
     def _compare(self, worker: Worker, rank: int, result: Result) -> None:
         """Compare a peer's result with the ledger, and change this account accordingly."""
         block = result.id.block
         settled, parts = self._settled(worker, block)
-        theirs = sum(1 << part for part in range(PARTS) if result.has(rank, part))
+        theirs = sum(1 << part for part in range(PARTS) if result.has(self.place(rank), part))
         if settled == result.id.iteration and parts not in (theirs, 0):
             values, keys = worker.took.pop(block)
             worker.own[block] -= values
@@ -102,7 +102,7 @@ class Mortal(World):
         block = result.id.block
         settled, parts = self._settled(worker, block)
         if settled >= result.id.iteration:
-            same = parts == sum(1 << part for part in range(PARTS) if result.has(rank, part))
+            same = parts == sum(1 << part for part in range(PARTS) if result.has(self.place(rank), part))
             assert settled > result.id.iteration or same, f"{result.id} was settled with another result"
             return
         own, summed = worker.own[block].copy(), worker.summed[block]

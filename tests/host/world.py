@@ -280,7 +280,7 @@ class At:
 
     def encode_part(self, iteration: int, open: Collection[int], *, missed: int) -> tuple[int, list[int]]:
         ledger = self.worker.ledger
-        if (part := ledger.sent.free) is None:
+        if (part := ledger.sent.free) is None or self.world.racks > 1:
             return 0, []
         waits = ledger.accounts.missed(missed)
         blocks = [block for block in sorted(open) if waits[block]]
@@ -365,9 +365,10 @@ class World:
         last=1 << 30,
         rule="stash",
         scattered=False,
+        racks=1,
         switch=SlotModel,
     ) -> None:
-        self.scattered = scattered
+        self.scattered, self.racks = scattered, racks
         self.blocks, self.last, self.rule = blocks, last, RULES[rule]
         self.planned, self.every = planned, every
         self.hints = self.given_up = 0
@@ -379,7 +380,7 @@ class World:
         lanes = (planned,) * workers if votes or not lanes else lanes
         words, widest = (1, VOTES) if votes else (WORDS, 32)
         shape = BlockLayout(blocks=blocks, words=words, widest=widest, planes=workers.bit_length())
-        self._options = {"layout": shape, "slots": slots, "window": window, "workers": workers}
+        self._options = {"layout": shape, "slots": slots, "window": window, "workers": workers, "racks": racks}
         self.bag: list[Packet] = []
         self.results: dict[BlockId, Result] = {}
         self.now = 0.0
@@ -390,7 +391,13 @@ class World:
         self.workers = [
             Worker(
                 self.protocol(rank),
-                Ledger(LedgerStorage.in_memory(blocks=blocks, lanes=LANES), rank, codecs, age=self.age),
+                Ledger(
+                    LedgerStorage.in_memory(blocks=blocks, lanes=LANES),
+                    rank,
+                    codecs,
+                    place=self.place(rank),
+                    age=self.age,
+                ),
                 codec_in(lanes[rank], workers, scales[rank] if scales else 0),
                 lanes[rank],
                 own=np.zeros((blocks, LANES), np.int64),
@@ -410,6 +417,10 @@ class World:
     def protocol(self, rank: int) -> Protocol:
         """Return the protocol of a starting worker."""
         return Protocol(job=1, rank=rank, rto_s=0.05, keep=KEEP, **self._options)
+
+    def place(self, rank: int) -> int:
+        """Return the bit of a worker's part 0 among the members of a result."""
+        return rank
 
     def selection(self, iteration: int) -> tuple[int, ...]:
         """Return the sent blocks; each block is sent once in any `every` iterations."""
@@ -509,6 +520,13 @@ class World:
         self.driver(rank).results_in(list(self.workers[peer].protocol.results(first, first + 16)), self.now)
         self.advance(rank)
 
+    def worker_of(self, packet: Packet) -> int | None:
+        """Return the worker that has sent a packet, or gets it; None: neither end is a worker."""
+        return packet.header.worker if packet.to == SWITCH else packet.to
+
+    def change_k(self, k: int) -> None:
+        self.switch.k = k
+
     def restart_switch(self) -> None:
         """Lose the switch's slots; it admits no generation until every worker has regrouped."""
         self.generation += 1
@@ -594,7 +612,8 @@ class World:
         same = result._replace(k=0, values=b"") if self.scattered else result._replace(k=0)
         assert self.results.setdefault(id, same) == same, f"replicas differ in {id}"
         addends = self.account.added[id]
-        assert result.members == self.account.closed[id] == members_in(addends)
+        assert result.members == self.account.closed[id]
+        assert result.members == members_in((self.place(worker), part) for worker, part in addends)
         if self.comes_to(rank, block):
             assert np.array_equal(sums_in(result.values, result.lanes), sum(addends.values()))
         else:
@@ -616,7 +635,7 @@ class World:
         """Count a worker's parts in a result."""
         block, addends = result.id.block, self.account.added[result.id]
         for part in range(PARTS):
-            if result.has(rank, part):
+            if result.has(self.place(rank), part):
                 worker.own[block] += worker.codec.decode(addends[rank, part].astype(np.int32), result.scale, 1)
                 self._summed(worker, (rank, part), result)
         worker.brought = {key: keys for key, keys in worker.brought.items() if key[0] != block}
@@ -641,8 +660,8 @@ class World:
 
     def check_one(self, rank: int) -> None:
         """Check one worker's ledger, and that an open block has a pending timer."""
-        if rank == SWITCH:
-            return
+        if rank < 0:
+            return  # a switch
         worker = self.workers[rank]
         totals, protocol = worker.ledger.accounts.totals(), worker.protocol
         assert totals.conserved, "aggregated + pending + discarded must be the gradients"
@@ -688,7 +707,7 @@ class World:
         """Sum all blocks once more with all workers. Check that every kept gradient is in exactly one sum; return their
         number.
         """
-        self.switch.k = len(self.workers)
+        self.change_k(len(self.workers))
         for _ in range(2 + self.every):
             self.settle()
         newest = self.workers[0].complete - self.every  # later iterations have not sent all blocks
@@ -714,5 +733,5 @@ class World:
                     self.answer(rank, peer)
         while self.bag:
             packet = self.bag.pop(0)
-            if packet.to == SWITCH or packet.to in live:
+            if packet.to <= SWITCH or packet.to in live:
                 self.deliver(packet)

@@ -115,8 +115,10 @@ class Machine:
         return {link["ifname"] for link in json.loads(self.run("ip", "-json", "link"))}
 
     def bridge(self, ready: dict[str, Any]) -> None:
-        """Create a Linux bridge in the switch's place."""
-        self.run("ip", "link", "add", "bridge0", "type", "bridge")
-        for name in ready["switch"]["interfaces"].values():
-            self.run("ip", "link", "set", name, "master", "bridge0")
-        self.run("ip", "link", "set", "bridge0", "mtu", "9000", "up")
+        """Create a Linux bridge in each switch's place."""
+        for number, switch in enumerate(ready["switches"]):
+            bridge = f"bridge{number}"
+            self.run("ip", "link", "add", bridge, "type", "bridge")
+            for name in switch["interfaces"].values():
+                self.run("ip", "link", "set", name, "master", bridge)
+            self.run("ip", "link", "set", bridge, "mtu", "9000", "up")

@@ -22,7 +22,9 @@ def test_default_network_is_as_documented(machine: Machine, driver: str) -> None
     with machine.boot("--topology", str(FOLDER / "topology.json"), "--driver", driver) as boot:
         ready = boot.expect("ready")
         assert (ready["driver"], ready["mtu"], ready["management"]) == (driver, 9000, "172.30.255.1")
-        assert ready["switch"] == {"name": "s1", "interfaces": {str(port): f"s1-eth{port}" for port in (1, 2, 3, 4)}}
+        assert ready["switches"] == [
+            {"name": "s1", "interfaces": {str(port): f"s1-eth{port}" for port in (1, 2, 3, 4)}, "uplink": None}
+        ]
         host = ready["hosts"]["h3"]
         assert {key: host[key] for key in ("ip", "mac", "management", "port", "interface", "mbps")} == {
             "ip": "10.0.0.3",
@@ -68,6 +70,35 @@ def test_checks_pass_over_a_working_switch(machine: Machine, driver: str) -> Non
         assert rate["configured_mbps"] == 100
         assert 60 <= rate["measured_mbps"] <= 105
         assert "configured 100 Mbit/s, measured" in rate["detail"]
+
+
+def test_tree_is_created_shaped_and_removed(machine: Machine, driver: str) -> None:
+    arguments = ("--hosts", "4", "--racks", "2", "--mbps", "100", "--uplink-mbps", "30", "--driver", driver)
+    with machine.boot(*arguments) as boot:
+        ready = boot.expect("ready")
+        assert ready["switches"] == [
+            {"name": "s0", "interfaces": {"1": "s0-eth1", "2": "s0-eth2"}, "uplink": None},
+            {"name": "s1", "interfaces": {"1": "s1-eth1", "2": "s1-eth2", "3": "s1-eth3"}, "uplink": 3},
+            {"name": "s2", "interfaces": {"1": "s2-eth1", "2": "s2-eth2", "3": "s2-eth3"}, "uplink": 3},
+        ]
+        host = ready["hosts"]["h3"]
+        assert {key: host[key] for key in ("ip", "mac", "switch", "port", "interface", "mbps", "uplink_mbps")} == {
+            "ip": "10.0.1.1",
+            "mac": "08:00:00:00:01:01",
+            "switch": "s2",
+            "port": 1,
+            "interface": "s2-eth1",
+            "mbps": 100.0,
+            "uplink_mbps": 30.0,
+        }
+        uplink = links(machine)["s1-eth3"]
+        assert (uplink["mtu"], uplink["addr_info"], uplink["operstate"]) == (9000, [], "UP")
+        machine.bridge(ready)
+        good, found = boot.check()
+        assert good, found
+        assert found["rate h1 -> h2"]["configured_mbps"] == 100
+        assert found["rate h2 -> h3"]["configured_mbps"] == 30
+    assert machine.interfaces() <= {"lo", "bridge0", "bridge1", "bridge2"}
 
 
 @pytest.mark.parametrize(("rate", "expected"), [("40mbit", "slow"), ("300mbit", "fast")])

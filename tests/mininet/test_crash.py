@@ -56,8 +56,9 @@ def test_next_boot_removes_a_dead_record(machine: Machine, driver: str) -> None:
         assert [path.stem for path in machine.state.glob("*.json")] == [str(boot.pid)]
 
 
-def test_clean_removes_the_remains_of_a_crash(machine: Machine) -> None:
-    with machine.boot("--hosts", "2", "--driver", "netns") as boot:
+@pytest.mark.parametrize("racks", ["1", "2"])
+def test_clean_removes_the_remains_of_a_crash(machine: Machine, racks: str) -> None:
+    with machine.boot("--hosts", "2", "--racks", racks, "--driver", "netns") as boot:
         boot.expect("ready")
         boot.process.kill()
     for _ in range(2):
@@ -140,7 +141,7 @@ def test_stopping_network_is_awaited(machine: Machine) -> None:
 def test_interface_of_another_program_is_left_alone(machine: Machine, driver: str) -> None:
     machine.run("ip", "link", "add", "s1-eth2", "type", "bridge")
     with machine.boot("--hosts", "2", "--driver", driver) as boot:
-        assert boot.expect("ready")["switch"]["interfaces"] == {"1": "s1-eth1_2", "2": "s1-eth2_2"}
+        assert boot.expect("ready")["switches"][0]["interfaces"] == {"1": "s1-eth1_2", "2": "s1-eth2_2"}
     assert machine.interfaces() == {"lo", "s1-eth2"}
 
 
@@ -150,8 +151,8 @@ def test_networks_of_two_state_folders_run_side_by_side(machine: Machine, driver
         machine.state = tmp_path / "other"
         with machine.boot("--hosts", "2", "--driver", driver, "--management", "192.168.77.0/28") as two:
             second = two.expect("ready")
-            assert first["switch"]["interfaces"] == {"1": "s1-eth1", "2": "s1-eth2"}
-            assert second["switch"]["interfaces"] == {"1": "s1-eth1_2", "2": "s1-eth2_2"}
+            assert first["switches"][0]["interfaces"] == {"1": "s1-eth1", "2": "s1-eth2"}
+            assert second["switches"][0]["interfaces"] == {"1": "s1-eth1_2", "2": "s1-eth2_2"}
             assert (first["management_interface"], second["management_interface"]) == ("kofn-mgmt", "kofn-mgmt_2")
             for there in (first, second):
                 address = there["hosts"]["h2"]["management"]
@@ -199,7 +200,7 @@ def test_management_network_in_use_is_refused(machine: Machine, route: str) -> N
             "network.management is 10.0.0.0/16: it overlaps h1's 10.0.0.1",
         ),
         (("--topology", "/nowhere.json"), "/nowhere.json: No such file or directory"),
-        (("--topology", "/nowhere.json", "--mbps", "5"), "--mbps is for --hosts"),
+        (("--topology", "/nowhere.json", "--mbps", "5"), "--mbps and --uplink-mbps are for --hosts"),
     ],
 )
 def test_bad_command_line_is_refused(machine: Machine, arguments: tuple[str, ...], message: str) -> None:

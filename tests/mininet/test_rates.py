@@ -11,7 +11,13 @@ from namespaces import Namespace
 
 def host(name: str) -> checks.CheckedHost:
     return checks.CheckedHost(
-        name=name, ip="10.0.0.1", management="172.30.255.2", mbps=100.0, namespace=cast(Namespace, None)
+        name=name,
+        ip="10.0.0.1",
+        management="172.30.255.2",
+        mbps=100.0,
+        switch="s1",
+        uplink_mbps=None,
+        namespace=cast(Namespace, None),
     )
 
 

@@ -5,7 +5,8 @@ import json
 from pathlib import Path
 
 import pytest
-from topology import SERVICE_IP, TopologyError, load, parse, star
+from links import TopologyError
+from topology import SERVICE_IP, load, parse, star, tree
 
 from kofn.host.wire.packet import SERVICE
 
@@ -32,13 +33,13 @@ def test_ports_need_not_follow_ranks() -> None:
         ["h2", "s1-p2", None, None],
     ]
     made = parse(document)
-    assert [(host.name, host.port, host.mbps) for host in made.hosts] == [
+    assert [(host.name, host.place.port, host.mbps) for host in made.hosts] == [
         ("h1", 64, 0.5),
         ("h2", 2, None),
         ("h3", 1, None),
         ("h4", 9, None),
     ]
-    assert made.switch_interface(made.hosts[0]) == "s1-eth64"
+    assert made.interface(made.hosts[0].place) == "s1-eth64"
 
 
 def test_mac_follows_from_the_rank() -> None:
@@ -47,9 +48,70 @@ def test_mac_follows_from_the_rank() -> None:
     assert parse(document).hosts[2].mac == "08:00:00:00:00:03"
 
 
+@pytest.mark.parametrize(("hosts", "racks", "rates"), [(4, 2, (200, None)), (1024, 16, (1000, 4000))])
+def test_tree_is_written_and_read_back(tmp_path: Path, hosts: int, racks: int, rates: tuple[float, ...]) -> None:
+    path, made = tmp_path / "topology.json", tree(hosts, racks, *rates)
+    path.write_text(made.to_json())
+    assert load(path) == made
+    assert made.switches == ("s0", *(f"s{rack}" for rack in range(1, racks + 1)))
+    assert made.ports("s0") == {rack: f"s0-eth{rack}" for rack in range(1, racks + 1)}
+
+
+def test_root_and_order_of_leaves_follow_from_the_links() -> None:
+    document = json.loads(tree(4, 2, 100, 50).to_json())
+    document["switches"] = {"a": {}, "b": {}, "top": {}}
+    document["links"] = [
+        ["top-p7", "a-p9", 0, 20],
+        *(["h1", "b-p1"], ["h2", "b-p2"], ["a-p1", "h3"], ["a-p2", "h4"]),
+        ["b-p65", "top-p1"],
+    ]
+    made = parse(document)
+    assert made.switches == ("top", "b", "a")
+    assert [(str(link.leaf), str(link.root), link.mbps) for link in made.uplinks] == [
+        ("b-p65", "top-p1", None),
+        ("a-p9", "top-p7", 20),
+    ]
+
+
+BAD_LINKS = {
+    "uneven": (["h2", "s2-p4"], "equally many of each, got 1 of s1, 3 of s2"),
+    "port twice": (["h2", "s1-p3"], "a port must have one link, got two on s1-p3: links[4] (s0-p1) and h2"),
+    "second uplink": (["s1-p9", "s2-p9"], "a link between switches must be a leaf's only one to the root, got s1-p9"),
+    "port of an uplink": (["s0-p66", "s1-p4"], "links[1] must have a port 1 to 65 of s0, got '66'"),
+    "host of the root": (["h2", "s0-p4"], "equally many of each, got 1 of s1, 1 of s0, 2 of s2"),
+}
+
+
+@pytest.mark.parametrize(("link", "message"), BAD_LINKS.values(), ids=BAD_LINKS.keys())
+def test_bad_tree_is_refused(link: list[str], message: str) -> None:
+    document = json.loads(tree(4, 2, None, None).to_json())
+    document["links"][1] = link
+    if not link[0].startswith("h"):
+        document["links"].append(["h2", "s1-p2"])
+    with pytest.raises(TopologyError) as caught:
+        parse(document)
+    assert message in str(caught.value)
+
+
+def test_leaf_without_an_uplink_is_refused() -> None:
+    document = json.loads(tree(4, 2, None, None).to_json())
+    del document["links"][-1]
+    with pytest.raises(TopologyError, match="switch s2 must have a link to the root, got none"):
+        parse(document)
+
+
+@pytest.mark.parametrize(("hosts", "racks"), [(4, 17), (5, 2), (130, 2), (0, 2)])
+def test_bad_size_of_a_tree_is_refused(hosts: int, racks: int) -> None:
+    with pytest.raises(TopologyError, match="--racks must be 2 to 16, and --hosts 1 to 64 for each of them"):
+        tree(hosts, racks, None, None)
+
+
 BAD = {
-    "two switches": ({"switches": {"s1": {}, "s2": {}}}, "switches must have exactly one switch, got 2"),
-    "no switch": ({"switches": {}}, "switches must have exactly one switch, got 0"),
+    "two switches": (
+        {"switches": {"s1": {}, "s2": {}}},
+        "switches must have exactly one switch, or the root and 2 to 16 leaves of a tree, got 2",
+    ),
+    "no switch": ({"switches": {}}, "switches must have exactly one switch, or the root"),
     "switch with a program": (
         {"switches": {"s1": {"runtime_json": "x"}}},
         "keys of switches.s1 must be none, got 'runtime_json'",

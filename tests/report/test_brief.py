@@ -107,3 +107,9 @@ def test_violations_are_in_the_table() -> None:
     found = rows(replace(DEFAULT, trials=(broken, ALL)))
     assert found["STARVED"][0] == "worker 1 (9 gradients)"
     assert found["replicas bit-identical"][0] == found["gradients conserved"][0] == "NO"
+
+
+def test_shares_of_many_workers_have_enough_digits() -> None:
+    many = replace(ALL, share_by_worker=(1 / 1024,) * 1024)
+    (cell,) = rows(replace(DEFAULT, trials=(many,)))["share of the sums"]
+    assert cell == "0.0977 .. 0.0977, median 0.0977 %"

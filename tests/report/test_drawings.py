@@ -12,7 +12,7 @@ import pytest
 from kofn.config.schema import Config, FaultSection, StragglerSection
 from kofn.experiments.compare.columns import LINKS
 from kofn.report.explained import EXPLAINED, LOGGED, explained
-from kofn.report.figures import TrialSeries
+from kofn.report.figures import DRAWN_WORKERS, Series, TrialSeries, WorkerSeries, longest_blocked
 from kofn.report.interventions import Intervention
 from kofn.report.iteration_costs import LinkMeans, mean_parts_s, worker_iteration_s
 from kofn.report.marks import read_marks
@@ -181,3 +181,20 @@ def test_every_row_is_explained(tmp_path: Path) -> None:
     )
     assert "<dt>share of the sums</dt>" not in report(folder)
     assert "<dt>longest stall</dt><dd>The longest time in which" in report(folder)
+
+
+def test_figure_has_the_longest_blocked_of_many_workers() -> None:
+    nothing = np.zeros(0)
+    workers = [
+        WorkerSeries(
+            rank=rank,
+            injected=Series(x=np.array([1.0]), y=np.array([float(rank % 1000)])),
+            estimated=Series(x=nothing, y=nothing),
+            low=nothing,
+            high=nothing,
+        )
+        for rank in range(1024)
+    ]
+    drawn = longest_blocked(workers)
+    assert [worker.rank for worker in drawn] == list(range(1000 - DRAWN_WORKERS, 1000))
+    assert [worker.rank for worker in longest_blocked(workers[:4])] == [0, 1, 2, 3]

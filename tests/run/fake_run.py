@@ -10,6 +10,7 @@ import numpy as np
 
 from kofn.config.schema import Config
 from kofn.results.folder import JobFolder, RunFolder
+from kofn.results.worker_metrics import bitmap_of
 
 PARAMETERS = 50
 
@@ -54,7 +55,7 @@ def simulate(
                     "injected_mean_s": means[rank],
                     "k": k(iteration),
                     "count": len(members),
-                    "members": members,
+                    "members": bitmap_of(members),
                     "late": rank not in members,
                 }
             )

@@ -45,8 +45,8 @@ def test_folder_in_use_is_refused(tmp_path: Path) -> None:
     [
         ("3", "'3': two numbers are expected"),
         ("1:x", "'1:x': two numbers are expected"),
-        ("0:4", "must be a job of 1 to 127 and 1 to 64 workers, got '0:4'"),
-        ("1:65", "must be a job of 1 to 127 and 1 to 64 workers, got '1:65'"),
+        ("0:4", "must be a job of 1 to 127 and 1 to 1024 workers, got '0:4'"),
+        ("1:1025", "must be a job of 1 to 127 and 1 to 1024 workers, got '1:1025'"),
         ("2:3", "'2:3': job 2 is there already"),
     ],
 )

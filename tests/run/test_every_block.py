@@ -4,9 +4,10 @@ import os
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
-from kofn.host.wire.packet import WEIGHT_UNIT
+from kofn.host.wire.packet import MEMBERS_BITS, PARTS, WEIGHT_UNIT, places_of
 from tests.run.real_run import RealRun
 from tests.targets import TARGETS
 
@@ -24,6 +25,8 @@ name = "recorded"
 trials = ["throughput"]
 target = 0.92
 record = true
+[job]
+racks = {racks}
 [policy]
 late_gradient = "{rule}"
 age_weight = 1
@@ -52,8 +55,13 @@ def test_every_sum_equals_numpys_under_stash(tmp_path: Path) -> None:
     check_sums(tmp_path, "stash", os.environ.get("KOFN_TARGET", "embedded"))
 
 
-def check_sums(tmp_path: Path, rule: str, target: str) -> None:
-    with RealRun(tmp_path, "--target", target, config=CONFIG.format(rule=rule)) as run:
+@pytest.mark.parametrize("target", TARGETS)
+def test_every_sum_equals_numpys_in_a_tree(tmp_path: Path, target: str) -> None:
+    check_sums(tmp_path, "stash", target, racks=2)
+
+
+def check_sums(tmp_path: Path, rule: str, target: str, racks: int = 1) -> None:
+    with RealRun(tmp_path, "--target", target, config=CONFIG.format(rule=rule, racks=racks)) as run:
         assert run.wait() == 0, run.text()
     records = [np.load(run.out / "throughput" / f"worker-{rank}-record.npz") for rank in range(WORKERS)]
     reference = records[0]
@@ -64,7 +72,7 @@ def check_sums(tmp_path: Path, rule: str, target: str) -> None:
         for name in ("iterations", "sums", "scales", "counts", "weights", "members"):
             assert np.array_equal(record[name], reference[name]), f"{name} differ between workers"
     sent = np.stack([record["sent"].astype(np.int64) for record in records])
-    members = np.stack([reference["members"] >> np.uint64(rank) & np.uint64(1) for rank in range(WORKERS)])
+    members = np.stack([parts_of(reference["members"], place) for place in places_of(WORKERS, racks)])
     expected = (sent * members[..., None].astype(np.int64)).sum(axis=(0, 2))
     inside = members[:, :, 0]
     assert members[:, :, 1:].any() == (rule == "merge"), "only merge sends late gradients as separate parts"
@@ -79,3 +87,12 @@ def check_sums(tmp_path: Path, rule: str, target: str) -> None:
     assert rule == "merge" or np.any(gradients > contributions), "stashed gradients must be sent with the next one"
     assert np.any(reference["sums"])
     assert 0 < np.mean(inside[2]) < 1, "the straggler must be left out of some sums, but not of all"
+
+
+def parts_of(members: npt.NDArray[np.uint64], place: int) -> npt.NDArray[np.uint64]:
+    """Return whether each part of the worker at a place is in each sum, (iterations, parts, blocks)."""
+    rack, rank = divmod(place, MEMBERS_BITS)
+    found = members[:, :PARTS].copy()
+    if rack:  # one word, for part 0
+        found[:, 0], found[:, 1:] = members[:, PARTS - 1 + rack], 0
+    return found >> np.uint64(rank) & np.uint64(1)

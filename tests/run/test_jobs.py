@@ -85,7 +85,7 @@ def test_faults_at_the_ports_of_a_jobs_workers() -> None:
         FaultSection(where="switch", direction="receive", delay_ms=2.0),
     ]
     commands = Commands(network=NetworkSection(), topology=Path("t"), certificates=None)
-    argv = commands.switch({"5": "s1-eth5"}, faults=port_rules(faults, [5, 6]), fault_seed=7)
+    argv = commands.switch({"5": "s1-eth5"}, faults=port_rules(faults, {0: 5, 1: 6}, {}), fault_seed=7)
     assert [value for flag, value in pairwise(argv) if flag == "--fault"] == [
         "port=6,direction=in,drop=0.1,packets=3+4",
         "port=5,direction=out,delay-ms=2.0",

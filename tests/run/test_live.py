@@ -107,7 +107,7 @@ def test_complete_lines_are_read_and_unfinished_ones_wait(live: TrialView, folde
 
 def test_workers_absent_from_the_newest_sum_are_named(live: TrialView, folder: RunFolder) -> None:
     line = simulate(k=lambda i: 3).lines[0][0]
-    append(folder, 0, {**line, "members": [0, 1, 3]})
+    append(folder, 0, {**line, "members": "0xb"})
     live.poll()
     assert live.absent() == [2]
 
@@ -264,7 +264,7 @@ def test_live_table_fits_80_columns_and_24_lines(tmp_path: Path, workers: int, j
 def test_line_about_many_workers_is_short(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path / "many", ["progress"])
     account = {"entered": 9.0, "summed": 6.5, "waiting": 1.5, "discarded": 1.0}
-    line = simulate().lines[0][0] | {"members": [0, 7], "injected_mean_s": 0.06, "late": True, "account": account}
+    line = simulate().lines[0][0] | {"members": "0x81", "injected_mean_s": 0.06, "late": True, "account": account}
     for rank in range(32):
         append(folder, rank, line)
     view = TrialView(folder.jobs[0].trials[0], 32, "progress (1 of 2)", metric=NEVER)

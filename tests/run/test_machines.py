@@ -102,7 +102,7 @@ def test_link_with_too_small_an_mtu_is_named(machines: list[Machine], tmp_path: 
     share_out(tmp_path, machines)
     ip("-n", machines[1].network, "link", "set", "eth0", "mtu", "1000")
     assert worker(machines[1], 0).wait(60) == 1
-    words = "kofn-w0 has MTU 950, job.words = 4 needs 1116: job.words up to 3 fit"
+    words = "kofn-w0 has MTU 950, job.words = 4 needs 1120: job.words up to 3 fit"
     assert words in machines[1].words().replace("\n", " ")
 
 

@@ -12,7 +12,7 @@ from kofn.run.network import NetworkClient
 BOOT = """
 import json, pathlib, sys
 host = {"ip": "10.0.0.1", "mac": "", "management": "", "port": 1, "interface": "s1-eth1", "mbps": 40.0}
-print(json.dumps({"event": "ready", "driver": "netns", "hosts": {"h1": host}, "switch": {}}), flush=True)
+print(json.dumps({"event": "ready", "driver": "netns", "hosts": {"h1": host}, "switches": []}), flush=True)
 for line in sys.stdin:
     command = json.loads(line)
     with pathlib.Path(__file__).with_name("commands").open("a") as out:

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from kofn.config.errors import ConfigError
-from kofn.config.schema import EventSection, JobSection, LinkSection
+from kofn.config.schema import Config, EventSection, JobSection, LinkSection
 from kofn.results.event_log import LoggedEvent, killed_for_good, never_started, read_event_log, restarts
 from kofn.run.schedule import Schedule, action, check_story, late_joiners
 
@@ -136,9 +136,9 @@ def test_logged_events_are_described(entry: LoggedEvent, words: str) -> None:
 )
 def test_impossible_stories_are_refused(events: list[EventSection], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
-        check_story(events, JobSection())
+        check_story(Config(event=tuple(events), job=JobSection()))
 
 
 def test_possible_stories_are_accepted() -> None:
-    check_story([START, KILL, EventSection(at_iteration=9, kill="controller")], JobSection())
-    check_story([EventSection(at_iteration=1, start="worker-0")], JobSection(start_workers=3))
+    check_story(Config(event=tuple([START, KILL, EventSection(at_iteration=9, kill="controller")]), job=JobSection()))
+    check_story(Config(event=tuple([EventSection(at_iteration=1, start="worker-0")]), job=JobSection(start_workers=3)))

@@ -20,7 +20,7 @@ from kofn.run.terminal import watched
 
 BOOT = """
 import json, pathlib, sys, time
-print(json.dumps({"event": "ready", "driver": "netns", "hosts": {}, "switch": {}}), flush=True)
+print(json.dumps({"event": "ready", "driver": "netns", "hosts": {}, "switches": []}), flush=True)
 sys.stdin.readline()
 time.sleep(0.3)
 pathlib.Path(__file__).with_name("removed").touch()

@@ -16,7 +16,15 @@ JOBS = "jobs"  # an alias of the P4Info: ingress.admission.jobs, and so on
 def job(number: int) -> "sh.TableEntry":
     entry = sh.TableEntry(JOBS)(action="set_job")
     entry.match["hdr.kofn.job"] = str(number)
-    for name, value in {"k": 2, "group": number, "base": 0, "mask": 0xFFF, "generation": 1, "room": 4}.items():
+    for name, value in {
+        "k": 2,
+        "group": number,
+        "base": 0,
+        "mask": 0xFFF,
+        "generation": 1,
+        "room": 4,
+        "racks": 0,
+    }.items():
         entry.action[name] = str(value)
     return entry
 

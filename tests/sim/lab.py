@@ -12,7 +12,7 @@ from kofn.controller.job.journal import Journal
 from kofn.host.training.metrics import Metrics
 from kofn.report.checks import conservation, identity
 from kofn.results.folder import RunFolder, TrialFolder
-from kofn.results.worker_metrics import read_trial
+from kofn.results.worker_metrics import WorkerMetrics, read_trial
 from kofn.sim.clock import VirtualClock
 from kofn.sim.costs import Costs
 from kofn.sim.learning import Learning
@@ -113,6 +113,10 @@ class Trained:
     def check(self) -> None:
         """Check that replicas are identical, and that no gradient is lost or counted twice."""
         checked(self.entry, self.config.job.workers)
+
+    def read(self) -> tuple[WorkerMetrics, ...]:
+        """Return what the workers wrote."""
+        return read_trial(self.entry, self.config.job.workers)
 
     def total(self, name: str) -> int:
         """Return the sum of a statistic over all workers."""

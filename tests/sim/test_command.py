@@ -186,7 +186,7 @@ def test_invalid_file_of_costs_is_named(tmp_path: Path, text: str | None, words:
             '[[event]]\nat_iteration = 5\nkill = "switch"\n[[event]]\nat_iteration = 6\nstart = "switch"\n',
             "event.kill and event.start are not simulated",
         ),
-        ('[[fault]]\nwhere = "switch"\ndrop = 0.1\n', "fault.where is 'switch', which is not simulated"),
+        ('[[fault]]\nwhere = "switch"\ndrop = 0.1\n', "fault.where must be 'host' in a simulation, got 'switch'"),
     ],
 )
 def test_unsupported_configuration_is_refused(tmp_path: Path, costs: Path, more: str, words: str) -> None:

@@ -39,12 +39,22 @@ def engine() -> Engine:
     insert(engine, "ingress.admission.lanes", (Lanes.VOTES,), "ingress.admission.set_lanes", 0)
     for workers in range(1, 65):
         insert(
-            engine, "ingress.admission.jobs", (workers,), "ingress.admission.set_job", workers, 1, 0, 1023, 1, workers
+            engine,
+            "ingress.admission.jobs",
+            (workers,),
+            "ingress.admission.set_job",
+            workers,
+            1,
+            0,
+            1023,
+            1,
+            workers,
+            0,
         )
         for worker in range(workers):
-            insert(engine, "ingress.admission.members", (1, workers, worker), "ingress.admission.admit", 1)
+            insert(engine, "ingress.admission.members", (1, workers, worker), "ingress.admission.admit_host")
         for port in PORTS:
-            insert(engine, "egress.deliver.hosts", (port, workers), "egress.deliver.to_host", port, port, port - 1)
+            insert(engine, "egress.deliver.hosts", (port, workers), "egress.deliver.to_host", port, port, 0, port - 1)
     return engine
 
 

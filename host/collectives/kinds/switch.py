@@ -9,7 +9,7 @@ class Switch(JobCollective):
 
     ks = "any"
     ledger = True
-    faults = ("host", "switch")
+    faults = ("host", "switch", "uplink")
     restarts = ("switch", "worker")
     simulated = True
     port = PORT

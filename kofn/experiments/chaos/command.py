@@ -44,6 +44,7 @@ Examples:
   kofn chaos --target bmv2                    the same on simple_switch_grpc
   kofn chaos --target bmv2 --set network.link_mbps=20    on links that it carries
   kofn chaos loss-10 switch-killed            two of them
+  kofn chaos --racks 2                        four workers in a tree of two racks, and faults of leaves and uplinks
   kofn chaos --objective async:3              every scenario, with another rule for late gradients
   kofn chaos --list                           what there is
   kofn run runs/chaos-.../embedded/loss-10.toml   one again, with the live table and a report
@@ -62,6 +63,9 @@ Exit codes: 0 every scenario passed, 1 one did not, 2 the command line is wrong,
     default=BASE.run.trials[0],
     show_default=True,
     help="Objective of every scenario without one: RULE:K (async:3, for example) or one that chooses.",
+)
+@click.option(
+    "--racks", type=click.IntRange(1, 4), default=1, show_default=True, help="Workers in so many racks of a tree."
 )
 @click.option(
     "--set",
@@ -84,6 +88,7 @@ def command(
     target: tuple[str, ...],
     driver: str | None,
     objective: str,
+    racks: int,
     settings: tuple[str, ...],
     out: Path | None,
     if_present: bool,
@@ -97,7 +102,7 @@ def command(
     """
     console, outcomes = make_console(stderr=as_json), {}
     with ending("chaos"):
-        chosen = [scenario.under(objective) for scenario in _choose(names)]
+        chosen = [scenario.under(objective) for scenario in _choose(names, racks)]
         if as_list:
             return _list(chosen, console, as_json=as_json)
         if running() is not None:
@@ -115,9 +120,9 @@ def command(
     sys.exit(_conclude(folder, outcomes, console, as_json=as_json))
 
 
-def _choose(names: Sequence[str]) -> list[FaultScenario]:
+def _choose(names: Sequence[str], racks: int) -> list[FaultScenario]:
     """Return the scenarios of these names, in their own order. Raise ConfigError for an unknown name."""
-    known = list(scenarios())
+    known = list(scenarios(racks))
     if unknown := set(names) - {scenario.name for scenario in known}:
         allowed = ", ".join(scenario.name for scenario in known)
         meant = did_you_mean(min(unknown), [scenario.name for scenario in known])

@@ -18,6 +18,7 @@ from kofn.config.schema import (
     EventSection,
     FaultSection,
     JobSection,
+    LinkSection,
     ModelSection,
     NetworkSection,
     PolicySection,
@@ -60,6 +61,20 @@ class FaultScenario:
         ]
         return dataclasses.replace(self, jobs=tuple(jobs))
 
+    def in_tree(self, racks: int) -> Self:
+        """Return the scenario with the workers in racks: what happens to the switch happens to the root."""
+        jobs = [
+            replace(config, job=replace(config.job, racks=racks), event=tuple(map(_at_root, config.event)))
+            for config in self.jobs
+        ]
+        hit = any("switch" in event.actions().values() for config in self.jobs for event in config.event)
+        name, story = (text.replace("switch", "root") if hit else text for text in (self.name, self.story))
+        return dataclasses.replace(self, name=name, story=story, jobs=tuple(jobs))
+
+
+def _at_root(event: EventSection) -> EventSection:
+    return replace(event, **{what: "root" for what, name in event.actions().items() if name == "switch"})
+
 
 def _bounded(objective: str, workers: int) -> str:
     """Return RULE:K with a k that a job with fewer workers permits."""
@@ -67,8 +82,39 @@ def _bounded(objective: str, workers: int) -> str:
     return f"{name}:{min(int(k), workers)}" if k.isdecimal() else objective
 
 
-def scenarios() -> Iterator[FaultScenario]:
-    """Yield all scenarios, the fault-free one first."""
+def scenarios(racks: int = 1) -> Iterator[FaultScenario]:
+    """Yield all scenarios, the fault-free one first; with several racks those of one job in a tree, then the tree's
+    own.
+    """
+    if racks == 1:
+        yield from _at_one_switch()
+        return
+    yield from (scenario.in_tree(racks) for scenario in _at_one_switch() if len(scenario.jobs) == 1)
+    yield from (scenario.in_tree(racks) for scenario in _of_racks())
+
+
+def _of_racks() -> Iterator[FaultScenario]:
+    """Yield faults of leaves and uplinks, and a rack with slow links."""
+    for names in (("leaf-0",), ("leaf-0", "root")):
+        events = [
+            EventSection(at_iteration=60, after_s=after_s, **{action: name})
+            for action, after_s in (("kill", 0.0), ("start", 0.5))
+            for name in names
+        ]
+        killed = " and ".join(names)
+        yield _events(f"{'-and-'.join(names)}-killed", f"{killed} killed at iteration 60, started again", *events)
+    cut = FaultSection(where="uplink", racks=(0,), drop=1.0, from_s=2.0, until_s=7.0)
+    yield _one("uplink-cut", "the uplink of rack 0 cut for 5 s", cut, base=LONG)
+    lossy = FaultSection(where="uplink", drop=0.1)
+    yield _one("uplink-loss-10", "10 % of all packets lost on the uplinks, each way", lossy)
+    slow = LinkSection(workers=(2, 3), mbps=5.0, at_iteration=20)
+    narrow = CompressSection(codec="auto", ratio_control="deliverable")
+    base = replace(BASE, job=JobSection(words=8), compress=narrow, link=(slow,))
+    yield _one("slow-rack", "the links of the last two workers at 5 Mbit/s: lanes become narrower", base=base)
+
+
+def _at_one_switch() -> Iterator[FaultScenario]:
+    """Yield all scenarios of one switch."""
     yield _one("fault-free", "nothing happens")
     for share in (0.01, 0.1, 0.3):
         yield _one(

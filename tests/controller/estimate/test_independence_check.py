@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from bench.laws import WINDOW, WORLDS, cut_off, times
+from bench.racks import RackWorld
 from kofn.controller.estimate.independence_check import independence_chance
 from kofn.controller.estimate.measurements import FloatArray
 from kofn.controller.estimate.model import Estimate, fit
@@ -40,6 +41,48 @@ def test_common_shock_is_in_the_first_and_the_last_workers_time() -> None:
     alone = np.mean(poisson, axis=0) / real - 1
     assert alone[0] < -0.3, "the fastest of three independent workers would hardly ever be blocked"
     assert alone[-1] > 0.25
+
+
+def rack_windows(world: str, count: int, k: int, racks: int) -> list[Estimate]:
+    """Return estimates of 16 workers in four racks, of which the estimator knows `racks`."""
+    setting = RackWorld(world=world, racks=4, size=4)
+    times_s = np.concatenate([setting.drawn_s(seed) for seed in range(1, 1 + -(-count // 16))])
+    windows_s = times_s.reshape(-1, 16)[: WINDOW * count].reshape(count, WINDOW, 16).swapaxes(1, 2)
+    iterations = np.tile(np.arange(1, WINDOW + 1), (16, 1))
+    return [fit(*cut_off(window_s, k), None, iterations, racks=racks) for window_s in windows_s]
+
+
+def test_racks_that_are_slow_as_a_whole_are_in_the_expected_times() -> None:
+    setting, everyone = RackWorld(world="each rack, 15 %", racks=4, size=4), np.ones(16, np.bool_)
+    times_s = np.concatenate([setting.drawn_s(seed) for seed in range(1, 21)]).reshape(-1, 16)
+    real, found = np.sort(times_s, axis=1).mean(axis=0), rack_windows("each rack, 15 %", 40, 16, 4)
+    assert [each.law for each in found].count("bootstrap") >= 38
+    alone = np.array([expected_times(each, everyone) for each in found])
+    used = np.array([law_times(each, everyone, own) for each, own in zip(found, alone, strict=True)])
+    assert np.abs(used.mean(axis=0) / real - 1).max() < 0.05
+    assert np.abs(alone.mean(axis=0) / real - 1).max() > 0.2
+
+
+def test_known_racks_are_found_slow_although_their_times_are_cut_off() -> None:
+    known, unknown = (
+        [each.law for each in rack_windows("one rack, 30 %", 40, 12, racks)].count("bootstrap") for racks in (4, 1)
+    )
+    assert known >= 24
+    assert unknown <= 16
+
+
+def test_racks_of_independent_workers_are_called_independent() -> None:
+    assert [each.law for each in rack_windows("no rack", 80, 12, 4)].count("bootstrap") <= 4
+
+
+def test_faint_blocking_common_to_racks_of_many_workers_is_found() -> None:
+    """Only 64 workers are tested, in each rack as many."""
+    random, n = np.random.default_rng(8), 1024
+    counts = random.poisson(2.0, (n, WINDOW)).astype(np.float64)
+    counts += np.repeat(random.poisson(0.5, (16, WINDOW)), 64, axis=0)
+    iterations, none = np.tile(np.arange(1, WINDOW + 1), (n, 1)), np.zeros(counts.shape, np.bool_)
+    assert independence_chance(counts, none, iterations, np.full(n, 2.5), 2.0, 16) <= 0.01
+    assert independence_chance(counts, none, iterations, np.full(n, 2.5), 2.0) > 0.01
 
 
 @pytest.mark.parametrize("k", [8, 6, 2])

@@ -10,7 +10,7 @@ import pytest
 from kofn.config.schema import JobSection
 from kofn.controller.errors import PushError
 from kofn.controller.job.agreement import Agreement, AnnouncedK
-from kofn.controller.p4runtime.slots import Slots
+from kofn.controller.p4runtime.slots import JobSlots
 from tests.controller.harness import Running, Worker, agreed, controller, serving, setup, until
 from tests.controller.switches import SwitchProcess, running
 from tests.targets import TARGETS
@@ -73,7 +73,7 @@ def test_workers_are_told_of_a_k_once_the_switch_has_confirmed_it() -> None:
             slots, answered = job.session.slots, asyncio.Event()
             workers = await job.start_all()
 
-            async def write(_: Slots) -> None:
+            async def write(_: JobSlots) -> None:
                 k = slots.k
                 await answered.wait()
                 slots.confirm(k)
@@ -106,7 +106,7 @@ def test_refused_change_keeps_the_old_k_gives_the_reason_and_is_retried(
             slots, tries = job.session.slots, []
             workers = await job.start_all()
 
-            async def write(_: Slots) -> None:
+            async def write(_: JobSlots) -> None:
                 tries.append(slots.k)
                 if len(tries) < 4:
                     raise PushError("MODIFY jobs: INVALID_ARGUMENT")

@@ -13,7 +13,7 @@ from scapy.layers.l2 import ARP, Ether
 
 from kofn.config.schema import JobSection
 from kofn.controller.estimate.measurements import Arrival
-from kofn.controller.p4runtime.entries import lay_out
+from kofn.controller.p4runtime.layout import lay_out
 from kofn.controller.p4runtime.program import CompiledProgram
 from kofn.controller.p4runtime.slots import Slots
 from kofn.controller.p4runtime.switch_link import SwitchLink

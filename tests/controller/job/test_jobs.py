@@ -12,7 +12,7 @@ from kofn.config.schema import JobSection
 from kofn.controller.estimate.measurements import Arrival
 from kofn.controller.job.journal import Journal
 from kofn.controller.job.session import JobSession
-from kofn.controller.p4runtime.entries import lay_out
+from kofn.controller.p4runtime.layout import lay_out
 from kofn.rpc import kofn_pb2 as pb
 from tests.controller.harness import agreed, serving, setup, star, until
 from tests.controller.job.test_regroup import entry

@@ -11,7 +11,7 @@ import pytest
 from kofn.config.errors import ConfigError
 from kofn.controller.estimate.measurements import Arrival
 from kofn.controller.job import explain, state
-from kofn.controller.p4runtime.slots import Slots
+from kofn.controller.p4runtime.slots import JobSlots, Slots
 from kofn.rpc import kofn_pb2 as pb
 from tests.controller.harness import Running, Worker, agreed, controller, until
 from tests.controller.job.test_service import refusal
@@ -271,7 +271,7 @@ def held_back(slots: Slots) -> asyncio.Event:
     """Return an event; writes to the switch are answered only while it is set."""
     written = asyncio.Event()
 
-    async def write(_: Slots) -> None:
+    async def write(_: JobSlots) -> None:
         await written.wait()
 
     slots.write = write

@@ -18,7 +18,7 @@ from kofn.controller.job.agreement import Agreement
 from kofn.controller.job.lifecycle import Lifecycle
 from kofn.controller.job.members import Members, SeatState, Stream
 from kofn.controller.job.state import JobState, Phase
-from kofn.controller.p4runtime.entries import SlotLayout
+from kofn.controller.p4runtime.layout import SlotLayout
 from kofn.controller.p4runtime.slots import Slots
 from kofn.controller.policy.control_loop import ControlLoop
 from kofn.rpc import kofn_pb2 as pb

@@ -11,7 +11,8 @@ import pytest
 
 from kofn.config.schema import JobSection
 from kofn.controller.errors import LayoutError, PushError
-from kofn.controller.p4runtime.entries import Found, SlotLayout, find_jobs, fixed_entries, job_entry, lay_out
+from kofn.controller.p4runtime.entries import Found, find_jobs, fixed_entries, job_entries
+from kofn.controller.p4runtime.layout import SlotLayout, lay_out
 from kofn.controller.p4runtime.program import CompiledProgram, ensure, push, read_all
 from kofn.controller.p4runtime.slots import Slots
 from kofn.controller.p4runtime.switch_link import SwitchLink
@@ -55,7 +56,7 @@ async def missing(switch: SwitchProcess, slots: Slots, k: int | None, generation
     options = fy.SwitchOptions(p4info=CompiledProgram().p4info, device_id=0, initial_election_id=1)
     async with fy.Switch("onlooker", switch.address, options) as onlooker:
         present = await read_all(onlooker)
-        entries = [] if k is None else [job_entry(slots.layout.job, k, generation, slots.layout.base)]
+        entries = [] if k is None else job_entries(slots.layout, k, generation)
         wanted = [*fixed_entries([slots.layout]), *entries]
         return [str(update) for update in difference(present, wanted, onlooker.p4info)]
 
@@ -178,7 +179,7 @@ def test_another_client_may_be_primary_for_a_while(switch: SwitchProcess) -> Non
             await job.admit(GENERATION, 4)
             options = fy.SwitchOptions(p4info=link.program.p4info, device_id=0, initial_election_id=1000)
             async with fy.Switch("person", switch.address, options) as person:
-                await person.modify([job_entry(job.layout.job, 1, GENERATION)])
+                await person.modify(job_entries(job.layout, 1, GENERATION))
                 assert link._switch is not None
                 await until(lambda: not link._switch.is_primary)
                 await job.set_k(2)  # no error: it takes effect when the other client leaves
@@ -239,7 +240,10 @@ def test_jobs_have_their_own_hosts_slots_and_groups(switch: SwitchProcess) -> No
             options = fy.SwitchOptions(p4info=CompiledProgram().p4info, device_id=0, initial_election_id=1)
             async with fy.Switch("onlooker", switch.address, options) as onlooker:
                 present = await read_all(onlooker)
-                wanted = [*fixed_entries(layouts), *(entry for job in jobs for entry in job.entries())]
+                wanted = [
+                    *fixed_entries(layouts),
+                    *(entry for job in jobs for entry in job_entries(job.layout, *job.wanted)),
+                ]
                 assert difference(present, wanted, onlooker.p4info) == []
                 found = find_jobs(present, onlooker.p4info)
                 assert {number: (one.k, one.generation) for number, one in found.items()} == {
@@ -263,7 +267,7 @@ def test_absent_switch_is_named() -> None:
 
 
 def entries(layout: SlotLayout, k: int) -> list[object]:
-    return [*fixed_entries([layout]), job_entry(layout.job, k, GENERATION)]
+    return [*fixed_entries([layout]), *job_entries(layout, k, GENERATION)]
 
 
 def test_difference_is_every_missing_changed_or_superfluous_entry() -> None:
@@ -272,7 +276,8 @@ def test_difference_is_every_missing_changed_or_superfluous_entry() -> None:
     assert difference(entries(layout, 2), entries(layout, 2), schema) == []
     (update,) = difference(entries(layout, 2), entries(layout, 1), schema)
     assert update.type == update.MODIFY
-    (update,) = difference([*entries(layout, 2), job_entry(JobSection(id=5), 1, 1)], entries(layout, 2), schema)
+    other = SlotLayout(job=JobSection(id=5, workers=2), hosts=star(2))
+    (update,) = difference([*entries(layout, 2), *job_entries(other, 1, 1)], entries(layout, 2), schema)
     assert update.type == update.DELETE
     fewer = SlotLayout(job=JobSection(workers=1), hosts=star(2))
     updates = difference(entries(layout, 2), entries(fewer, 2), schema)

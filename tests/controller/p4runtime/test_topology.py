@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kofn.controller.errors import TopologyError
-from kofn.controller.p4runtime.topology import read_hosts
+from kofn.controller.p4runtime.topology import read_topology
 
 
 def document(hosts: int = 2) -> dict[str, Any]:
@@ -21,14 +21,14 @@ def document(hosts: int = 2) -> dict[str, Any]:
 def read(folder: Path, content: Any) -> Any:
     path = folder / "topology.json"
     path.write_text(content if isinstance(content, str) else json.dumps(content))
-    return read_hosts(path)
+    return read_topology(path)
 
 
 def test_ranks_follow_host_numbers_and_ports_the_links(tmp_path: Path) -> None:
     content = document(11)
     content["links"].reverse()
     content["links"][0] = ["s1-p40", "h11", "1ms", 100]  # either direction; latency and bandwidth are not read here
-    hosts = read(tmp_path, content)
+    hosts = read(tmp_path, content).hosts
     assert [host.name for host in hosts] == [f"h{n}" for n in range(1, 12)]
     assert [host.rank for host in hosts] == list(range(11))
     assert (hosts[1].port, hosts[10].port) == (2, 40)
@@ -49,8 +49,10 @@ def edit(**changes: Any) -> dict[str, Any]:
         (edit(links=[["h1", "s1-p1"]]), "host 'h2' must have a link to a switch"),
         (edit(links=[["h1", "s1-p1"], ["h2", "s1-p1"]]), "got port 1 of s1 again"),
         (edit(links=[["h1", "s1-p1"], ["h1", "s1-p2"]]), "host 'h1' must have one link, got two"),
-        (edit(links=[["h1", "s1-p1"], ["h2", "s2-p1"]]), "got port 1 of s2 again"),
-        (edit(links=[["h1", "s1-p1"], ["h2", "s2-p2"]]), "all hosts must be at one switch, got s1, s2"),
+        (
+            edit(links=[["h1", "s1-p1"], ["h2", "s2-p2"]]),
+            "all hosts must be at one switch, or every switch with hosts must have one link",
+        ),
         (edit(links=[["h1", "s1"]]), "a link must be [host, switch-pN]"),
         (edit(links=["h1-s1"]), "a link must be [host, switch-pN]"),
         (edit(links=[["h1", "s1-p511"]]), "a port must be 1 to 510, got 511"),
@@ -75,4 +77,4 @@ def test_errors_name_the_entry(tmp_path: Path, content: Any, words: str) -> None
 
 def test_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(TopologyError, match="No such file"):
-        read_hosts(tmp_path / "topology.json")
+        read_topology(tmp_path / "topology.json")

@@ -25,6 +25,28 @@ def test_equal_workers_are_all_awaited() -> None:
     assert running.control_loop.measurements.views.count == [0] * 4
 
 
+def test_rack_that_is_slow_as_a_whole_is_found_by_a_controller_that_knows_the_racks() -> None:
+    """The first of four racks is slow in every third iteration, but k = 12 of 16 cuts its times off."""
+    found = {1: 0, 4: 0}  # of ten estimates, by the number of racks that the controller knows
+    for racks in found:
+        running = cluster(
+            lambda rank, iteration: 0.005 + 0.050 * (rank < 4 and iteration % 3 == 0),
+            workers=16,
+            racks=racks,
+            objective="fixed:12",
+            late_gradient="abort",
+        )
+        running.looking = False
+        for iteration in range(1, 81):
+            running.iterate(iteration)
+            if iteration % 8 == 0:
+                running.control_loop.choose(running.now_s)
+                assert running.control_loop.estimate is not None
+                found[racks] += running.control_loop.estimate.law == "bootstrap"
+    assert found[4] >= 8
+    assert found[1] <= 5
+
+
 def test_straggler_is_left_out_after_warm_up() -> None:
     running = cluster(lambda rank, iteration: 0.060 if rank == 2 else 0.001, warm_up=3)
     running.iterate(1)

@@ -174,8 +174,8 @@ def bytes_are_those_of_whole_blocks(communicator: Communicator) -> None:
     ):
         outcome = work.wait(LIMIT_S)
         least = of_root if communicator.rank == root and sent == turns else sent
-        assert outcome.received_bytes == received * (64 + 8192)
-        assert least * (64 + 8192) <= outcome.sent_bytes
+        assert outcome.received_bytes == received * (68 + 8192)
+        assert least * (68 + 8192) <= outcome.sent_bytes
 
 
 def what_is_too_large_wraps_around_or_is_infinite(communicator: Communicator) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from kofn.config.schema import JobSection
-from kofn.controller.p4runtime.entries import SlotLayout
+from kofn.controller.p4runtime.layout import SlotLayout
 from kofn.controller.p4runtime.program import CompiledProgram
 from kofn.controller.p4runtime.slots import Slots
 from kofn.controller.p4runtime.switch_link import SwitchLink

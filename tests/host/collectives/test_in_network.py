@@ -292,5 +292,5 @@ def test_lost_packets_are_retransmitted() -> None:
 
 def test_notes_of_all_workers_are_read_back_from_their_sum() -> None:
     said = {0: (1, 2, 3), 5: (2**31 - 1, 0, 7), 63: (9, 9, 9)}
-    sums = np.sum([note.lanes(rank, numbers) for rank, numbers in said.items()], axis=0)
-    assert note.read(sums, sum(1 << rank for rank in said)) == said
+    sums = np.sum([note.lanes(rank, numbers, 64) for rank, numbers in said.items()], axis=0)
+    assert note.read(sums, sum(1 << rank for rank in said), range(64)) == said

@@ -195,13 +195,15 @@ def test_native_code_averages_as_the_codecs_do(kinds, average, seed, words):
     table["values"], table["size"] = [*map(address_of, values)], [*map(len, values)]
     table["scale"], table["lanes"] = random.integers(0, FRACTION_BITS, blocks, endpoint=True), codes
     table["count"], table["weight"] = random.integers(1, 9, blocks), random.integers(1, 2**20, blocks)
-    table["members"] = random.integers(0, 2**63, (blocks, 4))
+    table["members"][:, :4] = random.integers(0, 2**63, (blocks, 4))
     for kind in kinds:
         made: dict[int, Codec] = {
             code: kind() if layout.widest == VOTES else kind(workers=3, width=size) for code, size in sizes.items()
         }
         coding = JobCoding(
             elements=blocks * layout.elements - 3,
+            places=(0,),
+            parts=1,
             summarised=False,
             notes=False,
             layout=layout,

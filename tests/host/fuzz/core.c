@@ -50,8 +50,9 @@ static void open_core(struct fuzz *fuzz) {
         core_close(fuzz->core);
     for (int64_t block = 0; block <= BLOCKS; block++)
         forget(fuzz, block);
+    const int32_t workers = RANKS * (int32_t)draw(fuzz, 2), racks = 1 + (int32_t)draw(fuzz, 2);
     fuzz->core = core_open(1, (int32_t)draw(fuzz, RANKS), &layout, slots, window, 0.05, 2 + (int64_t)draw(fuzz, 3), 4,
-                           3 * draw(fuzz, 2));
+                           workers, racks, (int32_t)draw(fuzz, 2));
     check(fuzz->core != NULL, "no core");
     fuzz->sent_count = 0;
     core_enter(fuzz->core, 1);
@@ -128,7 +129,7 @@ static void contribute(struct fuzz *fuzz) {
 /* An answer to a sent packet, or to none. */
 static void answer(struct fuzz *fuzz) {
     struct core *core = fuzz->core;
-    uint8_t head[KOFN_HEADER_BYTES], values[KOFN_WORDS_MAX * KOFN_WORD_BYTES] = {0};
+    uint8_t head[KOFN_HEADER_BYTES], body[KOFN_RACKS_MAX * KOFN_MEMBERS_BYTES + KOFN_WORDS_MAX * KOFN_WORD_BYTES] = {0};
     struct header header = {.version = KOFN_VERSION, .job = 1, .iteration = (uint32_t)(core->iteration + draw(fuzz, 3))};
     if (fuzz->sent_count) {
         header = header_read(fuzz->sent[draw(fuzz, (uint64_t)fuzz->sent_count)].header);
@@ -137,14 +138,18 @@ static void answer(struct fuzz *fuzz) {
     header.kind = (uint8_t)(draw(fuzz, 4) ? KOFN_RESULT + draw(fuzz, 2) : draw(fuzz, 8));
     header.members[draw(fuzz, KOFN_PARTS)] = 3;
     header.count = 2, header.weight = 512, header.k = 2;
+    if (header.kind == KOFN_RESULT || header.kind == KOFN_LATE) {
+        header.bitmaps = (uint8_t)(core->racks > 1 ? core->racks : 0);
+        body[KOFN_MEMBERS_BYTES - 1] = 3;
+    }
     if (header.kind == KOFN_FORMAT_MISMATCH)
         header.scale = (int16_t)draw(fuzz, 3);
     if (!draw(fuzz, 64))
         ((uint8_t *)&header)[draw(fuzz, sizeof header)] ^= (uint8_t)(1u << draw(fuzz, 8));
     header_write(&header, head);
-    const int64_t size = header.words * KOFN_WORD_BYTES;
-    if (size <= (int64_t)sizeof values)
-        follow(fuzz, core_datagram_in(core, head, values, size, fuzz->now) || core_packets_done(core, fuzz->now));
+    const int64_t size = header.bitmaps * KOFN_MEMBERS_BYTES + header.words * KOFN_WORD_BYTES;
+    if (size <= (int64_t)sizeof body)
+        follow(fuzz, core_datagram_in(core, head, body, size, fuzz->now) || core_packets_done(core, fuzz->now));
 }
 
 static void read_results(struct fuzz *fuzz) {

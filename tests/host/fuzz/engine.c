@@ -244,7 +244,7 @@ int main(int count, char **arguments) {
         const int64_t batches[] = {8, 0};
         struct core *cores[2];
         for (int at = 0; at < 2; at++) {
-            cores[at] = core_open(1 + at, 0, &layout, 64, 16, 0.005, 2, 4, 0);
+            cores[at] = core_open(1 + at, 0, &layout, 64, 16, 0.005, 2, 4, 0, 1, 0);
             core_enter(cores[at], 1);
         }
         const double mbps = draw(&random, 2) ? 200 : 0;

@@ -25,7 +25,7 @@ from tests.host.world import SWITCH, Packet, SwitchAccount, Worker
 BLOCKS = 2
 Key = tuple[object, ...]
 ALL = -2
-"""Marks a step that touches the switch and one worker."""
+"""Marks a step that touches a switch and all workers; other negative numbers are switches."""
 Step = tuple[str, int, Callable[["Small"], None]]
 
 
@@ -90,18 +90,22 @@ class Small(Bag, Mortal):
         """Return a copy in which one worker, or the switch, may change."""
         other = copy(self)
         other.bag, other.results, other.workers = list(self.bag), dict(self.results), list(self.workers)
-        if touched in (SWITCH, ALL):
-            other.switch = copy(self.switch)
-            other.switch.slots = [copy(slot) for slot in self.switch.slots]
-            other.account = SwitchAccount.__new__(SwitchAccount)
-            other.account.added = {id: dict(addends) for id, addends in self.account.added.items()}
-            other.account.weights = {id: dict(weights) for id, weights in self.account.weights.items()}
-            other.account.aggregated = dict(self.account.aggregated)
-            other.account.formats = dict(self.account.formats)
-            other.account.closed, other.account.slots = dict(self.account.closed), list(self.account.slots)
-        for rank in range(len(self.workers)) if touched == ALL else {touched} - {SWITCH}:
+        if touched < 0:
+            other.copy_switches()
+        for rank in range(len(self.workers)) if touched == ALL else [touched] * (touched >= 0):
             other.workers[rank] = self._clone_worker(self.workers[rank])
         return other
+
+    def copy_switches(self) -> None:
+        """Replace the switch and its account by copies, which may change."""
+        self.switch, known = copy(self.switch), self.account
+        self.switch.slots = [copy(slot) for slot in self.switch.slots]
+        self.account = SwitchAccount.__new__(SwitchAccount)
+        self.account.added = {id: dict(addends) for id, addends in known.added.items()}
+        self.account.weights = {id: dict(weights) for id, weights in known.weights.items()}
+        self.account.aggregated = dict(known.aggregated)
+        self.account.formats = dict(known.formats)
+        self.account.closed, self.account.slots = dict(known.closed), list(known.slots)
 
     @staticmethod
     def _clone_worker(worker):
@@ -111,7 +115,7 @@ class Small(Bag, Mortal):
         storage = worker.ledger._storage
         copies = {field.name: getattr(storage, field.name).copy() for field in fields(storage)}
         ledger = worker.ledger
-        other.ledger = Ledger(LedgerStorage(**copies), ledger.rank, ledger._codecs, age=ledger.age)
+        other.ledger = Ledger(LedgerStorage(**copies), ledger.rank, ledger._codecs, place=ledger.place, age=ledger.age)
         other.ledger.attach_protocol(other.protocol.native)
         other.own, other.thrown, other.given = worker.own.copy(), worker.thrown.copy(), worker.given.copy()
         other.waiting, other.summed = list(worker.waiting), list(worker.summed)
@@ -124,11 +128,14 @@ class Small(Bag, Mortal):
             if worker.number is None:
                 worker.number = NUMBERS[self._worker_key(worker)]
         regroup = (self.generation, self.uninformed, self.resuming, self.restarts, self.deaths)
-        slots = tuple((slot.block_id, slot.members, slot.count, slot.done, slot.format) for slot in self.switch.slots)
         closed = tuple(sorted(self.account.closed.items()))
         bag = tuple(sorted(map(number_of, self.bag)))
-        ends = (NUMBERS[slots, closed, self.switch.k, self.changes, regroup], self.losses, self.duplications)
+        switches = self.switches_key()
+        ends = (NUMBERS[switches, closed, self.switch.k, self.changes, regroup], self.losses, self.duplications)
         return (*[worker.number for worker in self.workers], *ends, bag)
+
+    def switches_key(self) -> Key:
+        return tuple((slot.block_id, slot.members, slot.count, slot.done, slot.format) for slot in self.switch.slots)
 
     def _worker_key(self, worker) -> Key:
         p = worker.protocol
@@ -164,7 +171,7 @@ class Small(Bag, Mortal):
         self.bag = [packet for packet in self.bag if not self._is_old_news(packet)]
 
     def _is_old_news(self, packet: Packet) -> bool:
-        if packet.to == SWITCH:
+        if packet.to < 0:
             return packet.header.generation < self.generation
         protocol, header = self.workers[packet.to].protocol, packet.header
         if header.generation < protocol.generation:
@@ -200,7 +207,7 @@ class Small(Bag, Mortal):
         if self.restarts and self.may_restart:
             yield "restart the switch", SWITCH, lambda world: world.crash_switch()
         if self.changes:
-            yield "change k", SWITCH, lambda world: world.change_k()
+            yield "change k", SWITCH, lambda world: world.next_k()
         for rank in range(len(self.workers)):
             if self.deaths and self.may_die(rank):
                 yield f"die {rank}", rank, lambda world, r=rank: world.die(r)
@@ -231,9 +238,10 @@ class Small(Bag, Mortal):
         self.deaths -= 1
         super().die(rank)
 
-    def change_k(self) -> None:
-        self.switch.k, *rest = self.changes
+    def next_k(self) -> None:
+        k, *rest = self.changes
         self.changes = tuple(rest)
+        self.change_k(k)
 
     def crash_switch(self) -> None:
         self.restarts -= 1
@@ -335,8 +343,8 @@ class Setting:
     """Each block's sum goes to one worker."""
 
 
-def small(setting: Setting) -> Small:
-    world = Small(
+def small(setting: Setting, kind: type[Small] = Small, **more: Any) -> Small:
+    world = kind(
         workers=setting.workers,
         k=setting.k[0],
         blocks=setting.blocks,
@@ -349,6 +357,7 @@ def small(setting: Setting) -> Small:
         every=setting.every,
         rule=setting.rule,
         scattered=setting.scattered,
+        **more,
     )
     world.changes = setting.k[1:]
     world.losses, world.duplications, world.restarts = setting.losses, setting.duplications, setting.restarts
@@ -434,8 +443,9 @@ def test_sums_are_lost_if_they_are_forgotten_before_all_have_given(monkeypatch: 
     of_all = Small.protocol
 
     def of_two(world: Small, rank: int) -> Any:
-        world._options["workers"] = 2
-        return of_all(world, rank)
+        protocol = of_all(world, rank)
+        protocol.await_only(2)
+        return protocol
 
     monkeypatch.setattr(Small, "protocol", of_two)
     with pytest.raises(AssertionError, match="peers have forgotten sums"):

@@ -75,11 +75,11 @@ class ProtocolMachine(RuleBasedStateMachine):
             if self.world.bag:
                 self.deliver(each)
 
-    @precondition(lambda self: any(packet.to != SWITCH for packet in self.world.bag))
+    @precondition(lambda self: any(packet.to > SWITCH for packet in self.world.bag))
     @rule(which=choice)
     def deliver_together(self, which):
         """Deliver all packets for one worker at once, as if it found them in its socket."""
-        found = [packet.to for packet in self.world.bag if packet.to != SWITCH]
+        found = [packet.to for packet in self.world.bag if packet.to > SWITCH]
         rank = found[which % len(found)]
         together = [packet for packet in self.world.bag if packet.to == rank]
         self.world.bag = [packet for packet in self.world.bag if packet.to != rank]
@@ -132,7 +132,7 @@ class ProtocolMachine(RuleBasedStateMachine):
         for _ in range(iterations):
             for rank in fast:
                 self.ready(rank)
-            while moving := [p for p in self.world.bag if (p.header.worker if p.to == SWITCH else p.to) in fast]:
+            while moving := [p for p in self.world.bag if self.world.worker_of(p) in {*fast, None}]:
                 self.world.bag.remove(moving[0])
                 self.world.deliver(moving[0])
 
@@ -140,7 +140,7 @@ class ProtocolMachine(RuleBasedStateMachine):
     @rule(k=choice)
     def change_k(self, k):
         STEPS["k changed"] += 1
-        self.world.switch.k = 1 + k % self.workers
+        self.world.change_k(1 + k % self.workers)
 
     @precondition(lambda self: any(worker.asking for worker in self.world.workers))
     @rule(peer=choice)
@@ -194,7 +194,7 @@ class ProtocolMachine(RuleBasedStateMachine):
         if not self.world.may_come_back(rank) or self.world.workers[peer].dead:
             return
         self.world.come_back(rank, peer)
-        self.world.bag = [packet for packet in self.world.bag if rank not in (packet.to, packet.header.worker)]
+        self.world.bag = [packet for packet in self.world.bag if self.world.worker_of(packet) != rank]
         for other in {*range(self.workers)} - {rank}:
             self._move_all(but=rank)
             self.ready(other)

@@ -10,7 +10,7 @@ HELD_UP = {2: [(0.010, 0.030)]}
 LATE = {3: [(0.0, 0.030)]}
 """A worker that is late at the beginning."""
 
-WITHOUT_LOSS_S = 0.043
+WITHOUT_LOSS_S = 0.0435
 """How long the results take on the downlink."""
 
 

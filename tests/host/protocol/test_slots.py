@@ -124,6 +124,7 @@ def headers(workers: int, lanes: int, words: int) -> st.SearchStrategy[KofnHeade
         kind=st.sampled_from([Kind.CONTRIBUTE] * 4 + [Kind.PULL]),
         job=st.integers(0, 255),
         worker=st.integers(0, workers - 1),
+        rack=st.integers(0, 255),
         recipient=st.sampled_from([EVERYONE] * 4 + [0, workers - 1]),
         lanes=st.sampled_from([lanes] * 19 + [*Lanes]),
         flags=st.integers(0, 15),
@@ -137,6 +138,7 @@ def headers(workers: int, lanes: int, words: int) -> st.SearchStrategy[KofnHeade
         scale=st.sampled_from([0] * 19 + [-1]),
         count=st.sampled_from([0, 1, 1, 3]),
         part=st.integers(0, PARTS - 1),
+        bitmaps=st.just(0),
         weight=st.integers(1, WEIGHT_MAX),
         members=st.integers(0, 2**256 - 1),
     )

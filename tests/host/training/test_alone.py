@@ -52,7 +52,7 @@ def test_worker_alone_trains_to_the_target_with_its_own_blocking(tmp_path: Path)
     assert lines[-1].accuracy is not None and lines[-1].accuracy >= 0.8
     assert all(line.accuracy is not None and line.accuracy < 0.8 for line in lines[:-1])
     assert [line.iteration_s for line in lines] == [pytest.approx(0.013)] * len(lines)
-    assert all((line.k, line.count, line.members) == (1, 1, (0,)) for line in lines)
+    assert all((line.k, line.count, line.members) == (1, 1, "0x1") for line in lines)
 
 
 def test_worker_alone_ends_with_the_last_iteration(tmp_path: Path) -> None:

@@ -123,7 +123,7 @@ def test_switch_sees_single_packets(cable: str) -> None:
     command = ["unshare", "--net", sys.executable, "-c", CABLE, cable]
     joins, sizes = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True).stdout)
     assert joins == (cable == "kofn's")
-    assert sizes == [wire.FRAME_BYTES + PACKET_BYTES_MAX] * 20
+    assert sizes == [wire.FRAME_BYTES + HEADER_BYTES + 8192] * 20
 
 
 def test_packets_are_read_together_as_singly(ends: tuple[socket.socket, socket.socket]) -> None:

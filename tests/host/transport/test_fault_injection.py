@@ -145,7 +145,7 @@ def test_reordered_datagram_does_not_wait_for_ever() -> None:
         ("drop = 1\npackets = [0]", r"fault\[0\].packets\[0\] must be 1 or more, got 0"),
         ("drop = 1\nworkers = []", "fault.workers must have one or more numbers, got none"),
         ("corrupt = 2", r"fault\[0\].corrupt must be 0 to 1, got 2"),
-        ("drop = 1\nwhere = 'router'", r"fault\[0\].where must be 'host' or 'switch', got 'router'"),
+        ("drop = 1\nwhere = 'router'", r"fault\[0\].where must be 'host' or 'switch' or 'uplink', got 'router'"),
         ("drop = 1\nfrom_s = 2\nuntil_s = 2", "fault.until_s must be more than fault.from_s = 2.0, got 2.0"),
         (
             "drop = 1\nwhere = 'switch'\n[network]\ntarget = 'bmv2'",

@@ -154,7 +154,12 @@ class Spy(ModuleType):
 
 def test_scapy_makes_every_leaving_packet() -> None:
     """The bytes are the same, also in a packet of the largest size; an invalid datagram leaves unchanged."""
-    sent = [*datagrams(3), encode(KofnHeader(words=32), bytes(PACKET_BYTES_MAX - HEADER_BYTES)), b"", b"no packet"]
+    sent = [
+        *datagrams(3),
+        encode(KofnHeader(words=32, bitmaps=16), bytes(PACKET_BYTES_MAX - HEADER_BYTES)),
+        b"",
+        b"no packet",
+    ]
     spy = Spy()
 
     async def work() -> None:

@@ -20,7 +20,7 @@ def headers(words: int = 1) -> st.SearchStrategy[wire.KofnHeader]:
             return st.integers(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
         return st.integers(0, 2**bits - 1)
 
-    fixed = {"version": st.just(wire.VERSION), "words": st.just(words)}
+    fixed = {"version": st.just(wire.VERSION), "words": st.just(words), "bitmaps": st.just(0)}
     return st.builds(wire.KofnHeader, **{name: fixed.get(name, field(name, bits)) for name, bits in wire.HEADER_FIELDS})
 
 
@@ -61,13 +61,14 @@ def test_kinds_equal_p4s(enum, names):
 @pytest.mark.parametrize(
     ("datagram", "reason"),
     [
-        (b"", "0 bytes: a kofn header has 64"),
-        (bytes(63), "63 bytes"),
-        (b"\x20" + bytes(63), "version must be 3, got 2"),
+        (b"", "0 bytes: a kofn header has 68"),
+        (bytes(67), "67 bytes"),
+        (b"\x30" + bytes(67), "version must be 4, got 3"),
         (
             wire.encode(wire.KofnHeader(words=2), bytes(256)),
-            "must have 64 \\+ words \\* 256 bytes, got 320 with words = 2",
+            "must have 68 \\+ bitmaps \\* 32 \\+ words \\* 256 bytes, got 324 with bitmaps = 0, words = 2",
         ),
+        (wire.encode(wire.KofnHeader(bitmaps=2), bytes(256)), "got 324 with bitmaps = 2, words = 1"),
     ],
 )
 def test_bad_datagrams_are_named(datagram, reason, codec):
@@ -93,4 +94,4 @@ def test_bit_of_the_bitmap_is_a_part_of_a_rank():
     assert wire.members_of(bits[9, 0] | bits[9, 2] | bits[2, 3] | bits[63, 1]) == [2, 9, 63]
     assert wire.members_of(0) == []
     datagram = wire.encode(wire.KofnHeader(members=bits[1, 0] | bits[63, 3]), bytes(256))
-    assert (datagram[32:64], wire.decode_header(datagram).members) == (b"\x80" + bytes(30) + b"\x02", 2 | 1 << 255)
+    assert (datagram[36:68], wire.decode_header(datagram).members) == (b"\x80" + bytes(30) + b"\x02", 2 | 1 << 255)

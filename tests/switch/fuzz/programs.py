@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from kofn.host.wire.packet import PORT, KofnHeader, encode
 from kofn.switch.engine.engine import Engine
 from kofn.switch.state.entries import Entry, Exact, Replica
 from tests.switch.suite.runner import Run
@@ -49,12 +50,12 @@ class Subject:
 def _set_up_kofn(engine: Engine) -> list[tuple[int, bytes]]:
     """Set up a job of two workers at ports 1 and 2; return their contributions, of one word and of 32."""
     engine.set_group(1, [Replica(port=port, instance=port) for port in (1, 2)])
-    _insert(engine, "ingress.admission.jobs", [1], "ingress.admission.set_job", [2, 1, 0, 1023, 1, 2])
+    _insert(engine, "ingress.admission.jobs", [1], "ingress.admission.set_job", [2, 1, 0, 1023, 1, 2, 0])
     _insert(engine, "ingress.admission.lanes", [0], "ingress.admission.set_lanes", [HIGH_BITS])
     for port in (1, 2):
-        _insert(engine, "ingress.admission.members", [port, 1, port - 1], "ingress.admission.admit", [1])
+        _insert(engine, "ingress.admission.members", [port, 1, port - 1], "ingress.admission.admit_host", [])
         _insert(engine, "ingress.admission.recipients", [1, port - 1], "ingress.admission.accept_recipient", [])
-        _insert(engine, "egress.deliver.hosts", [port, 1], "egress.deliver.to_host", [port, port, port - 1])
+        _insert(engine, "egress.deliver.hosts", [port, 1], "egress.deliver.to_host", [port, port, 0, port - 1])
     return [(port, _contribution(port - 1, words)) for port in (1, 2) for words in (1, 4, 32)]
 
 
@@ -64,12 +65,12 @@ def _insert(engine: Engine, table: str, key: Sequence[int], action: str, paramet
 
 
 def _contribution(worker: int, words: int) -> bytes:
-    udp = 72 + 256 * words
+    header = KofnHeader(job=1, worker=worker, words=words, generation=1, iteration=1, block=words, slot=words)
+    datagram = encode(header, bytes(range(256)) * words)
+    udp = 8 + len(datagram)
     ip = bytes.fromhex("4500") + (udp + 20).to_bytes(2, "big") + bytes.fromhex("0000 0000 4011 0000 0a000001 0a0000fe")
-    head = bytes([0x30, 1, worker, 255, 0, words, 0, 0]) + b"".join(n.to_bytes(4, "big") for n in (1, 1, words))
-    rest = bytes([0, words, 0, 0, 0, 0, 1, 0, 0, 0, 1, 0]) + bytes(32)
-    ports = (19278).to_bytes(2, "big") * 2 + udp.to_bytes(2, "big") + bytes(2)
-    return bytes(12) + b"\x08\x00" + ip + ports + head + rest + bytes(range(256)) * words
+    ports = PORT.to_bytes(2, "big") * 2 + udp.to_bytes(2, "big") + bytes(2)
+    return bytes(12) + b"\x08\x00" + ip + ports + datagram
 
 
 PROGRAMS = [

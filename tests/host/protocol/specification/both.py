@@ -46,6 +46,7 @@ def explorer() -> ctypes.CDLL:
     texts = {path.name: path.read_text() for folder in (*FOLDERS, HERE) for path in sorted(folder.glob("*.[ch]"))}
     signatures: Signatures = {
         "core_copy": (ctypes.c_void_p, [ctypes.c_void_p]),
+        "core_await_only": (None, [ctypes.c_void_p, ctypes.c_int64]),
         "core_ring": (None, [ctypes.c_void_p, ctypes.c_int64, ctypes.c_double]),
     }
     return load_library(compile_texts(texts, [name for name in texts if name.endswith(".c")]), signatures)
@@ -86,6 +87,11 @@ class Both:
         self.specification.leaves(sent, at)
         self.native.leaves(self._sent[id(sent.header)], at)
         self._same_state()
+
+    def await_only(self, workers: int) -> None:
+        """Forget results once these first workers have given, not all: a mistake."""
+        self.specification._everyone = (1 << workers) - 1
+        explorer().core_await_only(self.native.address, workers)
 
     def ring(self, request: int, now: float) -> None:
         """Let one request's time pass, and no other's."""

@@ -44,7 +44,20 @@ from kofn.host.protocol.instructions import (
     request_of,
 )
 from kofn.host.protocol.results import BlockId, BlockResults, Result
-from kofn.host.wire.packet import EVERYONE, PARTS, WORD_BYTES, Flag, Kind, KofnHeader, Lanes
+from kofn.host.wire.packet import (
+    EVERYONE,
+    MEMBERS_BITS,
+    MEMBERS_BYTES,
+    PARTS,
+    RANKS,
+    WORD_BYTES,
+    Flag,
+    Kind,
+    KofnHeader,
+    Lanes,
+    bit_of,
+    places_of,
+)
 from tests.host.protocol.specification.history import History, check_same
 from tests.host.protocol.specification.in_flight import InFlight, InFlightRequest
 from tests.host.protocol.specification.iteration_blocks import IterationBlocks, check_words, hint, iteration_blocks
@@ -92,15 +105,18 @@ class Protocol:
         keep: int = 64,
         keep_members: int = 100_000,
         workers: int = 0,
+        racks: int = 1,
     ) -> None:
         check_window(window, slots)
         self.rank = rank
+        self._places = places_of(workers or RANKS, racks)
+        self._racks = racks
         self.statistics = Statistics()
-        self._template = KofnHeader(job=job, worker=rank)
+        self._template = KofnHeader(job=job, worker=self._places[rank] % MEMBERS_BITS)
         self._slots = slots
         self._window = window
         self._history = History(keep=keep, keep_members=keep_members)
-        self._everyone = (1 << workers) - 1
+        self._everyone = sum(bit_of(place, 0) for place in self._places) if workers else 0
         self._in_flight = InFlight(rto_s)
         self._waiting: dict[int, _Waiting] = {}  # by request
         self._launched: set[int] = set()  # requests that were sent in this iteration
@@ -208,7 +224,7 @@ class Protocol:
         news, job, generation = _News(), self._template.job, self.generation
         for header, values in packets:
             kind = header.kind
-            if header.job != job or kind < _RESULT:
+            if header.job != job or not _RESULT <= kind <= Kind.ADDED:
                 self.statistics.foreign += 1
             elif header.generation != generation:
                 self.statistics.other_generation += 1
@@ -414,9 +430,11 @@ class Protocol:
         block, blocks = header.block, self._blocks
         if block >= blocks.total:  # a block of another job is ignored
             return
-        short = header.recipient not in (EVERYONE, self.rank) and not header.words
+        short = header.recipient not in (EVERYONE, self._places[self.rank]) and not header.words
         if not short and (block == blocks.layout.blocks or blocks.sums.get(header.lanes) != header.words):
             check_words(blocks.layout, header)
+        if (header.bitmaps or 1) != self._racks:
+            raise ProtocolError(f"job.racks must be that of the switches, {header.bitmaps or 1}, got {self._racks}")
         self._check_recipient(header)
         told = hint(header) if header.kind == _RESULT else None
         self._note(_result(header, values), told, news, to_again=bool(header.flags & Flag.AGAIN))
@@ -425,7 +443,8 @@ class Protocol:
         """Check that a sum's recipient is the one that this worker was told."""
         if self._recipient is None or header.iteration != self.iteration:
             return
-        if (expected := self._recipient[header.block]) != header.recipient:
+        expected = self._recipient[header.block]
+        if self._recipient_of(header.block) != header.recipient:
             raise ProtocolError(
                 f"block {header.block} of iteration {header.iteration} is summed for worker {header.recipient}, here it"
                 f" is worker {expected}'s: the workers' plans have parted"
@@ -477,14 +496,23 @@ class Protocol:
         return instructions + self._pull(now)
 
     def _not_taken(self, header: KofnHeader, now: float) -> list[Instruction]:
-        """Handle STALE or FORMAT_MISMATCH; it is ignored unless its request is in flight."""
+        """Handle STALE, FORMAT_MISMATCH or ADDED; it is ignored unless its request is in flight."""
         request = request_of(header.block, header.part)
         flight = self._in_flight.find(request)
         if header.iteration != self.iteration or flight is None:
             return []
         if header.kind == Kind.STALE:
             return self._stale(flight, now)
+        if header.kind == Kind.ADDED:
+            return self._repeat(flight, now)
         return self._refused(request, flight, header, now)
+
+    def _repeat(self, flight: InFlightRequest, now: float) -> list[Instruction]:
+        """Send a contribution again, so that what a leaf holds leaves; its times stay."""
+        if flight.header.kind != Kind.CONTRIBUTE or flight.sent > now:
+            return []
+        self._count(flight.header, flight.values)
+        return [Send(header=flight.header, values=flight.values)]
 
     def _send_again(self, request: int, now: float) -> list[Instruction]:
         """Retransmit a request; ask peers for a PULL that the switch does not answer."""
@@ -579,7 +607,7 @@ class Protocol:
         return KofnHeader(
             job=mine.job,
             worker=mine.worker,
-            recipient=EVERYONE if self._recipient is None else self._recipient[block],
+            recipient=self._recipient_of(block),
             lanes=ready.lanes,
             flags=ready.flags,
             words=blocks.words_of(block, ready.lanes),
@@ -593,6 +621,10 @@ class Protocol:
             part=part,
             weight=ready.weight,
         )
+
+    def _recipient_of(self, block: int) -> int:
+        rank = EVERYONE if self._recipient is None else self._recipient[block]
+        return EVERYONE if rank == EVERYONE else self._places[rank]
 
     def _stale(self, flight: InFlightRequest, now: float) -> list[Instruction]:
         """Handle STALE: the slot has a newer block. An awaited request stays in flight, so that the
@@ -643,8 +675,12 @@ def _deliver(delivered: list[tuple[Result, int | None]], now: float) -> Deliver:
     )
 
 
-def _result(header: KofnHeader, values: bytes) -> Result:
-    """Return the result that a RESULT or LATE packet carries."""
+def _result(header: KofnHeader, body: bytes) -> Result:
+    """Return the result that a RESULT or LATE packet carries; `body`: bitmaps, then values."""
+    members, values = header.members, body[MEMBERS_BYTES * header.bitmaps :]
+    if header.bitmaps:
+        bitmaps = (body[at : at + MEMBERS_BYTES] for at in range(0, MEMBERS_BYTES * header.bitmaps, MEMBERS_BYTES))
+        members = sum(int.from_bytes(bitmap) << MEMBERS_BITS * rack for rack, bitmap in enumerate(bitmaps))
     return Result(
         BlockId(header.iteration, header.block),
         header.scale,
@@ -652,6 +688,6 @@ def _result(header: KofnHeader, values: bytes) -> Result:
         header.k,
         header.count,
         header.weight,
-        header.members,
+        members,
         values,
     )

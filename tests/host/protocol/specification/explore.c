@@ -36,7 +36,7 @@ static void copy_history(struct history *to, const struct history *from) {
         memcpy(copy->results, of->results, (size_t)from->blocks * sizeof *of->results);
         for (int64_t block = 0; block < from->blocks; block++)
             if (of->results[block].values) {
-                copy->results[block].values = history_buffer(to);
+                copy->results[block].values = history_buffer(to) + to->ahead;
                 memcpy(copy->results[block].values, of->results[block].values, (size_t)of->results[block].size);
             }
     }
@@ -45,7 +45,8 @@ static void copy_history(struct history *to, const struct history *from) {
 struct core *core_copy(const struct core *from) {
     const struct history *history = &from->history;
     struct core *to = core_open(from->job, from->rank, &from->layout, from->slots, from->window,
-                                from->in_flight.waiting.initial_s, history->keep, history->keep_members, from->everyone);
+                                from->in_flight.waiting.initial_s, history->keep, history->keep_members,
+                                from->racks * from->rack_workers, from->racks, from->everyone != 0);
     struct core kept = *to;
     const size_t blocks = (size_t)from->total, requests = blocks * KOFN_PARTS;
     *to = *from;
@@ -70,4 +71,9 @@ void core_ring(struct core *core, int64_t request, double now) {
     core->in_flight.silent_from_s = INFINITY;
     for (struct flight *flight = core->in_flight.awaited.first; flight; flight = flight->later)
         flight->deadline_s = flight->request == request ? now : INFINITY;
+}
+
+/* Forget results once these first workers have given, not all. */
+void core_await_only(struct core *core, int64_t workers) {
+    core->everyone = ((uint64_t)1 << workers) - 1;
 }

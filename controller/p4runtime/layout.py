@@ -1,0 +1,84 @@
+"""Gives each job its hosts of the topology, and its slots of every switch."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kofn.config.schema import JOB_MOST, SLOTS, JobSection
+from kofn.controller.errors import LayoutError
+from kofn.controller.p4runtime.topology import TopologyHost
+from kofn.host.wire.packet import places_of
+
+LEAF_BUFFERS = 2
+"""Sums that a leaf keeps for each slot, so that a tree has fewer slots."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotLayout:
+    """A job's part of the topology and the switches: slots from `base` on, and equally many workers in each rack of the
+    `hosts`, on the hosts from the rack's `first` on."""
+
+    job: JobSection
+    hosts: tuple[TopologyHost, ...]
+    first: int = 0
+    base: int = 0
+
+    def __post_init__(self) -> None:
+        """Check the layout; LayoutError if the job does not fit the topology or the switch."""
+        if not 1 <= self.job.id <= JOB_MOST:
+            raise LayoutError(
+                f"job.id must be 1 to {JOB_MOST} (higher ones are those of exact sums), got {self.job.id}"
+            )
+        if self.job.workers % self.racks:
+            raise LayoutError(f"job.workers must be a multiple of the racks ({self.racks}), got {self.job.workers}")
+        if self.job.workers > len(self.hosts) - self.first * self.racks:
+            earlier = f", {self.first * self.racks} of them are earlier jobs'" if self.first else ""
+            raise LayoutError(f"job.workers is {self.job.workers}: the topology has {len(self.hosts)} hosts{earlier}")
+        slots = SLOTS if self.racks == 1 else SLOTS // LEAF_BUFFERS
+        if self.end > slots:
+            exact = f" and job.exact_slots {self.job.exact_slots}" if self.job.exact_slots else ""
+            raise LayoutError(
+                f"job.slots is {self.job.slots}{exact}: the switch has {slots}, {self.base} of them are earlier jobs'"
+            )
+
+    @property
+    def end(self) -> int:
+        """The first slot after the job's, including its slots for exact sums."""
+        return self.base + self.job.slots + self.job.exact_slots
+
+    @property
+    def racks(self) -> int:
+        return 1 + max(host.rack for host in self.hosts)
+
+    @property
+    def rack_workers(self) -> int:
+        """The number of workers in each rack."""
+        return self.job.workers // self.racks
+
+    @property
+    def places(self) -> list[int]:
+        """Each worker's place, by rank."""
+        return places_of(self.job.workers, self.racks)
+
+    @property
+    def members(self) -> tuple[TopologyHost, ...]:
+        """The hosts of the job's workers, by rank."""
+        return tuple(host for rack in range(self.racks) for host in self.rack(rack))
+
+    def rack(self, number: int) -> tuple[TopologyHost, ...]:
+        """Return the hosts of the job's workers in one rack, by rank."""
+        hosts = [host for host in self.hosts if host.rack == number]
+        return tuple(hosts[self.first : self.first + self.rack_workers])
+
+
+def lay_out(jobs: Sequence[JobSection], hosts: tuple[TopologyHost, ...]) -> tuple[SlotLayout, ...]:
+    """Give each job the next hosts of each rack, and the next slots from a multiple of its number on; LayoutError if
+    they do not fit."""
+    layouts: list[SlotLayout] = []
+    first = end = 0
+    for job in jobs:
+        if job.id in (layout.job.id for layout in layouts):
+            raise LayoutError(f"job.id is {job.id} in two configurations: each job needs its own")
+        base = -(-end // job.slots) * job.slots
+        layouts.append(SlotLayout(job=job, hosts=hosts, first=first, base=base))
+        first, end = first + layouts[-1].rack_workers, layouts[-1].end
+    return tuple(layouts)

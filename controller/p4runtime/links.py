@@ -1,0 +1,46 @@
+"""Makes the connections to all switches of a network."""
+
+from collections.abc import Sequence
+
+from kofn.controller.errors import StartError
+from kofn.controller.p4runtime.program import CompiledProgram, SwitchCredentials
+from kofn.controller.p4runtime.roles import roles_of
+from kofn.controller.p4runtime.slots import JobSlots, LeafSlots, Slots
+from kofn.controller.p4runtime.switch_link import SwitchLink
+from kofn.controller.p4runtime.topology import PortMap
+
+
+def make_links(
+    topology: PortMap,
+    jobs: Sequence[Slots],
+    *,
+    addresses: Sequence[str],
+    device_id: int,
+    program: CompiledProgram,
+    credentials: SwitchCredentials = None,
+) -> list[SwitchLink]:
+    """Return the link to the only switch; or of a tree to the root, and then to each leaf, by rack.
+
+    The `addresses` have this order, and so have the device ids, from `device_id` on. StartError for a wrong number of
+    addresses.
+    """
+    for slots in jobs:
+        slots.leaves = [LeafSlots(root=slots, rack=rack) for rack in range(len(topology.uplinks))]
+    by_switch: list[Sequence[JobSlots]] = [jobs]
+    by_switch += [[slots.leaves[rack] for slots in jobs] for rack in range(len(topology.uplinks))]
+    if len(addresses) != len(by_switch):
+        raise StartError(
+            f"--p4runtime must be given {len(by_switch)} times, once for each switch of the topology, got "
+            f"{', '.join(addresses)}"
+        )
+    return [
+        SwitchLink(
+            address=address,
+            device_id=device_id + number,
+            program=program,
+            jobs=at_switch,
+            role=role,
+            credentials=credentials,
+        )
+        for number, (address, at_switch, role) in enumerate(zip(addresses, by_switch, roles_of(topology), strict=True))
+    ]

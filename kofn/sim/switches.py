@@ -1,0 +1,75 @@
+"""The switches of a job: one, or a root with a leaf for each rack."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from kofn.config.schema import JobSection
+from kofn.host.protocol.leaf import NativeLeaf, leaf_shift
+from kofn.host.protocol.slots import NativeSlots
+from kofn.host.transport.fault_injection import Faults
+from kofn.sim.clock import VirtualClock
+from kofn.sim.machine import Machine
+from kofn.sim.network import Link, VirtualSwitch
+
+NO_FAULTS = Faults((), rank=0, direction="send", seed=0)
+
+Digest = Callable[[int, int, bool], None]
+"""Takes a worker's first counted contribution of an iteration: its rank, the iteration, and whether it was late."""
+
+
+class VirtualSwitches:
+    """The switches of a job, which get k from the controller, and report arrivals to `digest`.
+
+    `uplink_mbps`: the rate of each link between a leaf and the root; None: not shaped.
+    """
+
+    def __init__(
+        self,
+        clock: VirtualClock,
+        machine: Machine,
+        job: JobSection,
+        *,
+        uplink_mbps: float | None,
+        switch_s: float,
+        digest: Digest,
+    ) -> None:
+        self._job, self._each = job, job.workers // job.racks
+        self._leaves: list[NativeLeaf] = []
+        self.uplinks: list[Link] = []
+        """From each leaf to the root."""
+        self.downlinks: list[Link] = []
+        self._top = NativeSlots.open(
+            workers=job.workers, k=job.workers, slots=job.slots, racks=job.racks if job.racks > 1 else 0
+        )
+        if job.racks == 1:
+            self._attached = [VirtualSwitch(machine, self._top, switch_s=switch_s, digest=digest)]
+            return
+        self._leaves = [NativeLeaf.open(rack=rack, workers=self._each, slots=job.slots) for rack in range(job.racks)]
+        self._attached = [
+            VirtualSwitch(machine, leaf, switch_s=switch_s, digest=partial(_of_rack, digest, leaf.rack * self._each))
+            for leaf in self._leaves
+        ]
+        root = VirtualSwitch(machine, self._top, switch_s=switch_s)
+        self.uplinks = [Link.to(root, clock, uplink_mbps, NO_FAULTS) for _ in self._leaves]
+        self.downlinks = [Link.to(leaf, clock, uplink_mbps, NO_FAULTS) for leaf in self._attached]
+        root.lead(self.downlinks)
+
+    def of(self, rank: int) -> VirtualSwitch:
+        """Return the switch to which a worker is attached."""
+        return self._attached[rank // self._each]
+
+    def lead(self, links: Sequence[Link]) -> None:
+        """Connect a link to each worker."""
+        for at, switch in enumerate(self._attached):
+            switch.lead(links[at * self._each : (at + 1) * self._each], self.uplinks[at] if self.uplinks else None)
+
+    def set_k(self, k: int) -> None:
+        """Set k at all switches, as the controller does."""
+        self._top.k = k
+        for leaf in self._leaves:
+            leaf.k, leaf.shift = k, leaf_shift(k, self._job.workers, self._job.racks)
+
+
+def _of_rack(digest: Digest, first: int, worker: int, iteration: int, late: bool) -> None:  # as a Digest
+    """Report the arrival of a worker of the rack whose first rank is `first`."""
+    digest(first + worker, iteration, late)
