@@ -60,6 +60,8 @@ class JobCoding:
         adaptive = compress.ratio_control != "off"
         if widths[0] == VOTES and job.words > VOTE_WORDS:
             raise CodecError(f"job.words must be at most {VOTE_WORDS} if all lanes have one bit, got {job.words}")
+        if widths[0] == VOTES and job.racks > 1:
+            raise CodecError(f"job.racks must be 1 if all lanes have one bit, got {job.racks}: a leaf sums no votes")
         block_elements = job.words * WORD_BITS // widths[0]
         blocks = -(-elements // block_elements)
         everything = compress.codec in ("int32", "auto") and compress.ratio == 1 and not adaptive

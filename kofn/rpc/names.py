@@ -18,8 +18,8 @@ REMAKE = "`kofn certs DIR` makes a new folder"
 Identity: TypeAlias = tuple[str] | tuple[str, int, int]
 """("controller",), ("operator",) or ("worker", job, rank)."""
 
-_WORKER = re.compile(r"job-([1-9]\d{0,2})-worker-(0|[1-9]\d?)")
-_WORKER_HOST = re.compile(r"worker-(0|[1-9]\d?)\.job-([1-9]\d{0,2})\." + DOMAIN)
+_WORKER = re.compile(r"job-([1-9]\d{0,2})-worker-(0|[1-9]\d{0,3})")
+_WORKER_HOST = re.compile(r"worker-(0|[1-9]\d{0,3})\.job-([1-9]\d{0,2})\." + DOMAIN)
 
 
 def worker_name(job: int, rank: int) -> str:

@@ -84,8 +84,9 @@ def test_openssl_accepts_the_certificates(own: Path) -> None:
 
 
 def test_names_and_identities_are_inverse() -> None:
-    assert [identity(host_name(name)) for name in NAMES] == [
+    assert [identity(host_name(name)) for name in (*NAMES, worker_name(1, 1023))] == [
         ("controller",), ("operator",), ("worker", 1, 0), ("worker", 1, 1), ("worker", 1, 2), ("worker", 2, 0),
+        ("worker", 1, 1023),
     ]  # fmt: skip
     for invalid in ("kofn", "worker-1.job-1", "worker-01.job-1.kofn", "worker-1.job-0.kofn", "xcontroller.kofn"):
         assert identity(invalid) is None

@@ -17,11 +17,11 @@ LEGEND = (
     "next; min .. max: its range over the seeds; reduce: an all-reduce, from arrays to arrays; x limit: iteration "
     "time / time of one encoded gradient, without headers, at the link's rate; goodput: 1 / (x limit); x ring, x "
     "server: speed-up over the ring, and over the server with the same codec; link up, down: bytes of Ethernet "
-    "frames that a worker sends and receives in an iteration; server's: bytes on the server's link, both ways "
-    "together; memory: a worker's arrays between two iterations, mean; to target: time to the target accuracy, with "
-    "its range over the seeds; iterations: those up to the target; off: largest relative error of the sum of an "
-    "iteration's parts; compute/code/net/wait/step: shares of an iteration of DDP. code: encode, sum and decode; "
-    "net: send and receive; after the first bucket the backward pass counts as all-reduce."
+    "frames that a worker sends and receives in an iteration; server's: bytes on the server's link, or on a leaf's "
+    "uplink, both ways together; memory: a worker's arrays between two iterations, mean; to target: time to the "
+    "target accuracy, with its range over the seeds; iterations: those up to the target; off: largest relative "
+    "error of the sum of an iteration's parts; compute/code/net/wait/step: shares of an iteration of DDP. code: "
+    "encode, sum and decode; net: send and receive; after the first bucket the backward pass counts as all-reduce."
 )
 
 REPLAYED: Columns[ContenderArm] = {

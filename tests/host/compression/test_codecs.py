@@ -457,6 +457,15 @@ def test_one_name_may_give_codecs_of_several_widths():
         load_codecs(f"{__name__}:family", workers=9)
 
 
+@pytest.mark.parametrize(("job", "reason"), [
+    (JobSection(workers=4, racks=2), "job.racks must be 1 if all lanes have one bit, got 2"),
+    (JobSection(workers=4, words=5), "job.words must be at most 4 if all lanes have one bit, got 5"),
+])  # fmt: skip
+def test_votes_need_one_switch_and_few_words(job, reason):
+    with pytest.raises(CodecError, match=reason):
+        JobCoding.of(job, CompressSection(codec="onebit"), 1000)
+
+
 def test_codecs_are_loaded_by_name():
     found = load_codecs("auto", workers=8)
     assert {width: codec.width for width, codec in found.items()} == {32: 32, 16: 16, 8: 8}
