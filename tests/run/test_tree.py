@@ -104,6 +104,43 @@ BLOCKS = 19
 PACKET = FRAME_BYTES + HEADER_BYTES + 4 * WORD_BYTES
 
 
+FORMATS = """
+[run]
+trials = ["all"]
+target = 0.999
+max_iterations = 12
+[network]
+link_mbps = 50
+[job]
+workers = 4
+racks = 2
+words = 8
+window = 8
+[compress]
+codec = "auto"
+ratio_control = "deliverable"
+[model]
+hidden = [300, 300]
+[[link]]
+workers = [2, 3]
+mbps = 4
+at_iteration = 6
+"""
+
+
+@pytest.mark.root
+@pytest.mark.slow
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: network namespaces")
+@pytest.mark.parametrize("target", TARGETS)
+def test_racks_may_send_a_block_in_different_lanes(tmp_path: Path, target: str) -> None:
+    """When its links become slow within an iteration, a rack's workers use narrower lanes at once."""
+    with RealRun(tmp_path, "--target", target, config=FORMATS) as run:
+        run.wait()
+        assert re.search(r"replicas bit-identical +yes", run.text()) and re.search(r"conserved +exactly", run.text())
+    workers = [(run.out / "all" / f"worker-{rank}.jsonl").read_text() for rank in range(4)]
+    assert sum(int(count) for text in workers[2:] for count in re.findall(r'"refused": ?(\d+)', text)) > 0
+
+
 def test_each_switch_has_its_own_ports_and_device() -> None:
     commands = Commands(
         network=NetworkSection(device_id=7), topology=Path("t"), certificates=None, switches=len(tree().switches)

@@ -111,6 +111,15 @@ def _of_racks() -> Iterator[FaultScenario]:
     narrow = CompressSection(codec="auto", ratio_control="deliverable")
     base = replace(BASE, job=JobSection(words=8), compress=narrow, link=(slow,))
     yield _one("slow-rack", "the links of the last two workers at 5 Mbit/s: lanes become narrower", base=base)
+    links = tuple(LinkSection(workers=(2, 3), mbps=mbps, at_iteration=at) for mbps, at in ((4.0, 6), (200.0, 14)))
+    base = replace(
+        base,
+        run=replace(BASE.run, trials=("all",)),
+        job=JobSection(words=8, window=8),
+        model=replace(BASE.model, hidden=(300, 300)),
+        link=links,
+    )
+    yield _one("rack-format", "k = n; one rack at 4 Mbit/s for some iterations sends in other lanes", base=base)
 
 
 def _at_one_switch() -> Iterator[FaultScenario]:
