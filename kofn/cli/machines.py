@@ -9,7 +9,7 @@ from typing import NoReturn
 import click
 
 from kofn.config.errors import ConfigError
-from kofn.config.schema import WORKERS_MAX, Config
+from kofn.config.schema import RACK_WORKERS_MAX, RACKS_MAX, WORKERS_MAX, Config
 from kofn.rpc.address import checked_address
 from kofn.run import accelerators
 from kofn.run.commands import ENVIRONMENT, Commands
@@ -19,8 +19,10 @@ from kofn.run.machine import (
     check_ports,
     configure,
     data_address,
+    make_leaf_ports,
     make_ports,
     make_tunnel,
+    make_uplink,
     own_address,
 )
 from kofn.run.options import FiniteRange
@@ -32,6 +34,10 @@ SWITCH_EXAMPLES = """
 Examples:
   kofn switch --tunnels 4                           four workers, anywhere in an IP network
   kofn switch --interface eth1 --interface eth2     a cable to each of two workers
+  kofn switch --leaves 2 --p4runtime 192.0.2.1:50051
+                                                    the root of a tree of two racks
+  kofn switch --rack 0 --tunnels 4 --root 192.0.2.1 --p4runtime 192.0.2.2:50051
+                                                    the leaf of its first rack, of four workers
 
 \b
 Exit codes: 0 ended by a signal, 1 an interface cannot be had, 2 the command line is wrong.
@@ -74,13 +80,24 @@ _certs = click.option(
 _rank = click.option(
     "--rank", type=click.IntRange(0, WORKERS_MAX - 1), required=True, help="This worker's rank, from 0."
 )
-_switch = click.option("--switch", "host", metavar="HOST", help="The switch's machine, anywhere in an IP network.")
+_switch = click.option(
+    "--switch", "host", metavar="HOST", help="The machine of the switch, or of the rack's leaf, in an IP network."
+)
 _interface = click.option("--interface", metavar="NAME", help="The cable to the switch, in place of --switch.")
 
 
 @click.command(epilog=SWITCH_EXAMPLES)
-@click.option("--interface", "interfaces", multiple=True, metavar="NAME", help="To worker 0, to worker 1, and so on.")
-@click.option("--tunnels", type=click.IntRange(1, WORKERS_MAX), metavar="N", help="A tunnel to each of N workers.")
+@click.option(
+    "--interface",
+    "interfaces",
+    multiple=True,
+    metavar="NAME",
+    help="To worker 0, to worker 1, and so on; of a leaf, the last one is to the root; of a root, to leaf 0 and so on.",
+)
+@click.option("--tunnels", type=click.IntRange(1, RACK_WORKERS_MAX), metavar="N", help="A tunnel to each of N workers.")
+@click.option("--leaves", type=click.IntRange(2, RACKS_MAX), metavar="R", help="A tunnel to each of R leaves: a root.")
+@click.option("--rack", type=click.IntRange(0, RACKS_MAX - 1), help="The rack whose leaf this switch is.")
+@click.option("--root", metavar="HOST", help="With --rack and --tunnels: the root's machine.")
 @click.option(
     "--p4runtime",
     type=checked_address,
@@ -92,21 +109,37 @@ _interface = click.option("--interface", metavar="NAME", help="The cable to the 
 @click.option(
     "--certs", type=click.Path(path_type=Path), help="The folder of `kofn certs --p4runtime`; without it: plaintext."
 )
-def switch(interfaces: tuple[str, ...], tunnels: int | None, p4runtime: str, certs: Path | None) -> None:
-    """The switch of a job whose workers are on other machines. Needs root.
+def switch(
+    interfaces: tuple[str, ...],
+    tunnels: int | None,
+    leaves: int | None,
+    rack: int | None,
+    root: str | None,
+    p4runtime: str,
+    certs: Path | None,
+) -> None:
+    """A switch of a job whose workers are on other machines. Needs root.
 
     Workers reach it by a cable each (--interface), or through any IP network (--tunnels): VXLAN over UDP port 19277,
-    which firewalls must let pass. The controller brings the program, so that both start in any order. Without --certs
-    anybody can program the switch who reaches its P4Runtime: keep that at an address of this machine then.
+    which firewalls must let pass. In a tree, leaves reach the root (--leaves) in the same way (--root). The controller
+    brings the program, so that all start in any order. Without --certs anybody can program the switch who reaches its
+    P4Runtime: keep that at an address of this machine then.
     """
-    if bool(interfaces) == (tunnels is not None):
-        raise click.UsageError("--interface NAME for each worker, or --tunnels N: one of them is needed")
+    if sum((bool(interfaces), tunnels is not None, leaves is not None)) != 1:
+        raise click.UsageError("--interface NAME for each neighbour, --tunnels N or --leaves R: one of them is needed")
+    if (root is None) == (rack is not None and tunnels is not None):
+        raise click.UsageError("--root HOST is needed with --rack and --tunnels, and only then")
+    if rack is not None and leaves is not None:
+        raise click.UsageError("--leaves is a root's and --rack a leaf's: one of them is possible")
     with ending("switch"):
-        check_ports(len(interfaces) or tunnels or 0)
-        names = list(interfaces) or make_ports(tunnels or 0)
+        check_ports(len(interfaces) or 1)
+        names = list(interfaces)
+        names += make_ports(tunnels, rack or 0) if tunnels else make_leaf_ports(leaves) if leaves else []
+        names += [make_uplink(root, rack)] if root is not None and rack is not None else []
         ports = [part for port, name in enumerate(names, 1) for part in ("-i", f"{port}@{name}")]
+        device = ["--device-id", str(0 if rack is None else rack + 1)]
         target = ["--grpc-server-addr", p4runtime, "--cpu-port", "255", *_tls(certs)]
-        _become([sys.executable, "-m", "kofn.switch", "--no-p4", *ports, "--device-id", "0", "--", *target])
+        _become([sys.executable, "-m", "kofn.switch", "--no-p4", *ports, *device, "--", *target])
 
 
 def _tls(folder: Path | None) -> list[str]:
@@ -123,10 +156,11 @@ def _tls(folder: Path | None) -> list[str]:
 @click.option(
     "--p4runtime",
     type=checked_address,
-    default="127.0.0.1:50051",
+    multiple=True,
+    default=["127.0.0.1:50051"],
     show_default=True,
     metavar="HOST:PORT",
-    help="The switch's P4Runtime.",
+    help="The switch's P4Runtime; repeated: of a tree, the root's and then each leaf's.",
 )
 @click.option(
     "--listen",
@@ -152,7 +186,7 @@ def _tls(folder: Path | None) -> list[str]:
 @_certs
 def controller(
     path: Path,
-    p4runtime: str,
+    p4runtime: tuple[str, ...],
     listen: tuple[str, ...],
     decisions: Path | None,
     wait: float,
@@ -166,7 +200,8 @@ def controller(
         _become(
             [
                 *(sys.executable, "-m", "kofn.controller", "--config", str(path), "--topology", str(topology)),
-                *("--p4runtime", p4runtime, "--wait", str(wait)),
+                *(part for address in p4runtime for part in ("--p4runtime", address)),
+                *("--wait", str(wait)),
                 *(part for address in listen for part in ("--listen", address)),
                 *(() if decisions is None else ("--decisions", str(decisions))),
                 *(() if certs is None else ("--certs", str(certs))),
@@ -243,7 +278,7 @@ def _linked(config: Config, path: Path, rank: int, host: str | None, interface: 
         raise ConfigError(f"--rank must be 0 to {config.job.workers - 1} (job.workers - 1), got {rank}")
     name = interface or make_tunnel(host or "", rank)
     configure(name, data_address(config, path, rank))
-    click.echo(f"worker {rank}: {name}, MTU {check_mtu(name, config.job.words)}", err=True)
+    click.echo(f"worker {rank}: {name}, MTU {check_mtu(name, config.job)}", err=True)
     return name
 
 

@@ -21,7 +21,7 @@ from kofn.doctor.checks import Check, CheckError, CheckSkipped
 from kofn.doctor.echo import Echo
 from kofn.doctor.probe import reach
 from kofn.doctor.probe_blocks import ProbeError, ProbePlan
-from kofn.host.wire.packet import HEADER_BYTES, WORD_BYTES
+from kofn.host.wire.packet import WORD_BYTES
 from kofn.rpc.credentials import Credentials
 from kofn.rpc.errors import SecurityError
 from kofn.rpc.names import SWITCH, host_name, worker_name
@@ -131,11 +131,11 @@ class RemoteChecks:
     def _mtu(self) -> str:
         """Check the MTU of the whole way: packets of the job's size must pass without fragmentation."""
         words = self._job.config.job.words
-        needed, most = packet_bytes(words), self._most - TUNNEL_BYTES
+        needed, most = packet_bytes(self._job.config.job), self._most - TUNNEL_BYTES
         if needed <= most and self._echo.comes_back(needed):
             return f"packets of {needed} bytes (job.words = {words}) pass in one piece, {needed + TUNNEL_BYTES} outside"
         passes = self._echo.largest(min(needed, most))
-        fitting = max(0, (passes - UDP_BYTES - HEADER_BYTES) // WORD_BYTES)
+        fitting = max(0, words - -(-(needed - passes) // WORD_BYTES))
         where = f"{self._device} has MTU {self._most}" if needed > most else f"{self._device} would take them"
         raise CheckError(
             f"packets of {needed} bytes (job.words = {words}), {needed + TUNNEL_BYTES} with their tunnel, do not pass:"

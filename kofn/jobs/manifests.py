@@ -98,6 +98,8 @@ def configuration(request: TrainingRequest) -> Config:
     said = tomllib.loads(spec.config).get("job", {}).get("workers", spec.accelerators)
     if said != spec.accelerators:
         raise RequestError(f"spec.config: job.workers must be spec.accelerators, {spec.accelerators}, got {said}")
+    if config.job.racks > 1:
+        raise RequestError(f"spec.config: job.racks must be 1, since a request has one switch, got {config.job.racks}")
     return config
 
 

@@ -5,6 +5,7 @@
     eth1  10.0.0.(r+1) -- a separate cable --------------------> eth(r+1)
 
 The switch learns a worker's address from its first packet, so that workers may start, move and return in any order.
+In a tree the same holds between a leaf, whose end is kofn-up, and the root's port kofn-leaf(rack).
 This module knows only the switch and the controller of other machines.
 """
 
@@ -17,8 +18,8 @@ from pathlib import Path
 
 import msgspec
 
-from kofn.config.schema import RACK_WORKERS_MAX, Config
-from kofn.host.wire.packet import HEADER_BYTES, SERVICE, WORD_BYTES
+from kofn.config.schema import RACK_WORKERS_MAX, WORKERS_MAX, Config, JobSection
+from kofn.host.wire.packet import HEADER_BYTES, MEMBERS_BYTES, SERVICE, WORD_BYTES
 from kofn.run.errors import RunError
 from kofn.run.topology import wanted_topology
 
@@ -32,6 +33,9 @@ It learns a worker's address from the ARP request that comes first: a tunnel's e
 TUNNEL_PORT = 19277
 TUNNEL_BYTES = 50
 """The overhead of a frame in a tunnel: Ethernet, IPv4, UDP and VXLAN headers."""
+
+UPLINK_ID = WORKERS_MAX + 1
+"""The VXLAN id of rack 0's uplink; a worker's id is 1 + its rank."""
 
 PORT_MTU = 9000
 """The MTU of the switch's tunnels: it sends packets as large as it receives."""
@@ -57,24 +61,46 @@ def data_address(config: Config, source: Path, rank: int) -> DataAddress:
     return DataAddress(ip=IPv4Interface(host["ip"]), mac=host["mac"])
 
 
-def make_ports(workers: int) -> list[str]:
-    """Make an interface of the switch for each worker's tunnel; return their names, by rank."""
-    names = [f"kofn{rank + 1}" for rank in range(workers)]
-    for number, name in enumerate(names, 1):
-        _make(
-            name, f"address {SERVICE_MAC} mtu {PORT_MTU} type vxlan id {number} dstport {TUNNEL_PORT} learning ageing 0"
-        )
-        bring_up(name)
-        ip("address", "replace", ECHO_ADDRESS, "peer", f"10.0.0.{number}", "dev", name)
+def make_ports(workers: int, rack: int = 0) -> list[str]:
+    """Make an interface of the switch for the tunnel of each worker in its rack; return their names, by rank."""
+    names = [f"kofn{rack * workers + place}" for place in range(1, workers + 1)]
+    for place, name in enumerate(names, 1):
+        _make_port(name, rack * workers + place, f"address {SERVICE_MAC}")
+        ip("address", "replace", ECHO_ADDRESS, "peer", f"10.0.{rack}.{place}", "dev", name)
     return names
+
+
+def make_leaf_ports(racks: int) -> list[str]:
+    """Make an interface of the root for each leaf's tunnel; return their names, by rack."""
+    names = [f"kofn-leaf{rack}" for rack in range(racks)]
+    for rack, name in enumerate(names):
+        _make_port(name, UPLINK_ID + rack)
+    return names
+
+
+def _make_port(name: str, number: int, options: str = "") -> None:
+    """Make the switch's end of a tunnel. A port drops frames from its own MAC, which must not be the neighbour's."""
+    _make(name, f"{options} mtu {PORT_MTU} type vxlan id {number} dstport {TUNNEL_PORT} learning ageing 0")
+    bring_up(name)
 
 
 def make_tunnel(switch: str, rank: int) -> str:
     """Make a worker's interface to a switch anywhere in an IP network; return its name."""
-    address, _, mtu = way(switch)
-    options = f"id {rank + 1} remote {address} dstport {TUNNEL_PORT} nolearning"
-    _make(tunnel_name(rank), f"mtu {mtu - TUNNEL_BYTES} type vxlan {options}")
+    _make_tunnel(tunnel_name(rank), rank + 1, switch)
     return tunnel_name(rank)
+
+
+def make_uplink(root: str, rack: int) -> str:
+    """Make a leaf's interface to the root anywhere in an IP network; return its name."""
+    _make_tunnel("kofn-up", UPLINK_ID + rack, root)
+    bring_up("kofn-up")
+    return "kofn-up"
+
+
+def _make_tunnel(name: str, number: int, switch: str) -> None:
+    address, _, mtu = way(switch)
+    options = f"id {number} remote {address} dstport {TUNNEL_PORT} nolearning"
+    _make(name, f"mtu {mtu - TUNNEL_BYTES} type vxlan {options}")
 
 
 def tunnel_name(rank: int) -> str:
@@ -120,20 +146,21 @@ def bring_up(interface: str) -> None:
     ip("link", "set", interface, *quiet, "up")
 
 
-def check_mtu(interface: str, words: int) -> int:
+def check_mtu(interface: str, job: JobSection) -> int:
     """Return the interface's MTU. Raise RunError where a packet of the job does not fit."""
     there = _link(interface).mtu
-    needed = packet_bytes(words)
+    needed = packet_bytes(job)
     if needed > there:
-        fitting = (there - UDP_BYTES - HEADER_BYTES) // WORD_BYTES
+        fitting = job.words - -(-(needed - there) // WORD_BYTES)
         able = f"job.words up to {fitting} fit" if fitting > 0 else "no packet fits"
-        raise RunError(f"{interface} has MTU {there}, job.words = {words} needs {needed}: {able}")
+        raise RunError(f"{interface} has MTU {there}, job.words = {job.words} needs {needed}: {able}")
     return there
 
 
-def packet_bytes(words: int) -> int:
-    """Return the size of a job's packet, IP header included."""
-    return UDP_BYTES + HEADER_BYTES + words * WORD_BYTES
+def packet_bytes(job: JobSection) -> int:
+    """Return the size of a job's largest packet, IP header included: a tree's results name the members of all racks."""
+    bitmaps = job.racks if job.racks > 1 else 0
+    return UDP_BYTES + HEADER_BYTES + bitmaps * MEMBERS_BYTES + job.words * WORD_BYTES
 
 
 def own_address(peer: str) -> str:
@@ -189,6 +216,6 @@ def ip(*arguments: str) -> str:
 
 
 def check_ports(count: int) -> None:
-    """Raise RunError for more ports than workers a job can have."""
-    if not 1 <= count <= RACK_WORKERS_MAX:
-        raise RunError(f"ports must be 1 to {RACK_WORKERS_MAX}, got {count}")
+    """Raise RunError for more ports than a switch can have: its workers', and a leaf's uplink."""
+    if not 1 <= count <= RACK_WORKERS_MAX + 1:
+        raise RunError(f"ports must be 1 to {RACK_WORKERS_MAX + 1}, got {count}")

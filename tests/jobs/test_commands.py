@@ -101,6 +101,7 @@ def test_logs_are_those_of_the_rank(asked: Any) -> None:
         ({"nodes": [{"name": "a", "accelerators": 2}]}, "3 accelerators: 2 = 2 are there"),
         ({"elastic": {"startWorkers": 4}}, "spec.elastic.startWorkers must be up to 3, spec.accelerators, got 4"),
         ({"config": "[job]\nworkers = 7\n"}, "job.workers must be spec.accelerators, 3, got 7"),
+        ({"config": "[job]\nracks = 3\n"}, "job.racks must be 1, since a request has one switch, got 3"),
         ({"script": "#" + "\N{GRINNING FACE}" * 70_000}, "spec.script must have at most 262144 bytes"),
         ({"image": "kofn worker"}, "`$.spec.image`"),
         ({"data": {"claim": "Bad Name"}}, "`$.spec.data.claim`"),

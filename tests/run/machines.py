@@ -1,4 +1,4 @@
-"""Three machines that share only an IP network: switch and controller on one, two workers on each of the others.
+"""Machines that share only an IP network: three with switch and controller on one, two workers on each of the others.
 
 Each has its own network and mount namespaces, and its own certificates in an otherwise empty folder.
 """
@@ -7,7 +7,8 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -66,14 +67,20 @@ class Machine:
 
 @pytest.fixture
 def machines(tmp_path: Path) -> Iterator[list[Machine]]:
-    """Yield the machines behind a bridge, as if behind an ordinary switch."""
+    with behind_a_bridge(tmp_path, 3) as made:
+        yield made
+
+
+@contextmanager
+def behind_a_bridge(tmp_path: Path, count: int) -> Iterator[list[Machine]]:
+    """Yield machines, as if behind an ordinary switch."""
     tag = f"kofn-{os.getpid()}"
     ip("netns", "add", f"{tag}-lan")
     ip("-n", f"{tag}-lan", "link", "add", "lan", "mtu", "1500", "type", "bridge")
     ip("-n", f"{tag}-lan", "link", "set", "lan", "up")
     made = []
     try:
-        for number in (1, 2, 3):
+        for number in range(1, count + 1):
             network, folder = f"{tag}-{number}", tmp_path / f"machine-{number}"
             folder.mkdir()
             ip("netns", "add", network)
@@ -106,20 +113,28 @@ def machines(tmp_path: Path) -> Iterator[list[Machine]]:
         ip("netns", "delete", f"{tag}-lan")
 
 
-def share_out(tmp_path: Path, machines: list[Machine]) -> None:
+CONTROL, FIRST, LAST = ["controller"], ["job-1-worker-0", "job-1-worker-1"], ["job-1-worker-2", "job-1-worker-3"]
+"""Certificates of the controller's machine, and of the workers' machines."""
+
+
+def share_out(
+    tmp_path: Path,
+    machines: list[Machine],
+    own: Sequence[Sequence[str]] = (CONTROL, FIRST, LAST),
+    job: str = JOB,
+) -> None:
     """Give the job's file to all machines, and each its own certificates."""
     certs = tmp_path / "certs"
     make_certificates(certs, {1: 4})
-    own = (["controller"], ["job-1-worker-0", "job-1-worker-1"], ["job-1-worker-2", "job-1-worker-3"])
     for machine, names in zip(machines, own, strict=True):
-        (machine.folder / "job.toml").write_text(JOB)
+        (machine.folder / "job.toml").write_text(job)
         (machine.folder / "certs").mkdir()
         for name in ["ca.pem", "job-1.token", *(f"{each}.{kind}" for each in names for kind in ("pem", "key"))]:
             shutil.copy(certs / name, machine.folder / "certs" / name)
 
 
-def worker(machine: Machine, rank: int) -> "subprocess.Popen[bytes]":
-    place = ("--rank", str(rank), "--switch", SWITCH, "--controller", CONTROLLER)
+def worker(machine: Machine, rank: int, switch: str = SWITCH) -> "subprocess.Popen[bytes]":
+    place = ("--rank", str(rank), "--switch", switch, "--controller", CONTROLLER)
     return machine.start("worker", "job.toml", *place, "--certs", "certs", "--metrics", f"worker-{rank}.jsonl")
 
 

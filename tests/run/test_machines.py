@@ -10,9 +10,26 @@ from typing import Any
 
 import msgspec
 import pytest
+from click.testing import CliRunner
 
+from kofn.cli.main import main
 from kofn.rpc.certificates import make_certificates, make_p4runtime_certificates
-from tests.run.machines import CONTROLLER, JOB, SWITCH, Machine, accuracy, ip, lines, machines, share_out, worker
+from tests.run.machines import (
+    CONTROL,
+    CONTROLLER,
+    FIRST,
+    JOB,
+    LAST,
+    SWITCH,
+    Machine,
+    accuracy,
+    behind_a_bridge,
+    ip,
+    lines,
+    machines,
+    share_out,
+    worker,
+)
 from tests.waiting import until
 
 __all__ = ["machines"]
@@ -40,6 +57,24 @@ def test_three_machines_train_to_the_target(machines: list[Machine], tmp_path: P
     codes = [process.wait(120) for process in workers]
     assert codes == [0] * 4, [machine.words() for machine in machines]
     assert min(accuracy(machines[1 + rank // 2], rank) for rank in range(4)) >= 0.9
+
+
+def test_tree_of_five_machines_trains_to_the_target(tmp_path: Path) -> None:
+    """The root is on the controller's machine, each leaf on its own."""
+    with behind_a_bridge(tmp_path, 5) as machines:
+        root, *leaves, first, last = machines
+        job = JOB.replace("workers = 4", "workers = 4, racks = 2")
+        share_out(tmp_path, machines, own=(CONTROL, [], [], FIRST, LAST), job=job)
+        workers = [worker((first, last)[rank // 2], rank, leaves[rank // 2].address) for rank in range(4)]
+        addresses = ["127.0.0.1:50051", *(f"{leaf.address}:50051" for leaf in leaves)]
+        given = (part for address in addresses for part in ("--p4runtime", address))
+        root.start("controller", "job.toml", "--certs", "certs", *given)
+        root.start("switch", "--leaves", "2")
+        for rack, leaf in enumerate(leaves):
+            place = ("--root", root.address, "--p4runtime", f"{leaf.address}:50051")
+            leaf.start("switch", "--rack", str(rack), "--tunnels", "2", *place)
+        assert [process.wait(120) for process in workers] == [0] * 4, [machine.words() for machine in machines]
+        assert min(accuracy((first, last)[rank // 2], rank) for rank in range(4)) >= 0.9
 
 
 def iterations(machine: Machine, rank: int) -> int:
@@ -142,3 +177,14 @@ def test_packets_of_eight_kilobytes_are_used_where_the_network_carries_them(
     machines[0].start("controller", "job.toml", "--certs", "certs")
     workers = [worker(machines[1 + rank // 2], rank) for rank in range(4)]
     assert [process.wait(120) for process in workers] == [0] * 4, [machine.words() for machine in machines]
+
+
+@pytest.mark.parametrize(("options", "words"), [
+    (["--leaves", "2", "--tunnels", "4"], "one of them is needed"),
+    (["--tunnels", "4", "--rack", "0"], "--root HOST is needed with --rack and --tunnels"),
+    (["--tunnels", "4", "--root", "192.0.2.1"], "--root HOST is needed with --rack and --tunnels"),
+    (["--leaves", "2", "--rack", "0"], "--leaves is a root's and --rack a leaf's"),
+])  # fmt: skip
+def test_options_of_a_switch_that_contradict_each_other_are_refused(options: list[str], words: str) -> None:
+    refused = CliRunner().invoke(main, ["switch", *options])
+    assert (refused.exit_code, words in refused.output) == (2, True)
