@@ -3,7 +3,8 @@
 //   block_id < slot's                        STALE            the slot has moved on
 //   block_id > slot's, PULL                  ASKED            the PULL goes to the root
 //   block_id > slot's                        OPENED           both buffers are emptied; then as ADDED
-//   block_id = slot's, other words           FORMAT_MISMATCH  members = taken
+//   block_id = slot's, other words           FORMAT_MISMATCH  members = taken; unless only another lane's width explains
+//                                                             them, in a slot whose format the root has not confirmed
 //   block_id = slot's, done                  LATE             the stored result
 //   block_id = slot's, gone                  STALE            the root's slot has moved on
 //   block_id = slot's, PULL or taken         urged            one packet goes to the root, as below
@@ -56,7 +57,8 @@ control LeafBelow(inout headers_t hdr, inout metadata_t meta, inout leaf_t leaf,
                 leaf.open_weight = 0;
                 leaf.sent_set = 0;
             }
-            if (leaf.brief == 0 && leaf.format[15:8] != hdr.kofn.words) {
+            if (leaf.brief == 0 && leaf.format[15:8] != hdr.kofn.words
+                && (leaf.phase == DONE || leaf.confirmed != 0 || leaf.format[7:4] == hdr.kofn.lanes)) {
                 meta.verdict = verdict_t.FORMAT_MISMATCH;
                 hdr.kofn.flags = OTHER_WORDS;
             } else if (leaf.phase == DONE) {
@@ -87,11 +89,13 @@ control LeafBelow(inout headers_t hdr, inout metadata_t meta, inout leaf_t leaf,
             if (!pulls && leaf.taken & contribution != 0
                 && (leaf.acked | leaf.open_set | leaf.sent_set) & contribution == 0) {
                 meta.verdict = verdict_t.PASSED;
+            } else if (leaf.format[15:8] != hdr.kofn.words) {
+                meta.verdict = verdict_t.ASKED;
             } else if (leaf.sent_set != 0) {
                 meta.verdict = verdict_t.SENT;
                 meta.mode = mode_t.READ;
                 meta.buffer = meta.slot + (bit<32>)(leaf.at ^ 1);
-            } else if (leaf.open_set != 0 && (meta.shift != 0 || leaf.format != format)) {
+            } else if (leaf.open_set != 0) {
                 meta.mode = mode_t.READ;
                 freeze();
             } else {

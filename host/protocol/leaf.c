@@ -138,9 +138,10 @@ static int urged(const struct leaf *leaf, struct leaf_slot *slot, const struct h
         memcpy(answer->header.members, mine, sizeof answer->header.members);
         return 1;
     }
-    if (!is_empty(latest))
+    const int has_room = slot->words == header->words;
+    if (has_room && !is_empty(latest))
         return sent(leaf, slot, header, answer);
-    if (!is_empty(open) && (leaf->shift || !has_format(slot, header)))
+    if (has_room && !is_empty(open))
         return freeze(leaf, slot, header, answer);
     return sent_up(leaf, header, KOFN_PULL, NULL, answer);
 }
@@ -200,7 +201,8 @@ int leaf_below(struct leaf *leaf, const struct header *header, const uint8_t *va
         return sent_up(leaf, header, KOFN_PULL, NULL, answer);
     if (order > 0)
         open_slot(leaf, slot, header);
-    if (slot->words != header->words && !(slot->phase == DONE && !slot->words)) {
+    const int settled = slot->phase == DONE || slot->confirmed || slot->lanes == header->lanes;
+    if (slot->words != header->words && settled && !(slot->phase == DONE && !slot->words)) {
         refused(leaf, slot, header, answer);
         answer->header.flags = KOFN_OTHER_WORDS;
         return 1;

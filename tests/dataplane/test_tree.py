@@ -19,6 +19,7 @@ from kofn.host.wire.packet import (
     WEIGHT_MAX,
     Kind,
     KofnHeader,
+    Lanes,
     headers_of,
     members_of,
     sum_of,
@@ -212,6 +213,28 @@ def test_leaf_has_held_contributions_repeated_once_the_root_needs_no_more(plane:
         up = packet.to == ROOT
         expected = model.above(packet) if up else model.below(packet.header, packet.values)
         assert [one.to for one in expected] == answered
+        beside.compare(UPLINK if up else packet.to + 1, packet, expected)
+
+
+def test_leaf_refuses_no_other_lanes_until_the_root_has_confirmed_its_own(plane: DataPlane) -> None:
+    """An earlier contribution in these lanes may be in the root's sum."""
+    plane.install(k=HOSTS)
+    beside = Beside(plane, LEAF_JOB, 4, {ROOT: UPLINK, **{rank: rank + 1 for rank in range(WORKERS)}})
+    model = LeafModel(rack=RACK, workers=WORKERS, k=beside.k, slots=SLOTS, shift=SHIFT)
+    model.generation = GENERATION
+    wide = KofnHeader(job=LEAF_JOB, words=2, generation=GENERATION, iteration=1)
+    narrow = wide._replace(worker=1, words=1, lanes=Lanes.BITS_16)
+    confirmed = wide._replace(kind=Kind.ADDED, worker=RACK, rack=RACK, words=0, k=5, count=1, members=1)
+    for packet, answered in (
+        (Packet(1, narrow, (), beside.values(1)), []),
+        (Packet(0, wide, (), beside.values(2)), [(ROOT, Kind.PULL)]),
+        (Packet(ROOT, confirmed), []),
+        (Packet(1, narrow, (), beside.values(1)), [(1, Kind.FORMAT_MISMATCH)]),
+        (Packet(0, wide, (), beside.values(2)), [(ROOT, Kind.PULL)]),
+    ):
+        up = packet.to == ROOT
+        expected = model.above(packet) if up else model.below(packet.header, packet.values)
+        assert [(one.to, one.header.kind) for one in expected] == answered
         beside.compare(UPLINK if up else packet.to + 1, packet, expected)
 
 

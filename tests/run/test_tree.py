@@ -108,7 +108,7 @@ FORMATS = """
 [run]
 trials = ["all"]
 target = 0.999
-max_iterations = 12
+max_iterations = 22
 [network]
 link_mbps = 50
 [job]
@@ -121,11 +121,10 @@ codec = "auto"
 ratio_control = "deliverable"
 [model]
 hidden = [300, 300]
-[[link]]
-workers = [2, 3]
-mbps = 4
-at_iteration = 6
-"""
+""" + "".join(
+    f"[[link]]\nworkers = [2, 3]\nmbps = {mbps}\nat_iteration = {iteration}\n"
+    for mbps, iteration in ((4, 4), (50, 8), (4, 12), (50, 16), (4, 20))
+)
 
 
 @pytest.mark.root

@@ -216,6 +216,28 @@ def test_leaf_has_held_contributions_repeated_once_the_root_needs_no_more() -> N
         assert switch.send(header, values) == said_by(expected)
 
 
+def test_leaf_refuses_no_other_lanes_until_the_root_has_confirmed_its_own() -> None:
+    """An earlier contribution in these lanes may be in the root's sum."""
+    model = LeafModel(rack=RACK, workers=WORKERS, k=8, slots=SLOTS, shift=1)
+    leaf = NativeLeaf.open(rack=RACK, workers=WORKERS, slots=SLOTS)
+    leaf.k, leaf.shift = model.k, model.shift
+    switch = Switch(leaf, WORKERS)
+    wide = KofnHeader(words=2, iteration=1)
+    narrow = wide._replace(worker=1, words=1, lanes=Lanes.BITS_16)
+    confirmed = wide._replace(kind=Kind.ADDED, worker=RACK, rack=RACK, words=0, k=8, count=1, members=1)
+    for header, answered in (
+        (narrow, []),
+        (wide, [(ROOT, Kind.PULL)]),
+        (confirmed, []),
+        (narrow, [(1, Kind.FORMAT_MISMATCH)]),
+        (wide, [(ROOT, Kind.PULL)]),
+    ):
+        values = bytes(header.words * WORD_BYTES)
+        expected = model.above(Packet(ROOT, header)) if header.kind == Kind.ADDED else model.below(header, values)
+        assert [(one.to, one.header.kind) for one in expected] == answered
+        assert switch.send(header, values) == said_by(expected)
+
+
 def increment(random: Random, header: KofnHeader) -> KofnHeader:
     """Return a leaf's packet: some contributions of its rack."""
     members = sum(bit_of(rank, part) for rank in range(WORKERS) for part in (0, 3) if random.random() < 0.3)

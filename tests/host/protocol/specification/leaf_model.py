@@ -84,7 +84,8 @@ class LeafModel:
             slot = LeafSlot(block_id, Phase.OPEN, form, missing=header.k or self.k)
             self.slots[header.slot % len(self.slots)] = slot
         short = slot.result is not None and slot.result.header.words == 0
-        if not short and slot.format[1] != header.words:
+        settled = slot.result is not None or slot.confirmed or slot.format[2] == header.lanes
+        if not short and slot.format[1] != header.words and settled:
             return [self._refusal(slot, header._replace(flags=Flag.OTHER_WORDS))]
         if slot.result is not None:
             return [self._late(slot.result, header)]
@@ -165,10 +166,9 @@ class LeafModel:
         """Return the packet that a repetition sends up; `mine`: a contribution that was taken, 0: none."""
         if mine and not (slot.acked | slot.open.members | slot.sent.members) & mine:
             return Packet(ROOT, header._replace(worker=self.rack, rack=self.rack, members=mine), (), values)
-        if slot.sent.members:
+        if slot.format[1] == header.words and slot.sent.members:
             return self._increment(slot, header)
-        other_format = slot.format != (header.scale, header.words, header.lanes)
-        if slot.open.members and (self.shift or other_format):
+        if slot.format[1] == header.words and slot.open.members:
             return self._freeze(slot, header)
         return self._ask(header)
 
