@@ -86,7 +86,7 @@ class Measurements:
     iteration: int = 0  # the latest that any worker reported
     refused: int = 0
     _front: int = 0  # the latest that any worker reached
-    _times_s: FloatArray = field(init=False)  # (workers, window), like the next two; a ring for each worker
+    _times_s: FloatArray = field(init=False)  # (window, workers), like the next two; a ring for each worker
     _cut: BoolArray = field(init=False)
     _iterations: NDArray[np.int64] = field(init=False)
     _reported: NDArray[np.int64] = field(init=False)  # (workers,), like the next four
@@ -101,9 +101,9 @@ class Measurements:
     _logged: set[tuple[int, str]] = field(init=False, default_factory=set)
 
     def __post_init__(self) -> None:
-        self._times_s = np.full((self.workers, self.window), np.nan)
-        self._cut = np.zeros((self.workers, self.window), dtype=np.bool_)
-        self._iterations = np.zeros((self.workers, self.window), dtype=np.int64)
+        self._times_s = np.full((self.window, self.workers), np.nan)
+        self._cut = np.zeros((self.window, self.workers), dtype=np.bool_)
+        self._iterations = np.zeros((self.window, self.workers), dtype=np.int64)
         self.link_waits_s = np.full((self.workers, LINK_WAITS), np.nan)
         self.reports, self.reached, self.late_in_a_row = np.zeros((3, self.workers), np.int64)
         self._reported, self._arrived, self._arrivals, self._late = np.zeros((4, self.workers), np.int64)
@@ -197,7 +197,7 @@ class Measurements:
 
     @property
     def cut(self) -> BoolArray:
-        """Which of the times are lower bounds (workers, window)."""
+        """A mask of the times that are lower bounds (workers, window)."""
         return self._in_order(self._cut)
 
     @property
@@ -218,9 +218,9 @@ class Measurements:
         )
 
     def _in_order(self, rings: NDArray[Scalar]) -> NDArray[Scalar]:
-        """Return the rings (workers, window), oldest first."""
+        """Return what is in the rings (workers, window), oldest first."""
         places = (self.reports[:, None] + np.arange(self.window)) % self.window
-        return np.take_along_axis(rings, places, axis=1)
+        return np.asarray(rings[places, np.arange(self.workers)[:, None]])
 
     def _has_reached(self, ranks: Ranks, iteration: Ranks, now_s: Numbers) -> None:
         """Note signs of life: the workers' next iterations begin now or later."""
@@ -235,7 +235,7 @@ class Measurements:
 
     def _push(self, ranks: Ranks, iteration: Ranks, first_block_s: Numbers, *, censored: Flags, late: Flags) -> None:
         """Append an observation of each of these workers, and drop their oldest."""
-        place = ranks, self.reports[ranks] % self.window
+        place = self.reports[ranks] % self.window, ranks
         self._times_s[place], self._cut[place], self._iterations[place] = first_block_s, censored, iteration
         self.reports[ranks] += 1
         self._reported[ranks], self._last_s[ranks] = iteration, first_block_s

@@ -99,7 +99,7 @@ class ControlLoop:
         self.recent = deque(maxlen=self.policy.window * self.workers)
         self.chosen_at = 0
         self.k = self._start_k(self.goal.name)
-        self.late_policy = self._start_late_policy()
+        self.late_policy = self.late_policies[-1]
 
     @property
     def goal(self) -> Objective:
@@ -192,12 +192,12 @@ class ControlLoop:
         self.inclusion.rank = None
         if self.live.any() and self._forecast(now_s):
             return self._choose(f"objective set to {text}:", 0.0)
-        return self._set_k(self._start_k(text), f"objective set to {text}", self._start_late_policy())
+        return self._set_k(self._start_k(text), f"objective set to {text}", self.late_policies[-1])
 
     @property
     def late_policies(self) -> tuple[LatePolicy, ...]:
         """The policies for late gradients among which the objective may choose, given the configuration; in a tree the
-        configuration's, since no late gradient is merged.
+        configuration's, since no late gradient is merged. The last one comes first: most can be measured under it.
         """
         given = self.policy.late_policy
         if self.goal.rule is not None:
@@ -212,10 +212,6 @@ class ControlLoop:
             return self.goal.late_policies
         weighed = (each._replace(age_weight=given.age_weight) for each in self.goal.late_policies)
         return tuple(dict.fromkeys(weighed))
-
-    def _start_late_policy(self) -> LatePolicy:
-        """Return the first policy for late gradients: the last candidate, under which most can be measured."""
-        return self.late_policies[-1]
 
     def worker_left(self, rank: int, why: str, now_s: float) -> Change | None:
         """Remove a worker from the live ones, and reduce k at once if it must be."""

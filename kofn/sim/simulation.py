@@ -55,6 +55,8 @@ class Simulation:
     _links: VirtualSchedule[Rate] = field(init=False)
     events: list[LoggedEvent] = field(default_factory=list)
     """The results of links' changes."""
+    ends_s: list[float] = field(default_factory=list)
+    """The first report's time of every iteration."""
     _finished_iteration: int = 0
 
     def __post_init__(self) -> None:
@@ -136,7 +138,10 @@ class Simulation:
 
     def _report(self, rank: int, report: pb.Report) -> None:
         """Note a worker's finished iteration: change links' rates if it is time, and tell the controller."""
-        self._finished_iteration = max(self._finished_iteration, report.iteration)
+        if report.iteration > self._finished_iteration:
+            missed = report.iteration - self._finished_iteration
+            self.ends_s += [self.clock.time()] * missed
+            self._finished_iteration = report.iteration
         self._links.reached(report.iteration)
         self.controller.report(rank, report)
 

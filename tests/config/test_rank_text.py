@@ -1,0 +1,35 @@
+"""Ranks that a configuration gives as text."""
+
+import pytest
+
+from kofn.config.errors import ConfigError
+from kofn.config.schema import Config
+
+ENTRY = '[job]\nworkers = 20\n[[straggler]]\nmean_ms = 1\nworkers = "{}"\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "ranks"),
+    [("all", range(20)), ("3", [3]), ("0-2,7", [0, 1, 2, 7]), ("4-19:5, 1", [1, 4, 9, 14, 19]), ("5-3", [])],
+)
+def test_text_names_ranks(text: str, ranks: list[int]) -> None:
+    assert Config.parse(ENTRY.format(text)).straggler[0].workers == (*ranks,)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("most", "straggler.workers must be a list of ranks, 'all', or text like '0-9,20-98:2', got 'most'"),
+        ("0-9:0", "got '0-9:0'"),
+        ("-3", "got '-3'"),
+        ("0-20", "straggler.workers must be 0 to 19 (job.workers - 1), got 20"),
+    ],
+)
+def test_other_text_is_refused(text: str, words: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        Config.parse(ENTRY.format(text))
+    assert words in str(refused.value)
+
+
+def test_all_are_those_of_the_default_job() -> None:
+    assert Config.parse('[[link]]\nworkers = "all"\nmbps = 1\nat_iteration = 1').link[0].workers == (0, 1, 2, 3)
