@@ -56,7 +56,7 @@ class Simulation:
     events: list[LoggedEvent] = field(default_factory=list)
     """The results of links' changes."""
     ends_s: list[float] = field(default_factory=list)
-    """The first report's time of every iteration."""
+    """When the first worker had all results of each iteration."""
     _finished_iteration: int = 0
 
     def __post_init__(self) -> None:
@@ -92,6 +92,7 @@ class Simulation:
             costs=self.costs,
             report=self._report,
             ask_peers=self._ask_peers,
+            ended=self._ended,
             finished=self._finished,
         )
         self._links = VirtualSchedule(self.clock, config.link, self._shape)
@@ -138,12 +139,13 @@ class Simulation:
 
     def _report(self, rank: int, report: pb.Report) -> None:
         """Note a worker's finished iteration: change links' rates if it is time, and tell the controller."""
-        if report.iteration > self._finished_iteration:
-            missed = report.iteration - self._finished_iteration
-            self.ends_s += [self.clock.time()] * missed
-            self._finished_iteration = report.iteration
+        self._finished_iteration = max(self._finished_iteration, report.iteration)
         self._links.reached(report.iteration)
         self.controller.report(rank, report)
+
+    def _ended(self, iteration: int) -> None:
+        if iteration > len(self.ends_s):
+            self.ends_s.append(self.clock.time())
 
     def _shape(self, change: Rate) -> None:
         what, name = action(change)

@@ -38,21 +38,21 @@ class SimulatedTimes:
         """Return the times of a simulation that has ended."""
         lengths_s = np.diff(simulation.ends_s, prepend=0.0)
         loop, changes = simulation.controller.control_loop, simulation.controller.changes
-        return cls(**cls.measured(loop, lengths_s, changes=changes, wall_s=wall_s))
+        return cls(**cls.measured(loop, lengths_s, simulation.first_s, changes=changes, wall_s=wall_s))
 
     @staticmethod
     def measured(
-        loop: ControlLoop, lengths_s: npt.NDArray[np.float64], *, changes: int, wall_s: float
+        loop: ControlLoop, lengths_s: npt.NDArray[np.float64], virtual_s: float, *, changes: int, wall_s: float
     ) -> dict[str, Any]:
-        """Return the fields of iterations with these lengths."""
+        """Return the fields of iterations with these lengths, which took `virtual_s` together."""
         forecast = loop.choice.forecast if loop.choice else None
         return {
             "objective": loop.goal.name,
             "workers": loop.workers,
             "iterations": len(lengths_s),
-            "virtual_s": float(lengths_s.sum()),
+            "virtual_s": virtual_s,
             "wall_s": wall_s,
-            "mean_iteration_s": float(lengths_s.mean()),
+            "mean_iteration_s": virtual_s / len(lengths_s),
             **{name: float(np.quantile(lengths_s, level)) for name, level in QUANTILES.items()},
             "predicted_s": float(forecast.predicted_s[loop.k - 1]) + forecast.overhead_s if forecast else None,
             "changes": changes,

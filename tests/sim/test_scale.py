@@ -88,8 +88,8 @@ def assert_alike(packets: Any, found: ScaledTimes, within: float, fields: tuple[
 @pytest.mark.parametrize("rule", RULES)
 def test_iterations_take_as_long_as_with_packets(rule: str, k: int) -> None:
     packets, found = both(configured(), f"{rule}:{k}")
-    if (rule, k) == ("async", 3):  # packets that arrive together may end two iterations at once
-        assert_alike(packets, found, 0.05, FIELDS[::3])
+    if (rule, k) == ("async", 3):
+        assert_alike(packets, found, 0.02, FIELDS[:1])
     else:
         assert_alike(packets, found, 0.02)
     assert (found.k, found.late_gradient) == (k, rule)
@@ -183,7 +183,7 @@ def ended(included: list[int], old: list[int], begun_in: list[int]) -> Ended:
 
 
 @pytest.mark.parametrize(
-    ("rule", "gradients", "age"), [("merge", 3, 4 / 3), ("stash", 2, 0), ("drop", 2, 0), ("async", 2, 2)]
+    ("rule", "gradients", "age"), [("merge", 3, 4 / 3), ("stash", 2, 0), ("drop", 2, 0), ("async", 3, 8 / 3)]
 )
 def test_sum_has_the_gradients_of_its_rule(rule: str, gradients: float, age: float) -> None:
     sums = OpenSums(shape=(1, 3))
@@ -208,7 +208,7 @@ def test_progress_follows_the_noise_scale_and_the_age() -> None:
 
 
 def test_worker_that_gave_up_three_times_finishes_its_gradient() -> None:
-    fleet, took_s = Fleet(shape=(1, 2), overhead_s=0.0), np.array([[1.0, 3.5]])
+    fleet, took_s = Fleet(shape=(1, 2), overhead_s=0.0, way_s=0.0), np.array([[1.0, 3.5]])
     seen = [
         fleet.iterate(at, RULES["abort"], lambda begun_s, batch: took_s, lambda points: points.min(axis=1)[:, None])
         for at in range(1, 9)

@@ -51,6 +51,8 @@ class Fleet:
 
     shape: tuple[int, int]  # seeds, workers
     overhead_s: float
+    way_s: float
+    """The part of the overhead in which workers do not know yet that the iteration has ended."""
     _rest_s: FloatArray = field(init=False)  # of the gradients in progress, when the iteration begins
     _latest: Gradients = field(init=False)
     _idle: BoolArray = field(init=False)  # the worker has no gradient in progress
@@ -69,7 +71,11 @@ class Fleet:
         return self._without_old(iteration, rule, draw, ends)
 
     def _with_old(self, iteration: int, draw: Draw, ends: Ends) -> Ended:
-        """Simulate an iteration of async, in which old gradients count."""
+        """Simulate an iteration of async, in which old gradients count.
+
+        A gradient that is finished before its worker knows of the end is sent to the ended iteration. It does not count
+        then, and its worker begins another one.
+        """
         idle, drawn_s = self._idle, draw(np.zeros(self.shape), 0)
         rest_s = np.where(idle, drawn_s, self._rest_s)
         latest = Gradients(
@@ -78,14 +84,15 @@ class Fleet:
         )
         last_s, included, none = ends(rest_s), np.empty(self.shape, np.bool_), np.zeros(self.shape, np.bool_)
         self._rest_s = counted(rest_s, last_s, np.zeros(1), Beyond(self.overhead_s), included)
-        self._idle, self._latest = included, latest
+        too_late = ~included & (rest_s <= np.maximum(last_s, 0.0) + self.way_s)
+        self._idle, self._latest = included | too_late, latest
         self._missed = np.where(included, 0, self._missed + 1)
         return Ended(
             length_s=np.maximum(last_s, 0.0),
             included=included,
             given_up=none,
             latest=latest,
-            old=none,
+            old=too_late,
             before=latest,
             old_s=rest_s,
             more=np.zeros(len(rest_s), np.int64),

@@ -25,12 +25,16 @@ class Transfers:
 
     @property
     def overhead_s(self) -> float:
-        """Seconds of an iteration beyond the k-th gradient: a transfer at full rate, the way there and back, and
-        scale.overhead_ms."""
+        """Seconds of an iteration beyond the k-th gradient: the network's, and scale.overhead_ms."""
+        return self.way_s + self.config.scale.overhead_ms / 1000
+
+    @property
+    def way_s(self) -> float:
+        """Seconds of a transfer at full rate, and of the way there and back."""
         config, levels = self.config, 1 if self.config.job.racks == 1 else 2
         up_s = self._transfer_s(config.network.uplink_mbps) if levels > 1 else 0.0
         least_s = max(self._transfer_s(config.network.link_mbps), up_s)  # the levels pass on blocks, not gradients
-        return config.scale.overhead_ms / 1000 + least_s + 2 * levels * LATENCY_S
+        return least_s + 2 * levels * LATENCY_S
 
     def extra_s(self, ended: int) -> FloatArray:
         """Return by how much longer than at full rate each worker's transfer takes (workers,), after so many

@@ -82,7 +82,10 @@ class _Simulation:
     def run(self, progress: Progress) -> None:
         """Simulate to the last iteration."""
         config, shape = self.config, (len(self.seeds), self.config.job.workers)
-        fleet, waiting = Fleet(shape=shape, overhead_s=self.links.overhead_s), OpenSums(shape=shape)
+        fleet, waiting = (
+            Fleet(shape=shape, overhead_s=self.links.overhead_s, way_s=self.links.way_s),
+            OpenSums(shape=shape),
+        )
         blocking = straggler_class(config).together(config, self.seeds)
         jitters = [np.random.default_rng([seed, config.job.workers, len(config.shock)]) for seed in self.seeds]
         self.loop.measurements.begin(0.0)
@@ -110,7 +113,8 @@ class _Simulation:
         aggregate = described(found, iteration, int(self.ks[0]), self.config.scale)
         if ended.old.any():
             ranks = np.flatnonzero(ended.old[0])
-            self.loop.reports(self._reports(ranks, ended.before, iteration, began_s + ended.old_s[0, ranks]), aggregate)
+            reports = self._reports(ranks, ended.before, iteration, began_s + ended.old_s[0, ranks])
+            self.loop.reports(renewed(reports, late=np.ones(len(ranks), np.bool_)), aggregate)
         ranks = np.flatnonzero(ended.included[0] | ended.given_up[0])
         reports = self._reports(ranks, ended.latest, iteration, np.full(len(ranks), float(self.now_s[0, 0])))
         censored = ended.given_up[0, ranks]
@@ -154,7 +158,9 @@ class _Simulation:
         gradients, ages = (np.array([getattr(each, name) for each in self.sums]) for name in ("gradients", "age"))
         return [
             ScaledTimes(
-                **ScaledTimes.measured(self.loop, lengths_s[:, at], changes=self.changes, wall_s=wall_s),
+                **ScaledTimes.measured(
+                    self.loop, lengths_s[:, at], float(self.now_s[at, 0]), changes=self.changes, wall_s=wall_s
+                ),
                 seed=seed,
                 racks=self.config.job.racks,
                 gradients=float(gradients[:, at].mean()),

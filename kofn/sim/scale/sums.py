@@ -60,8 +60,8 @@ class OpenSums:
         ages: FloatArray = np.zeros(0)
         numbers: FloatArray = np.zeros(0)
         if rule.counts:
-            where = ended.included & (ended.latest.begun_in < iteration)
-            fresh = fresh - where.sum(axis=1)
+            late = ended.included & (ended.latest.begun_in < iteration)
+            fresh, where = fresh - late.sum(axis=1), late | ended.old
             ages, numbers = (iteration - ended.latest.begun_in[where]).astype(np.float64), np.ones(int(where.sum()))
         elif rule.merges:
             where = ended.old
