@@ -60,7 +60,7 @@ SHOCK = '[[shock]]\nworkers = "0-{last}"\nblocking_ms = 50\nfor_ms = 300\nshare 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class ValiditySetting:
     """A world, a rule, and a number of workers."""
 
     workers: int
@@ -116,16 +116,16 @@ def _ratio(ratios: list[float]) -> str:
     return f"{mean:.3f} ({min(ratios):.3f} to {max(ratios):.3f})"
 
 
-def settings(workers: int) -> list[tuple[Setting, str]]:
+def settings(workers: int) -> list[tuple[ValiditySetting, str]]:
     """Return every setting and objective with so many workers."""
     tree, ks = SIZES[workers] > 1, (workers // 2, round(0.9 * workers))
     rules = ("stash", "abort") if tree else ("merge", "async", "batch-sync", "abort")
-    found = [(Setting(workers=workers, law="poisson", rule=rule), f"{rule}:{k}") for rule in rules for k in ks]
+    found = [(ValiditySetting(workers=workers, law="poisson", rule=rule), f"{rule}:{k}") for rule in rules for k in ks]
     base = rules[0]
-    found += [(Setting(workers=workers, law="poisson", rule=base), name) for name in ("all", "throughput")]
+    found += [(ValiditySetting(workers=workers, law="poisson", rule=base), name) for name in ("all", "throughput")]
     others = ("pareto", "bursty", "shocks")
     return found + [
-        (Setting(workers=workers, law=law, rule=base), name)
+        (ValiditySetting(workers=workers, law=law, rule=base), name)
         for law in others
         for name in (f"{base}:{ks[1]}", "throughput")
     ]

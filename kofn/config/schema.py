@@ -214,7 +214,7 @@ Law = Literal["poisson", "constant", "exponential", "pareto", "bursty"]
 class StragglerSection(Section, frozen=True):
     """Blocking of some workers from an iteration on, until a later entry for the same worker."""
 
-    workers: tuple[Annotated[int, Meta(ge=0)], ...]  # ranks, or as text: "all", "0-9", "0-98:2" (every 2nd), "0,8-15"
+    workers: tuple[Annotated[int, Meta(ge=0)], ...]  # ranks, or text: "all", "rack 3", "0,8-15", "0-:10" (every 10th)
     mean_ms: NotNegative  # mean blocking time an iteration; lambda of law = "poisson"
     law: Law = "poisson"
     event_ms: Positive = 5.0  # tau: duration of one blocking event of law = "poisson"

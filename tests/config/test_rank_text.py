@@ -10,7 +10,15 @@ ENTRY = '[job]\nworkers = 20\n[[straggler]]\nmean_ms = 1\nworkers = "{}"\n'
 
 @pytest.mark.parametrize(
     ("text", "ranks"),
-    [("all", range(20)), ("3", [3]), ("0-2,7", [0, 1, 2, 7]), ("4-19:5, 1", [1, 4, 9, 14, 19]), ("5-3", [])],
+    [
+        ("all", range(20)),
+        ("3", [3]),
+        ("0-2,7", [0, 1, 2, 7]),
+        ("4-19:5, 1", [1, 4, 9, 14, 19]),
+        ("5-3", []),
+        ("15-", range(15, 20)),
+        ("0-:8", [0, 8, 16]),
+    ],
 )
 def test_text_names_ranks(text: str, ranks: list[int]) -> None:
     assert Config.parse(ENTRY.format(text)).straggler[0].workers == (*ranks,)
@@ -29,6 +37,13 @@ def test_other_text_is_refused(text: str, words: str) -> None:
     with pytest.raises(ConfigError) as refused:
         Config.parse(ENTRY.format(text))
     assert words in str(refused.value)
+
+
+def test_rack_is_named_by_its_number() -> None:
+    text = ENTRY.format("rack 3").replace("workers = 20", "workers = 20\nracks = 4")
+    assert Config.parse(text).straggler[0].workers == (15, 16, 17, 18, 19)
+    with pytest.raises(ConfigError, match="got 'rack 4'"):
+        Config.parse(text.replace("rack 3", "rack 4"))
 
 
 def test_all_are_those_of_the_default_job() -> None:
