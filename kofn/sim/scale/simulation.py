@@ -29,7 +29,7 @@ JITTER_S = 1e-4
 """Range of the random additional time of a gradient, for wake-ups: without it equal times would tie."""
 
 DECIDE_S, DECIDE_WORKER_S = 3e-3, 3e-6
-"""The controller's time for a decision, and for each worker of it (`python -m bench.decision`, with blocking that is not Poisson's)."""
+"""The controller's time for a decision, and for each worker of it: measured where blocking is not Poisson's."""
 
 Progress = Callable[[int, float], None]
 """Takes the iteration and the virtual time."""
