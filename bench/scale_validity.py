@@ -132,7 +132,7 @@ def settings(workers: int) -> list[tuple[ValiditySetting, str]]:
 
 
 def verdicts(rows: list[Row]) -> list[str]:
-    """Return the lines that say what holds."""
+    """Return a line for each claim, with its verdict."""
     lines = []
     for heading in FIELDS:
         off = [abs(float(str(row[heading]).split()[0]) - 1) for row in rows if row["objective"] != "throughput"]

@@ -1,4 +1,4 @@
-"""What k of n is worth with up to 100,000 workers: four tables, each by one command.
+"""The worth of k of n with up to 100,000 workers: four tables, each by one command.
 
     python -m bench.scale_worth speedup      k = 0.9 n over k = n, for four laws of blocking
     python -m bench.scale_worth rules        every rule for late gradients over drop, with k = 0.7 n
@@ -87,11 +87,12 @@ def speedup(seeds: int) -> list[Row]:
 
 
 def rules(seeds: int) -> list[Row]:
-    """Return each rule over drop, by n."""
-    world = WORLD.format(scale="") + '[[straggler]]\nworkers = "0-:4"\nmean_ms = 60\nevent_ms = 1\n'
+    """Return each rule over drop, by n, which is the noise scale as well: so the number of gradients matters."""
+    slow = '[[straggler]]\nworkers = "0-:4"\nmean_ms = 60\nevent_ms = 1\n'
     names = ("drop", "abort", "stash", "merge", "async", "batch-sync")
     rows = []
     for n in SIZES:
+        world = WORLD.format(scale=f"noise_scale = {n}") + slow
         found = swept(world, {WORKERS: (n,), CHOICE: tuple(f"{name}:{n * 7 // 10}" for name in names)}, seeds)
         by_rule = {name: of(found, late_gradient=name) for name in names}
         rows.append({"workers": n} | {name: ratio(by_rule[name], by_rule["drop"]) for name in names[1:]})

@@ -218,7 +218,7 @@ class Measurements:
         )
 
     def _in_order(self, rings: NDArray[Scalar]) -> NDArray[Scalar]:
-        """Return what is in the rings (workers, window), oldest first."""
+        """Return the rings' content (workers, window), oldest first."""
         places = (self.reports[:, None] + np.arange(self.window)) % self.window
         return np.asarray(rings[places, np.arange(self.workers)[:, None]])
 
