@@ -1,4 +1,4 @@
-"""The time of a decision with many workers, and the error of the approximation that it rests on.
+"""The time of a decision with many workers, and the error of its approximation.
 
     python -m bench.decision                    1,000, 10,000 and 100,000 workers: about two minutes
     python -m bench.decision --workers 1000 --json
@@ -6,7 +6,7 @@
 `choose_ms` is the time from an estimate to k and rule for `throughput`, `progress_ms` for `progress`, and `fit_ms` that
 of the estimate itself; medians of CPU time, without the first decision of a job. `error_median` and `error_worst` are
 relative errors of E_k[T] over all k against the exact distribution (bench/choice.py), with a rate of its own for every
-worker. `k` is the choice of `throughput` by the approximation, `exact_k` that by the exact distribution, and `dearer`
+worker. `k` is the choice of `throughput` by the approximation, `exact_k` that by the exact distribution, and `regret`
 the share by which the former costs more.
 """
 
@@ -100,7 +100,7 @@ def row(workers: int, seed: int) -> Row:
         "error_worst": f"{np.abs(quick / exact - 1).max():.1e}",
         "k": quick_k,
         "exact_k": exact_k,
-        "dearer": f"{costs[quick_k - 1] / costs.min() - 1:.1e}",
+        "regret": f"{costs[quick_k - 1] / costs.min() - 1:.1e}",
     }
 
 

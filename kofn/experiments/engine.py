@@ -1,4 +1,4 @@
-"""Where independent tasks run: in turn, in processes of this machine, or on a Dask cluster.
+"""Runs independent tasks: in turn, in processes of this machine, or on a Dask cluster.
 
 A task is a call of an importable function with a picklable item. Dask runs the tasks of a worker that dies elsewhere.
 """

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from kofn.config.schema import Config
+from kofn.config.schema import Config, LinkSection
 from kofn.controller.estimate.measurements import FloatArray
 from kofn.controller.policy.process import IntArray
 from kofn.sim.network import LATENCY_S
@@ -18,10 +18,12 @@ class Transfers:
     """The transfers of whole gradients, from worker to switch; results come back while others still leave."""
 
     config: Config
-    _transfers_s: FloatArray = field(init=False)  # (workers,)
+    _extra_s: FloatArray = field(init=False)  # (workers,)
+    _coming: list[LinkSection] = field(init=False)  # the next one last
 
     def __post_init__(self) -> None:
-        self._transfers_s = np.full(self.config.job.workers, self._transfer_s(self.config.network.link_mbps))
+        self._extra_s = np.zeros(self.config.job.workers)
+        self._coming = sorted(self.config.link, key=lambda link: link.at_iteration)[::-1]
 
     @property
     def overhead_s(self) -> float:
@@ -39,10 +41,11 @@ class Transfers:
     def extra_s(self, ended: int) -> FloatArray:
         """Return by how much longer than at full rate each worker's transfer takes (workers,), after so many
         iterations."""
-        for link in self.config.link:
-            if link.at_iteration <= ended:
-                self._transfers_s[list(link.workers)] = self._transfer_s(link.mbps)
-        return self._transfers_s - self._transfer_s(self.config.network.link_mbps)
+        while self._coming and self._coming[-1].at_iteration <= ended:
+            link = self._coming.pop()
+            least_s = self._transfer_s(self.config.network.link_mbps)
+            self._extra_s[list(link.workers)] = self._transfer_s(link.mbps) - least_s
+        return self._extra_s
 
     def _transfer_s(self, mbps: float | None) -> float:
         return self.config.scale.gradient_mb * MEGABIT / mbps if mbps else 0.0
