@@ -226,7 +226,7 @@ class Measurements:
         """Note signs of life: the workers' next iterations begin now or later."""
         self._began_s[ranks] = now_s
         self.reached[ranks] = np.maximum(self.reached[ranks], iteration)
-        front = int(np.max(iteration, initial=0))
+        front = iteration if isinstance(iteration, int) else int(iteration.max(initial=0))
         if front > self._front:
             self._front = front
             self._first_s[front] = float(np.min(now_s, where=np.equal(iteration, front), initial=np.inf))
