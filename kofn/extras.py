@@ -2,6 +2,8 @@
 
 EXTRAS = {
     "cryptography": "certs",
+    "dask_jobqueue": "cluster",
+    "distributed": "cluster",
     "httpx2": "jobs",
     "jinja2": "plots",
     "kopf": "jobs",

@@ -12,7 +12,7 @@ from kofn.extras import EXTRAS, remedy
 
 MODULES = ("kofn.host.__main__", "kofn.switch.__main__", "kofn.controller.__main__", "kofn.cli.main", "kofn.sim.runner")
 
-DISTRIBUTION = {"yaml": "PyYAML"}
+DISTRIBUTION = {"dask_jobqueue": "dask-jobqueue", "yaml": "PyYAML"}
 """Distributions whose packages have another name."""
 
 HIDE = f"import sys, runpy; sys.modules.update(dict.fromkeys({[*{*EXTRAS} - {'torch'}]})); "

@@ -8,10 +8,12 @@ counted, and logged once for each worker and reason.
 import logging
 import math
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kofn.controller.estimate.reports import Flags, Numbers, Ranks, Reports
 from kofn.controller.estimate.views import SwitchDigest, Views
 from kofn.host.wire.packet import PARTS, WEIGHT_MAX, WEIGHT_UNIT
 from kofn.results.account import Account
@@ -21,6 +23,8 @@ _LOG = logging.getLogger(__name__)
 
 FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
+
+Scalar = TypeVar("Scalar", bound=np.generic)
 
 AHEAD_MAX = 1000
 """Maximum number of iterations by which a report may be ahead of all earlier ones. The fastest k workers continue
@@ -54,59 +58,57 @@ class Arrival:
     rack: int = 0  # of the leaf whose clock the time is by
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Track:
     """Counts and latest facts of one worker."""
 
-    reported: int = 0  # the latest iteration that it reported
-    arrived: int = 0  # the latest iteration in which the switch saw its first block
-    arrivals: int = 0
-    late: int = 0
-    late_in_a_row: int = 0
-    last_first_block_s: float = 0.0
-    account: Account = field(default_factory=Account)
-    unheard: int = 0  # the number of its latest gradients that are in no sum
-
-    @property
-    def reached(self) -> int:
-        """The latest iteration whose first block it has surely finished."""
-        return max(self.reported, self.arrived)
+    reported: int  # the latest iteration that it reported
+    reached: int  # the latest iteration whose first block it has surely finished
+    arrivals: int
+    late: int
+    late_in_a_row: int
+    last_first_block_s: float
+    account: Account
+    unheard: int  # the number of its latest gradients that are in no sum
 
 
 @dataclass(slots=True, kw_only=True)
 class Measurements:
-    """The latest `window` first-block times of each of `workers` workers.
-
-    `times_s`, `cut` and `iterations`, all (workers, window), have the oldest first. `cut` marks lower bounds;
-    `iterations` says in which iteration each was begun. Places without a measurement have the time NaN and the
-    iteration 0.
-    """
+    """The latest `window` first-block times of each of `workers` workers."""
 
     workers: int
     window: int
-    times_s: FloatArray = field(init=False)
-    cut: BoolArray = field(init=False)
-    iterations: NDArray[np.int64] = field(init=False)
     reports: NDArray[np.int64] = field(init=False)  # (workers,) number of accepted reports
-    track: tuple[Track, ...] = field(init=False)
+    reached: NDArray[np.int64] = field(init=False)  # (workers,) the latest iteration of a report or arrival
+    late_in_a_row: NDArray[np.int64] = field(init=False)  # (workers,)
     views: Views = field(init=False)
     link_waits_s: FloatArray = field(init=False)  # (workers, LINK_WAITS) of gradients' last packets, oldest first
     iteration: int = 0  # the latest that any worker reported
     refused: int = 0
     _front: int = 0  # the latest that any worker reached
-    _reached: NDArray[np.int64] = field(init=False)  # (workers,) the latest that each worker reached
+    _times_s: FloatArray = field(init=False)  # (window, workers), like the next two; a ring for each worker
+    _cut: BoolArray = field(init=False)
+    _iterations: NDArray[np.int64] = field(init=False)
+    _reported: NDArray[np.int64] = field(init=False)  # (workers,), like the next four
+    _arrived: NDArray[np.int64] = field(init=False)
+    _arrivals: NDArray[np.int64] = field(init=False)
+    _late: NDArray[np.int64] = field(init=False)
+    _last_s: FloatArray = field(init=False)
+    _accounts: dict[int, Account] = field(init=False, default_factory=dict)  # by rank
+    _unheard: dict[int, int] = field(init=False, default_factory=dict)
     _began_s: FloatArray = field(init=False)  # (workers,) last sign of life: its iteration began no earlier; NaN: none
     _first_s: dict[int, float] = field(init=False, default_factory=dict)  # by iteration: when a worker first reached it
     _logged: set[tuple[int, str]] = field(init=False, default_factory=set)
 
     def __post_init__(self) -> None:
-        self.times_s = np.full((self.workers, self.window), np.nan)
-        self.cut = np.zeros((self.workers, self.window), dtype=np.bool_)
-        self.iterations = np.zeros((self.workers, self.window), dtype=np.int64)
+        self._times_s = np.full((self.window, self.workers), np.nan)
+        self._cut = np.zeros((self.window, self.workers), dtype=np.bool_)
+        self._iterations = np.zeros((self.window, self.workers), dtype=np.int64)
         self.link_waits_s = np.full((self.workers, LINK_WAITS), np.nan)
-        self.reports, self._reached = np.zeros((2, self.workers), np.int64)
+        self.reports, self.reached, self.late_in_a_row = np.zeros((3, self.workers), np.int64)
+        self._reported, self._arrived, self._arrivals, self._late = np.zeros((4, self.workers), np.int64)
+        self._last_s = np.zeros(self.workers)
         self._began_s = np.full(self.workers, np.nan)
-        self.track = tuple(Track() for _ in range(self.workers))
         self.views = Views(workers=self.workers)
 
     def begin(self, now_s: float) -> None:
@@ -116,7 +118,7 @@ class Measurements:
     def join(self, rank: int, now_s: float, iteration: int = 0) -> None:
         """Note that a worker begins now, in this iteration of a running job: earlier silence and lateness do not
         count."""
-        self._began_s[rank], self.track[rank].late_in_a_row = now_s, 0
+        self._began_s[rank], self.late_in_a_row[rank] = now_s, 0
         if not self._front:  # this controller has seen no iteration of the job, so accept reports of that one
             self._front = self.iteration = max(iteration - 1, 0)
             self._first_s[self._front] = now_s
@@ -125,17 +127,14 @@ class Measurements:
         """Take a report; return False if it was refused."""
         if fault := self._fault(rank, report.iteration) or self._report_fault(rank, report):
             return self._refuse(rank, "report", *fault)
-        self._push(rank, report)
-        track = self.track[rank]
-        self.reports[rank] += 1
-        track.reported = report.iteration
-        self._has_reached(rank, now_s)
-        track.last_first_block_s = report.first_block_s
-        track.late += report.late
-        track.late_in_a_row = track.late_in_a_row + 1 if report.late else 0
+        self._push(rank, report.iteration, report.first_block_s, censored=report.censored, late=report.late)
+        if report.HasField("link_wait_s"):
+            self._push_wait(rank, report.link_wait_s)
+        self._has_reached(rank, report.iteration, now_s)
         if (account := account_of(report)) is not None:
-            track.unheard = 0 if account.summed > track.account.summed else track.unheard + 1
-            track.account = account
+            heard = account.summed > self._accounts.get(rank, Account()).summed
+            self._unheard[rank] = 0 if heard else self._unheard.get(rank, 0) + 1
+            self._accounts[rank] = account
         self.iteration = max(self.iteration, report.iteration)
         self.views.report(
             rank,
@@ -146,15 +145,22 @@ class Measurements:
         )
         return True
 
+    def take(self, reports: Reports) -> None:
+        """Take the reports of several workers, which must be valid; no switch saw these workers (`views`)."""
+        self._push(reports.rank, reports.iteration, reports.first_block_s, censored=reports.censored, late=reports.late)
+        if reports.link_wait_s is not None:
+            self._push_wait(reports.rank, reports.link_wait_s)
+        self._has_reached(reports.rank, reports.iteration, reports.now_s)
+        self.iteration = max(self.iteration, int(reports.iteration.max(initial=0)))
+
     def arrival(self, arrival: Arrival, now_s: float) -> bool:
         """Take an arrival from a digest; return False if it was refused. Retransmitted blocks change nothing."""
         if fault := self._fault(arrival.worker, arrival.iteration):
             return self._refuse(arrival.worker, "digest", *fault)
-        track = self.track[arrival.worker]
-        if arrival.iteration > track.arrived:
-            track.arrivals += 1
-            track.arrived = arrival.iteration
-            self._has_reached(arrival.worker, now_s)
+        if arrival.iteration > self._arrived[arrival.worker]:
+            self._arrivals[arrival.worker] += 1
+            self._arrived[arrival.worker] = arrival.iteration
+            self._has_reached(arrival.worker, arrival.iteration, now_s)
             self.views.arrival(
                 arrival.worker,
                 arrival.iteration,
@@ -165,7 +171,9 @@ class Measurements:
     @property
     def shares(self) -> FloatArray:
         """Each worker's share of the gradients in all sums so far (workers,); 0 while unknown."""
-        summed = np.array([track.account.summed for track in self.track])
+        summed = np.zeros(self.workers)
+        for rank, account in self._accounts.items():
+            summed[rank] = account.summed
         return np.asarray(summed / max(float(summed.sum()), 1e-300))
 
     def silent_s(self, now_s: float) -> FloatArray:
@@ -173,33 +181,73 @@ class Measurements:
 
         This is a right-censored first-block time. It shows a slow-down before the slow worker reports it.
         """
-        behind = np.flatnonzero((self._reached < self._front) & ~np.isnan(self._began_s))
+        behind = np.flatnonzero((self.reached < self._front) & ~np.isnan(self._began_s))
         silent_s = np.zeros(self.workers)
         if behind.size:
             iterations, firsts_s = np.array(list(self._first_s)), np.array(list(self._first_s.values()))
-            passed_s = firsts_s[np.searchsorted(iterations, self._reached[behind], side="right")]
+            passed_s = firsts_s[np.searchsorted(iterations, self.reached[behind], side="right")]
             since_s = np.maximum(now_s - self._began_s[behind], 0.0)
             silent_s[behind] = np.where(now_s - passed_s >= GRACE_S, since_s, 0.0)
         return silent_s
 
-    def _has_reached(self, rank: int, now_s: float) -> None:
-        """Note a worker's sign of life: its next iteration begins now or later."""
-        self._began_s[rank] = now_s
-        self._reached[rank] = reached = self.track[rank].reached
-        if reached > self._front:
-            self._front = reached
-            self._first_s[reached] = now_s
+    @property
+    def times_s(self) -> FloatArray:
+        """First-block times (workers, window), oldest first; NaN: no measurement."""
+        return self._in_order(self._times_s)
+
+    @property
+    def cut(self) -> BoolArray:
+        """A mask of the times that are lower bounds (workers, window)."""
+        return self._in_order(self._cut)
+
+    @property
+    def iterations(self) -> NDArray[np.int64]:
+        """The iteration in which each of the times was begun (workers, window); 0: no measurement."""
+        return self._in_order(self._iterations)
+
+    def track(self, rank: int) -> Track:
+        return Track(
+            reported=int(self._reported[rank]),
+            reached=int(self.reached[rank]),
+            arrivals=int(self._arrivals[rank]),
+            late=int(self._late[rank]),
+            late_in_a_row=int(self.late_in_a_row[rank]),
+            last_first_block_s=float(self._last_s[rank]),
+            account=self._accounts.get(rank, Account()),
+            unheard=self._unheard.get(rank, 0),
+        )
+
+    def _in_order(self, rings: NDArray[Scalar]) -> NDArray[Scalar]:
+        """Return the rings' content (workers, window), oldest first."""
+        places = (self.reports[:, None] + np.arange(self.window)) % self.window
+        return np.asarray(rings[places, np.arange(self.workers)[:, None]])
+
+    def _has_reached(self, ranks: Ranks, iteration: Ranks, now_s: Numbers) -> None:
+        """Note signs of life: the workers' next iterations begin now or later."""
+        self._began_s[ranks] = now_s
+        self.reached[ranks] = np.maximum(self.reached[ranks], iteration)
+        front = iteration if isinstance(iteration, int) else int(iteration.max(initial=0))
+        if front > self._front:
+            self._front = front
+            self._first_s[front] = float(np.min(now_s, where=np.equal(iteration, front), initial=np.inf))
             if len(self._first_s) > FRONTS_KEPT:
                 del self._first_s[next(iter(self._first_s))]
 
-    def _push(self, rank: int, report: pb.Report) -> None:
-        """Append one observation to a worker's rows, and drop the oldest."""
-        for row in (self.times_s[rank], self.cut[rank], self.iterations[rank]):
-            row[:-1] = row[1:]
-        if report.HasField("link_wait_s"):
-            self.link_waits_s[rank] = np.append(self.link_waits_s[rank, 1:], report.link_wait_s)
-        self.times_s[rank, -1] = report.first_block_s
-        self.cut[rank, -1], self.iterations[rank, -1] = report.censored, report.iteration
+    def _push(self, ranks: Ranks, iteration: Ranks, first_block_s: Numbers, *, censored: Flags, late: Flags) -> None:
+        """Append an observation of each of these workers, and drop their oldest."""
+        place = self.reports[ranks] % self.window, ranks
+        self._times_s[place], self._cut[place], self._iterations[place] = first_block_s, censored, iteration
+        self.reports[ranks] += 1
+        self._reported[ranks], self._last_s[ranks] = iteration, first_block_s
+        self._late[ranks] += late
+        self.late_in_a_row[ranks] = (self.late_in_a_row[ranks] + 1) * late
+
+    def _push_wait(self, ranks: Ranks, link_wait_s: Numbers) -> None:
+        """Append a link wait of each of these workers."""
+        kept = self.link_waits_s[ranks]
+        kept[..., :-1] = kept[..., 1:]
+        kept[..., -1] = link_wait_s
+        self.link_waits_s[ranks] = kept
 
     def _fault(self, rank: int, iteration: int) -> tuple[str, str] | None:
         """Return the fault of a rank or iteration as (kind, sentence); None if there is none."""
@@ -212,8 +260,8 @@ class Measurements:
 
     def _report_fault(self, rank: int, report: pb.Report) -> tuple[str, str] | None:
         """Return the fault of a report's content; None if there is none."""
-        if report.iteration <= self.track[rank].reported:
-            return "order", f"iteration must be above {self.track[rank].reported}, got {report.iteration}"
+        if report.iteration <= self._reported[rank]:
+            return "order", f"iteration must be above {self._reported[rank]}, got {report.iteration}"
         for name in ("first_block_s", "catch_up_s", "link_wait_s"):
             if not 0 <= (time_s := getattr(report, name)) <= FIRST_BLOCK_MAX_S:
                 return "time", f"{name} must be 0 to {FIRST_BLOCK_MAX_S:g}, got {time_s}"

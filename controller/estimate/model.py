@@ -141,6 +141,8 @@ def _with_times(
     found: Estimate, taken: FloatArray, cut: BoolArray, silent: FloatArray, iterations: NDArray[np.int64] | None
 ) -> Estimate:
     """Add the distributions, or the iterations, from which times are drawn if Poisson's law is rejected."""
+    if found.law == "poisson":
+        return found
     rate = found.lambda_s / found.event_s
     told = _told(taken, silent)
     if found.law == "empirical":

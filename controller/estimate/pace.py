@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from kofn.config.late_rules import RuleName
 from kofn.controller.estimate.measurements import FloatArray
+from kofn.controller.estimate.reports import Numbers, Ranks
 
 KEPT = 256
 """Number of latest iterations in the mean of a k and a rule."""
@@ -35,13 +36,13 @@ class MeasuredIterations:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cycle:
-    """One worker's times in an iteration in whose sum it was."""
+    """The times of one worker, or of several, in an iteration in whose sum they were."""
 
-    rank: int
-    first_block_s: float  # from parameters ready to first block sent
-    iteration_s: float  # from parameters ready to the next parameters ready
-    reported_s: float  # arrival of its report, on the controller's clock
-    together: bool  # it was in the previous iteration's sum as well, so it started this one with the others
+    rank: Ranks
+    first_block_s: Numbers  # from parameters ready to first block sent
+    iteration_s: Numbers  # from parameters ready to the next parameters ready
+    reported_s: Numbers  # arrival of the report, on the controller's clock
+    together: bool  # they were in the previous iteration's sum as well, so they started this one with the others
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,10 +58,10 @@ class Cycles:
     @classmethod
     def of(cls, cycles: Sequence[Cycle]) -> Self:
         return cls(
-            rank=np.array([cycle.rank for cycle in cycles]),
-            first_block_s=np.array([cycle.first_block_s for cycle in cycles]),
-            iteration_s=np.array([cycle.iteration_s for cycle in cycles]),
-            reported_s=np.array([cycle.reported_s for cycle in cycles]),
+            rank=np.hstack([cycle.rank for cycle in cycles]),
+            first_block_s=np.hstack([cycle.first_block_s for cycle in cycles]),
+            iteration_s=np.hstack([cycle.iteration_s for cycle in cycles]),
+            reported_s=np.hstack([cycle.reported_s for cycle in cycles]),
             together=all(cycle.together for cycle in cycles),
         )
 
@@ -85,6 +86,7 @@ class Pace:
     An iteration in which k or the rule changes does not count.
     """
 
+    workers: int
     _times_s: dict[tuple[int, RuleName], deque[float]] = field(default_factory=dict)
     _newest: dict[tuple[int, RuleName], int] = field(default_factory=dict)  # the newest iteration among them
     _last: tuple[int, tuple[int, RuleName], float] | None = None  # the iteration that ended last, k and rule, and when
@@ -93,7 +95,11 @@ class Pace:
     _catch_up_s: deque[float] = field(default_factory=lambda: deque(maxlen=OVERHEAD_KEPT))  # by late gradient
     _iteration: int = 0  # the latest iteration with a report
     _cycles: list[Cycle] = field(default_factory=list)  # of the workers in its sum
-    _in: dict[int, int] = field(default_factory=dict)  # by rank: the latest iteration in whose sum the worker was
+    _followed: int = 0  # their number
+    _in: NDArray[np.int64] = field(init=False)  # (workers,) the latest iteration in whose sum each worker was
+
+    def __post_init__(self) -> None:
+        self._in = np.zeros(self.workers, np.int64)
 
     def ended(self, iteration: int, k: int, rule: RuleName, now_s: float) -> None:
         """Note the end of an iteration; `k` and `rule` are in force now. If several ended unseen, each gets an equal
@@ -118,23 +124,25 @@ class Pace:
         )
 
     def followed(
-        self, rank: int, iteration: int, k: int, *, first_block_s: float, iteration_s: float, now_s: float
+        self, rank: Ranks, iteration: int, k: int, *, first_block_s: Numbers, iteration_s: Numbers, now_s: Numbers
     ) -> None:
-        """Take the times of a worker that was in the sum of an iteration with this k (fields as in Cycle).
+        """Take the times of a worker, or of several, in the sum of an iteration with this k (fields as in Cycle).
 
         The iteration counts once k workers have reported theirs.
         """
-        if not 0 < iteration_s - first_block_s < OVERHEAD_MAX_S or iteration < self._iteration:
+        beyond_s = iteration_s - first_block_s
+        if not np.all((beyond_s > 0) & (beyond_s < OVERHEAD_MAX_S)) or iteration < self._iteration:
             return
-        together = self._in.get(rank, 0) == iteration - 1
+        together = bool(np.all(self._in[rank] == iteration - 1))
         cycle = Cycle(
             rank=rank, first_block_s=first_block_s, iteration_s=iteration_s, reported_s=now_s, together=together
         )
         if iteration > self._iteration:
-            self._iteration, self._cycles = iteration, []
+            self._iteration, self._cycles, self._followed = iteration, [], 0
         self._in[rank] = iteration
         self._cycles.append(cycle)
-        if len(self._cycles) == k:
+        self._followed += np.size(rank)
+        if self._followed == k:
             self._ended.append(Cycles.of(self._cycles))
 
     def caught_up(self, age: int, catch_up_s: float) -> None:

@@ -36,6 +36,9 @@ ROUNDS, SETTLED = 8, 0.02
 BISECTIONS = 12
 """Number of bisections of the hidden blocking."""
 
+SOME = 1024
+"""Number of workers whose observations are evaluated together."""
+
 ROUGHLY = 0.02
 """Relative step that ends the search for rates during the search for tau."""
 
@@ -139,8 +142,10 @@ def variances(
     """
     mean, spread = imputed(counts, cut, rate)
     squares = np.diff(mean, axis=1) ** 2 + spread[:, 1:] + spread[:, :-1]
-    pairs = np.sum(~np.isnan(squares), axis=1)
-    variance = 0.5 * np.nansum(squares, axis=1) / np.maximum(pairs, 1)
+    unknown = np.isnan(squares)
+    squares[unknown] = 0.0
+    pairs = squares.shape[1] - np.sum(unknown, axis=1)
+    variance = 0.5 * np.sum(squares, axis=1) / np.maximum(pairs, 1)
     whole = np.sum(~cut & ~np.isnan(counts), axis=1)
     told = np.where((pairs >= PAIRS_MIN) & (whole > PAIRS_MIN), np.minimum(pairs, blocks), 0.0)
     return variance, told / (3 * rate + 1)
@@ -191,6 +196,11 @@ def _may_hide(more: float, rates: FloatArray, whole: FloatArray, mean: float) ->
 
     The variance stays, so tau is smaller by the factor by which the mean is larger.
     """
-    scale = 1 + more / mean
-    chance = special.gammainc(more * scale, (rates + more) * scale)  # P(N >= more), between whole counts as well
-    return bool(whole @ np.log(np.maximum(chance, 1e-300)) > np.log((1 - CONFIDENCE) / 2))
+    scale, likely, least = 1 + more / mean, 0.0, np.log((1 - CONFIDENCE) / 2)
+    for first in range(0, len(rates), SOME):  # every logarithm is negative, so a part of the sum may suffice
+        some = slice(first, first + SOME)
+        chance = special.gammainc(more * scale, (rates[some] + more) * scale)  # P(N >= more), also between whole counts
+        likely += whole[some] @ np.log(np.maximum(chance, 1e-300))
+        if likely <= least:
+            return False
+    return True

@@ -66,8 +66,8 @@ class Waiting:
             return "every worker is lost: waiting for one to attach"
         iteration = job.control_loop.iteration + 1
         live = [int(rank) for rank in np.flatnonzero(job.control_loop.live)]
-        tracks = job.control_loop.measurements.track
-        behind = [rank for rank in live if tracks[rank].reached < iteration and not self._finished(rank)]
+        reached = job.control_loop.measurements.reached
+        behind = [rank for rank in live if reached[rank] < iteration and not self._finished(rank)]
         whom = name_workers(behind) if behind else "results: every live worker has sent its first block"
         return f"iteration {iteration} (k = {job.control_loop.k} of {len(live)}): waiting for {whom}"
 

@@ -11,6 +11,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 import grpc
+import numpy as np
 
 from kofn.config.errors import ConfigError
 from kofn.config.objectives import check_objective
@@ -226,8 +227,8 @@ class JobSession:
         said = AnnouncedK(
             iteration=report.iteration, decision=report.decision, least=report.k_least, most=report.k_most
         )
-        tracks, live = self.control_loop.measurements.track, self.control_loop.live
-        reached = {other: 0 if live[other] else track.reached for other, track in enumerate(tracks)}
+        measurements, live = self.control_loop.measurements, self.control_loop.live
+        reached = dict(enumerate(np.where(live, 0, measurements.reached).tolist()))
         settled = self.slots.in_force == self.control_loop.k == self.slots.k
         if self.agreement.report(rank, said, reached, settled=settled):
             self.journal.agreed(self.job.id, self.agreement)

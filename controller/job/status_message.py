@@ -2,8 +2,6 @@
 
 import math
 
-import numpy as np
-
 from kofn.controller.policy.control_loop import Change, ControlLoop
 from kofn.controller.policy.objective import EXCLUDED
 from kofn.controller.policy.objectives.throughput import throughput_costs
@@ -39,7 +37,7 @@ def status_message(control_loop: ControlLoop) -> pb.Status:
 def _worker(control_loop: ControlLoop, rank: int) -> pb.WorkerStatus:
     """Return one worker's measurements and estimate."""
     estimate, measured = control_loop.estimate, control_loop.measurements
-    track = measured.track[rank]
+    track = measured.track(rank)
     return pb.WorkerStatus(
         rank=rank,
         live=bool(control_loop.live[rank]),
@@ -47,7 +45,7 @@ def _worker(control_loop: ControlLoop, rank: int) -> pb.WorkerStatus:
         lambda_s=_known(estimate.lambda_s[rank]) if estimate else 0.0,
         lambda_low_s=_known(estimate.low_s[rank]) if estimate else 0.0,
         lambda_high_s=_known(estimate.high_s[rank] + estimate.hidden_s) if estimate else 0.0,
-        samples=int(np.isfinite(measured.times_s[rank]).sum()),
+        samples=min(int(measured.reports[rank]), measured.window),
         dispersion=_known(estimate.dispersion[rank]) if estimate else 0.0,
         not_poisson=estimate is not None and not estimate.poisson[rank],
         late=track.late,

@@ -17,6 +17,7 @@ from kofn.config.schema import Average, PolicySection
 from kofn.controller.estimate.measurements import BoolArray, FloatArray, Measurements
 from kofn.controller.estimate.model import Estimate, fit
 from kofn.controller.estimate.pace import Pace
+from kofn.controller.estimate.reports import Reports
 from kofn.controller.estimate.time_scales import estimate_service
 from kofn.controller.estimate.transfers import transfers_s
 from kofn.controller.policy.chooser import Chooser, Known
@@ -69,7 +70,7 @@ class ControlLoop:
     changes: deque[Change] = field(default_factory=lambda: deque(maxlen=CHANGES_KEPT))
     worth_model: WorthModel = field(init=False)
     history: HistoryLog = field(init=False)
-    pace: Pace = field(default_factory=Pace)  # measured with the present live workers
+    pace: Pace = field(init=False)  # measured with the present live workers
     metric: float | None = None  # the latest reported value of the workload's metric
     recent: deque[tuple[float, int, pb.Report]] = field(init=False)  # time, rank, report: those that estimates rest on
     chosen_at: int = 0  # iteration of the latest choice
@@ -92,13 +93,13 @@ class ControlLoop:
         self.estimate = None
         self.inclusion = Inclusion(self.policy.include_after)
         self.chooser.restart()
-        self.pace = Pace()
+        self.pace = Pace(workers=self.workers)
         self.worth_model = WorthModel(workers=self.workers, average=self.average)
         self.history = HistoryLog(workers=self.workers)
         self.recent = deque(maxlen=self.policy.window * self.workers)
         self.chosen_at = 0
         self.k = self._start_k(self.goal.name)
-        self.late_policy = self._start_late_policy()
+        self.late_policy = self.late_policies[-1]
 
     @property
     def goal(self) -> Objective:
@@ -140,6 +141,27 @@ class ControlLoop:
             )
         return True
 
+    def reports(self, reports: Reports, aggregate: pb.Report) -> None:
+        """Take the reports of an iteration's workers at once, all with its k and rule, as a simulation makes them.
+
+        `aggregate` describes the iteration's aggregate, which is the same for all workers.
+        """
+        before = self.iteration
+        self.measurements.take(reports)
+        self.worth_model.report(0, aggregate)
+        self.history.take(reports, self.k)
+        if self.iteration > before:
+            self.pace.ended(self.iteration, self.k, self.late_policy.rule, float(reports.now_s.max()))
+        timely = reports.at(~reports.late)
+        self.pace.followed(
+            timely.rank,
+            self.iteration,
+            self.k,
+            first_block_s=timely.first_block_s,
+            iteration_s=timely.iteration_s,
+            now_s=timely.now_s,
+        )
+
     def due(self, now_s: float) -> bool:
         """Return whether a choice is due: enough iterations have passed, or a worker is silent for unexpectedly
         long."""
@@ -170,12 +192,12 @@ class ControlLoop:
         self.inclusion.rank = None
         if self.live.any() and self._forecast(now_s):
             return self._choose(f"objective set to {text}:", 0.0)
-        return self._set_k(self._start_k(text), f"objective set to {text}", self._start_late_policy())
+        return self._set_k(self._start_k(text), f"objective set to {text}", self.late_policies[-1])
 
     @property
     def late_policies(self) -> tuple[LatePolicy, ...]:
         """The policies for late gradients among which the objective may choose, given the configuration; in a tree the
-        configuration's, since no late gradient is merged.
+        configuration's, since no late gradient is merged. The last one comes first: most can be measured under it.
         """
         given = self.policy.late_policy
         if self.goal.rule is not None:
@@ -191,15 +213,11 @@ class ControlLoop:
         weighed = (each._replace(age_weight=given.age_weight) for each in self.goal.late_policies)
         return tuple(dict.fromkeys(weighed))
 
-    def _start_late_policy(self) -> LatePolicy:
-        """Return the first policy for late gradients: the last candidate, under which most can be measured."""
-        return self.late_policies[-1]
-
     def worker_left(self, rank: int, why: str, now_s: float) -> Change | None:
         """Remove a worker from the live ones, and reduce k at once if it must be."""
         self.live[rank] = False
         self.chooser.evidence.forget()
-        self.pace = Pace()
+        self.pace = Pace(workers=self.workers)
         if self.inclusion.rank == rank:
             self.inclusion.rank = None
         count = int(self.live.sum())
@@ -218,7 +236,7 @@ class ControlLoop:
         everyone = self.k == int(self.live.sum())
         self.live[rank] = True
         self.chooser.evidence.forget()
-        self.pace = Pace()
+        self.pace = Pace(workers=self.workers)
         self.measurements.join(rank, now_s, iteration)
         count = int(self.live.sum())
         reason = f"worker {rank} {why}: {count} of {self.workers} live"
@@ -238,7 +256,7 @@ class ControlLoop:
     def _include(self, rank: int) -> Change | None:
         """Set k to n until this worker has been in a sum."""
         self.inclusion.rank = rank
-        times = self.measurements.track[rank].late_in_a_row
+        times = self.measurements.late_in_a_row[rank]
         count = int(self.live.sum())
         return self._set_k(count, f"worker {rank} was too late {times} times in a row: k = n until it is in a sum")
 
@@ -275,10 +293,10 @@ class ControlLoop:
         """Fit the model to the present measurements; return False while there are too few for a choice."""
         taken, self._now_s = self.measurements, now_s
         self.silent_s = taken.silent_s(now_s)
-        service_s = estimate_service(taken.times_s, taken.cut)
-        self.transfers_s = transfers_s(taken.link_waits_s, self.live, service_s)
-        times_s = taken.times_s + self.transfers_s[:, None]
-        self.estimate = fit(times_s, taken.cut, self._silent_s(), taken.iterations, self.estimate, self.racks)
+        times_s, cut = taken.times_s, taken.cut
+        self.transfers_s = transfers_s(taken.link_waits_s, self.live, estimate_service(times_s, cut))
+        times_s += self.transfers_s[:, None]
+        self.estimate = fit(times_s, cut, self._silent_s(), taken.iterations, self.estimate, self.racks)
         return self._warm()
 
     def _silent_s(self) -> FloatArray:

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kofn.controller.estimate.measurements import BoolArray, FloatArray
+from kofn.controller.estimate.reports import Reports
 from kofn.rpc import kofn_pb2 as pb
 
 ITERATIONS = 256
@@ -67,6 +68,19 @@ class HistoryLog:
             self._late[row, rank] = report.late
             if report.HasField("loss"):
                 self._loss[row, rank] = report.loss
+
+    def take(self, reports: Reports, k: int) -> None:
+        """Take the reports of several workers; those of the latest iteration are at its end."""
+        latest = int(reports.iteration.max(initial=0))
+        row = latest % self._rows
+        if latest > self._iteration[row]:
+            self._iteration[row], self._ended_s[row], self._k[row] = latest, reports.now_s.max(), k
+            self._arrival_s[row], self._loss[row], self._late[row] = np.nan, np.nan, False
+        rows = reports.iteration % self._rows
+        kept = reports.iteration == self._iteration[rows]
+        place = rows[kept], reports.rank[kept]
+        self._arrival_s[place] = np.where(reports.censored, np.nan, reports.first_block_s)[kept]
+        self._late[place] = reports.late[kept]
 
     def history(self, live: BoolArray, now_s: float) -> TrainingHistory:
         order = np.argsort(self._iteration)

@@ -17,12 +17,12 @@ class Inclusion:
         """Return the live worker that was late most often in a row, if that was too often and k < n; else None."""
         if not self._after or k >= live.sum():
             return None
-        rows = {int(rank): measurements.track[rank].late_in_a_row for rank in np.flatnonzero(live)}
-        rank = max(rows, key=lambda rank: rows[rank])
-        return rank if rows[rank] >= self._after else None
+        late = np.where(live, measurements.late_in_a_row, -1)
+        rank = int(late.argmax())
+        return rank if late[rank] >= self._after else None
 
     def due(self, measurements: Measurements, live: BoolArray, k: int) -> bool:
         """Return whether an inclusion must begin or end now."""
         if self.rank is None:
             return self.excluded(measurements, live, k) is not None
-        return measurements.track[self.rank].late_in_a_row == 0
+        return bool(measurements.late_in_a_row[self.rank] == 0)

@@ -50,13 +50,26 @@ class Shares:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Delays:
+    """The ages of the gradients in a sum, for k = 1..n."""
+
+    ks: IntArray  # the simulated ones
+    by_age: FloatArray  # (ks, AGES + 1) shares of the gradients that are 0, 1, 2, ... iterations old
+    n: int
+
+    def weighted(self, weights: FloatArray) -> FloatArray:
+        """Return the mean over the gradients in a sum of `weights` by age (AGES + 1,), for k = 1..n (n,)."""
+        return np.interp(np.arange(1, self.n + 1), self.ks, self.by_age @ weights)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
     """The predicted process for k = 1..n."""
 
     mean_s: FloatArray  # (n,) mean time to the gradient that ends an iteration
     error_s: FloatArray  # (n,) standard error of that
     gradients: FloatArray  # (n,) mean number of gradients in a sum
-    delays: FloatArray  # (n, AGES + 1) shares of them that are 0, 1, 2, ... iterations old
+    delays: Delays
     shares: Shares
 
     @property
@@ -68,7 +81,7 @@ class InSums(NamedTuple):
     """The fields of Prediction that describe a sum."""
 
     gradients: FloatArray
-    delays: FloatArray
+    delays: Delays
     shares: Shares
 
 
@@ -169,6 +182,6 @@ def _sums(last: Simulated, rule: RuleName) -> InSums:
     delays = counts.sum(axis=1) / gradients[:, None]
     return InSums(
         gradients=np.interp(all_ks, ks, gradients),
-        delays=np.stack([np.interp(all_ks, ks, column) for column in delays.T], axis=1),
+        delays=Delays(ks=ks, by_age=delays, n=last.n),
         shares=Shares(ks=ks, by_age=counts / gradients[:, None, None] / sizes[:, None], stands=last.draws.stands),
     )

@@ -92,11 +92,7 @@ def carried(
         end = _kth(arrival, ks, sizes)
         if step >= BURN_IN:
             length += end[:, :, 0]
-        np.less_equal(rest, end, out=begun[step])
-        np.less_equal(arrival, end, out=included[step])
-        rest = np.where(begun[step], arrival, rest)
-        rest -= end + beyond.overhead
-        np.maximum(rest, 0.0, out=rest)
+        rest = finished(rest, arrival, end, beyond.overhead, begun[step], included[step])
     length /= steps - BURN_IN
     begun, included = begun[BURN_IN:], included[BURN_IN:]
     counts: dict[RuleName, FloatArray] = {
@@ -105,6 +101,31 @@ def carried(
         "drop": _counts(included, np.zeros(included.shape, np.int16), sizes),
     }
     return {rule: Process(length=length, counts=found) for rule, found in counts.items()}
+
+
+def finished(
+    rest: FloatArray, arrival: FloatArray, end: FloatArray, overhead: float, begun: BoolArray, included: BoolArray
+) -> FloatArray:
+    """Return the remaining times when the next iteration begins, under stash, merge and drop, from those at the
+    beginning of this one (..., n), which lasts until `end` (..., 1).
+
+    `arrival` is when each worker's next gradient is finished. Write into `begun` which workers begin that gradient
+    before the end, and into `included` which finish it.
+    """
+    np.less_equal(rest, end, out=begun)
+    np.less_equal(arrival, end, out=included)
+    rest = np.where(begun, arrival, rest)
+    rest -= end + overhead
+    return np.maximum(rest, 0.0, out=rest)
+
+
+def counted(rest: FloatArray, last: FloatArray, drawn: FloatArray, beyond: Beyond, included: BoolArray) -> FloatArray:
+    """Return the same under async, where the k-th gradient is finished at `last` (..., 1). Workers that are `included`
+    (written here) then begin gradients that take `drawn` (..., n).
+    """
+    np.less_equal(rest, last, out=included)
+    later = rest - (np.maximum(last, 0.0) + beyond.overhead - beyond.catch_up)
+    return np.where(included, drawn, later)
 
 
 def _ever(included: BoolArray) -> BoolArray:
@@ -125,9 +146,7 @@ def _asynchronous(times: FloatArray, ks: IntArray, beyond: Beyond, phase: FloatA
         end = np.maximum(last, 0.0)
         if step >= BURN_IN:
             length += end[:, :, 0]
-        included[step] = rest <= last
-        later = rest - (end + beyond.overhead - beyond.catch_up)
-        rest = np.where(included[step], times[(step + 1) % steps], later)
+        rest = counted(rest, last, times[(step + 1) % steps], beyond, included[step])
     return Process(
         length=length / (steps - BURN_IN), counts=_counts(included[BURN_IN:], _since(included)[BURN_IN:], sizes)
     )

@@ -92,9 +92,10 @@ class WorthModel:
         It is 1 for the mean of all workers' exact and fresh gradients. `factor` multiplies the cost of age and noise.
         """
         weights = weights_of(age_weight)
-        total, square = prediction.delays @ weights, prediction.delays @ weights**2
+        delays = prediction.delays
+        total, square = delays.weighted(weights), delays.weighted(weights**2)
         gradients = prediction.gradients * total**2 / square
-        age = prediction.delays @ (weights * np.arange(AGES + 1)) / total
+        age = delays.weighted(weights * np.arange(AGES + 1)) / total
         length = self.correlation.length
         turned = factor * AGE * age / length
         noise = factor * NOISE * min(self.noise_scale, NOISE_MAX) / length * prediction.workers

@@ -34,6 +34,7 @@ class Sections(TypedDict, total=False):
     model: Keys
     torch: Keys
     schedule: Keys
+    scale: Keys
     layer: Sequence[Keys]
     straggler: Sequence[Keys]
     shock: Sequence[Keys]

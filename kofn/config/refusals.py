@@ -72,10 +72,10 @@ def allowed(kind: inspect.Type) -> str:
 
 def bounds(kind: Number) -> str:
     """Return both ends: '1 to 64', 'more than 0', '0 to less than 1'; empty without any."""
-    low = "" if kind.ge is None else f"{kind.ge:g}"
-    low = low if kind.gt is None else f"more than {kind.gt:g}"
-    high = "" if kind.le in (None, LARGEST) else f"{kind.le:g}"
-    high = high if kind.lt is None else f"less than {kind.lt:g}"
+    low = "" if kind.ge is None else f"{kind.ge:.7g}"
+    low = low if kind.gt is None else f"more than {kind.gt:.7g}"
+    high = "" if kind.le in (None, LARGEST) else f"{kind.le:.7g}"
+    high = high if kind.lt is None else f"less than {kind.lt:.7g}"
     if kind.gt is not None and high:
         return f"{low}, at most {high}" if kind.lt is None else f"{low}, {high}"
     if low and high:

@@ -25,6 +25,7 @@ from kofn.config.late_rules import RuleChoice as LateGradient
 from kofn.config.objectives import DEFAULT, check_objective
 from kofn.config.overrides import Settings, override
 from kofn.config.plugins import COLLECTIVES, MODULE, STRAGGLERS, WORKLOADS, look_in
+from kofn.config.rank_text import expand
 from kofn.config.refusals import refusal
 from kofn.config.schedule import LayerSection, ScheduleSection
 from kofn.config.section import Mbps, NotNegative, Positive, PositiveInt, Probability, Section
@@ -37,6 +38,9 @@ RACKS_MAX = 16
 """A result has a bitmap for each rack (docs/reference/tree.md)."""
 
 WORKERS_MAX = RACK_WORKERS_MAX * RACKS_MAX
+
+SCALE_WORKERS_MAX = 1_000_000
+"""The largest number of workers of `kofn simulate --scale`, which has no switch."""
 
 WORDS_MAX = 32
 """256-byte words in the largest packet: WORDS_MAX of p4src/headers.p4."""
@@ -118,8 +122,10 @@ class JobSection(Section, frozen=True):
 
     id: Annotated[int, Meta(ge=1, le=JOB_MOST)] = 1  # also its multicast group
     collective: str = SWITCH  # sums the gradients: switch, server, ring, gloo, mpi, or module:Name for a custom one
-    workers: Annotated[int, Meta(ge=1, le=WORKERS_MAX)] = 4
-    racks: Annotated[int, Meta(ge=1, le=RACKS_MAX)] = 1  # 1: one switch; more: a leaf switch each, below a root switch
+    workers: Annotated[int, Meta(ge=1, le=SCALE_WORKERS_MAX)] = 4  # at most 64 for each rack, unless --scale simulates
+    racks: Annotated[int, Meta(ge=1, le=SCALE_WORKERS_MAX)] = (
+        1  # 1: one switch; more: a leaf switch each, below a root switch; at most 16, unless --scale simulates
+    )
     words: Annotated[int, Meta(ge=1, le=WORDS_MAX)] = 4  # 256-byte words in a packet
     start_workers: PositiveInt | None = None  # the job starts once so many are attached; None: all
     slots: Annotated[int, Meta(ge=2, le=SLOTS)] = 1024  # of the switch's; a power of two
@@ -208,7 +214,7 @@ Law = Literal["poisson", "constant", "exponential", "pareto", "bursty"]
 class StragglerSection(Section, frozen=True):
     """Blocking of some workers from an iteration on, until a later entry for the same worker."""
 
-    workers: tuple[Annotated[int, Meta(ge=0)], ...]
+    workers: tuple[Annotated[int, Meta(ge=0)], ...]  # ranks, or text: "all", "rack 3", "0,8-15", "0-:10" (every 10th)
     mean_ms: NotNegative  # mean blocking time an iteration; lambda of law = "poisson"
     law: Law = "poisson"
     event_ms: Positive = 5.0  # tau: duration of one blocking event of law = "poisson"
@@ -230,11 +236,18 @@ class StragglerSection(Section, frozen=True):
 class ShockSection(Section, frozen=True):
     """Periods in which every gradient that some workers begin takes longer; several entries add up."""
 
-    workers: tuple[Annotated[int, Meta(ge=0)], ...]
+    workers: tuple[Annotated[int, Meta(ge=0)], ...]  # as straggler.workers
     blocking_ms: Positive  # the additional time
     for_ms: Positive  # length of a period
     share: Probability  # of all time
-    common: bool = True  # simultaneous for all of these workers; false: separate periods for each
+    common: bool | Literal["rack"] = True  # simultaneous for all of these workers; "rack": for those of each rack;
+    # false: separate periods for each
+
+    def draws(self, rank: int, job: JobSection) -> tuple[int, ...]:
+        """Return the part of the seed that differs between workers with separate periods."""
+        if self.common == "rack":
+            return (rank // (job.workers // job.racks),)
+        return () if self.common else (rank,)
 
 
 class ShardSection(Section, frozen=True):
@@ -320,7 +333,7 @@ class EventSection(Section, frozen=True):
 class LinkSection(Section, frozen=True):
     """A new rate of some workers' links, in both directions, until a later entry for the same worker."""
 
-    workers: tuple[Annotated[int, Meta(ge=0)], ...]
+    workers: tuple[Annotated[int, Meta(ge=0)], ...]  # as straggler.workers
     mbps: Mbps
     at_iteration: PositiveInt  # once any worker has finished this iteration
     after_s: NotNegative = 0.0  # so much later, for example in the middle of an iteration
@@ -407,6 +420,16 @@ class RunSection(Section, frozen=True):
     trial_deadline_s: Positive = 900.0  # a trial that takes longer is stopped with an error
 
 
+class ScaleSection(Section, frozen=True):
+    """The models of `kofn simulate --scale` (docs/explanation/scale.md)."""
+
+    noise_scale: NotNegative = 2.0  # phi, in units of a worker's batch
+    correlation: Positive = 10.0  # L, iterations after which half of a gradient's direction remains
+    gradient_mb: NotNegative = 0.0  # megabytes of a gradient on the wire
+    overhead_ms: NotNegative = 0.0  # of an iteration beyond the k-th gradient and the network: sum and step
+    rack_share: Probability = 0.0  # an iteration ends when this share of the racks has its part of k; 0: with any k
+
+
 class Config(Section, frozen=True):
     """One run, complete and checked."""
 
@@ -418,6 +441,7 @@ class Config(Section, frozen=True):
     model: ModelSection = ModelSection()
     torch: TorchSection = TorchSection()
     schedule: ScheduleSection = ScheduleSection()
+    scale: ScaleSection = ScaleSection()
     layer: tuple[LayerSection, ...] = ()
     straggler: tuple[StragglerSection, ...] = ()
     shock: tuple[ShockSection, ...] = ()
@@ -478,10 +502,13 @@ class Config(Section, frozen=True):
         return (self.network.link_mbps or 0.0) / sharing if self.network.topology is None else 0.0
 
     @classmethod
-    def load(cls, path: Path, settings: Settings = ()) -> Self:
-        """Read and check a TOML file, with other values by `settings`; ConfigError names the field that is wrong."""
+    def load(cls, path: Path, settings: Settings = (), *, scale: bool = False) -> Self:
+        """Read and check a TOML file, with other values by `settings`; ConfigError names the field that is wrong.
+
+        With `scale` the job may be larger than switches permit.
+        """
         try:
-            return cls.parse(path.read_text(), settings).at(path.parent)
+            return cls.parse(path.read_text(), settings, scale=scale).at(path.parent)
         except OSError as error:
             raise ConfigError(f"{path}: {error.strerror}") from error
         except UnicodeDecodeError as error:
@@ -490,23 +517,24 @@ class Config(Section, frozen=True):
             raise ConfigError(f"{path}: {error}") from error
 
     @classmethod
-    def parse(cls, text: str, settings: Settings = ()) -> Self:
+    def parse(cls, text: str, settings: Settings = (), *, scale: bool = False) -> Self:
         """Read and check the text of such a file."""
         try:
             document = tomllib.loads(text)
         except tomllib.TOMLDecodeError as error:
             raise ConfigError(f"not TOML: {error}") from error
-        return cls.of(document, settings)
+        return cls.of(document, settings, scale=scale)
 
     @classmethod
-    def of(cls, document: dict[str, Any], settings: Settings = ()) -> Self:
+    def of(cls, document: dict[str, Any], settings: Settings = (), *, scale: bool = False) -> Self:
         """Check a TOML document, with `settings` as above. ConfigError names the field that is wrong."""
         override(document, settings)
+        expand(document, JobSection().workers)
         try:
             config = msgspec.convert(document, cls, dec_hook=lambda kind, value: kind(value))
         except msgspec.ValidationError as error:
             raise refusal(error, document, cls) from error
-        config.check()
+        config.check(scale=scale)
         return config
 
     def at(self, folder: Path) -> Self:
@@ -532,12 +560,14 @@ class Config(Section, frozen=True):
             return self
         return replace(self, job=replace(self.job, modules=str(folder.resolve())))
 
-    def check(self) -> None:
-        """Check bounds that types cannot express, or that span fields."""
+    def check(self, *, scale: bool = False) -> None:
+        """Check bounds that types cannot express, or that span fields; with `scale` not those of switches."""
         if not NAME.fullmatch(self.run.name):
             raise ConfigError(f"run.name must be up to 64 letters, digits, '.', '_' and '-', got {self.run.name!r}")
         self.network.check()
         self._check_racks()
+        if not scale:
+            self._check_switches()
         COLLECTIVES.check(self.job.collective, "job.collective")
         if self.job.slots & (self.job.slots - 1):
             raise ConfigError(f"job.slots must be a power of two from 2 to 4096, got {self.job.slots}")
@@ -554,7 +584,9 @@ class Config(Section, frozen=True):
         late, alone = self.policy.late_gradient, self.run.alone
         self.torch.check(self.model.workload_name, self.job.collective, late, self.cpu, alone=alone)
         self.schedule.check()
-        self.compress.check(workers=self.job.workers, words=self.job.words, target=self.network.target)
+        self.compress.check(
+            workers=min(self.job.workers, WORKERS_MAX), words=self.job.words, target=self.network.target
+        )
         check_objective(self.policy.objective, self.job.workers, "policy.objective")
         for objective in self.run.trials:
             check_objective(objective, self.job.workers, "run.trials")
@@ -564,6 +596,10 @@ class Config(Section, frozen=True):
             )
         for event in self.event:
             self._check_event(event)
+        self._check_workers()
+
+    def _check_workers(self) -> None:
+        """Check what concerns some workers only."""
         for entry in self.straggler:
             self._check_ranks(entry.workers, "straggler.workers")
             entry.check()
@@ -579,11 +615,11 @@ class Config(Section, frozen=True):
             self._check_ranks(cpu.workers, "cpu.workers")
             cpu.check()
 
-    def _check_racks(self) -> None:
-        """Check that each rack has the same number of workers, and that one switch can sum them."""
+    def _check_switches(self) -> None:
+        """Check that a switch for each rack can sum its workers, and one more the racks."""
         racks, workers = self.job.racks, self.job.workers
-        if workers % racks:
-            raise ConfigError(f"job.workers must be a multiple of job.racks ({racks}), got {workers}")
+        if racks > RACKS_MAX:
+            raise ConfigError(f"job.racks must be 1 to {RACKS_MAX}, got {racks}")
         if workers // racks > RACK_WORKERS_MAX:
             raise ConfigError(
                 f"job.workers must be 1 to {RACK_WORKERS_MAX * racks} with job.racks = {racks}, got {workers}"
@@ -593,6 +629,12 @@ class Config(Section, frozen=True):
                 f"network.p4runtime_port must leave ports up to 65535 for {len(self.switches)} switches, got"
                 f" {self.network.p4runtime_port}"
             )
+
+    def _check_racks(self) -> None:
+        """Check that each rack has the same number of workers, and that leaves can do what the job asks for."""
+        racks, workers = self.job.racks, self.job.workers
+        if workers % racks:
+            raise ConfigError(f"job.workers must be a multiple of job.racks ({racks}), got {workers}")
         slots = self.job.slots + self.job.exact_slots
         if racks > 1 and slots > SLOTS // 2:
             raise ConfigError(

@@ -17,9 +17,20 @@ from rich.console import Console
 
 from kofn.config.errors import ConfigError
 from kofn.config.suggestion import did_you_mean
+from kofn.experiments.engine import TaskEngine
 from kofn.experiments.findings import Find, conclude
 from kofn.experiments.kept_options import given_options, with_kept_options, write_options
-from kofn.experiments.matrix import CarryOut, Cell, CellResult, Scenario, cells, check_cells, read_cells, run_cells
+from kofn.experiments.matrix import (
+    IN_TURN,
+    CarryOut,
+    Cell,
+    CellResult,
+    Scenario,
+    cells,
+    check_cells,
+    read_cells,
+    run_cells,
+)
 from kofn.report.table import make_console
 from kofn.results.folder import RunFolder, default_path, point_latest
 from kofn.run.display import say
@@ -44,6 +55,7 @@ class Choices:
     out: Path | None
     simulated: bool
     processes: int
+    cluster: str | None
     as_json: bool
     report_only: bool
 
@@ -73,7 +85,13 @@ def experiment_options(*, name: str, seeds: int) -> Callable[[Callable[..., None
             default=len(os.sched_getaffinity(0)),
             show_default="this machine's",
             metavar="N",
-            help="Simulations at a time.",
+            help="Simulations at a time; jobs, or workers, of a new cluster.",
+        ),
+        click.option(
+            "--cluster",
+            metavar="WHERE",
+            help="Simulate on a Dask cluster: tcp://HOST:PORT, or a class, dask_jobqueue:SLURMCluster for example. Its"
+            " machines need the same folders.",
         ),
         click.option("--json", "as_json", is_flag=True, help="The findings as JSON on stdout, the rest on stderr."),
         click.option(
@@ -117,6 +135,8 @@ def conduct(
         if not (choices.report_only or choices.simulated) and running() is not None:
             raise another_run()
         folder = choices.out or default_path(f"experiment-{experiment}")
+        if choices.cluster is not None:
+            folder = folder.absolute()
         matrix = cells(wanted, choices.seeds, folder)
         ran = read_cells(matrix) if choices.report_only else _run(matrix, folder, console, choices, lean=lean)
         code = conclude(f"experiment {experiment}", folder, list(ran), find, console, as_json=choices.as_json)
@@ -143,37 +163,41 @@ def _run(
     matrix: Sequence[Cell], folder: Path, console: Console, choices: Choices, *, lean: bool
 ) -> Iterator[CellResult]:
     """Run on the real system, or in virtual time."""
+    engine = TaskEngine(processes=choices.processes, cluster=choices.cluster)
+    engine.check()
+    if choices.cluster is not None and not choices.simulated:
+        raise ConfigError(f"--cluster {choices.cluster} needs --simulate: real runs need this machine")
     check_cells(matrix)
     trainings = sum(cell.trainings for cell in matrix)
     say(console, f"{len(matrix)} runs, {trainings} trainings; results in {folder}")
     folder.mkdir(parents=True, exist_ok=True)
     write_options(folder, given_options())
     if choices.simulated:
-        return _simulated(matrix, folder, console, choices.processes, lean=lean)
+        return _simulated(matrix, folder, console, engine, lean=lean)
     check_machine(matrix[0].config.network.target)
     return gone_through(matrix, folder, execute, console)
 
 
 def _simulated(
-    matrix: Sequence[Cell], folder: Path, console: Console, processes: int, *, lean: bool
+    matrix: Sequence[Cell], folder: Path, console: Console, engine: TaskEngine, *, lean: bool
 ) -> Iterator[CellResult]:
     """Simulate; cells with the same number of workers have the same costs."""
     from kofn.sim.costs import known_costs  # noqa: PLC0415  # the model and its libraries
 
     by_workers = {cell.config.job.workers: cell.config for cell in matrix}
     costs = {workers: known_costs(folder / f"costs-{workers}w.json", config) for workers, config in by_workers.items()}
-    for result in gone_through(matrix, folder, functools.partial(_simulate, costs), console, processes=processes):
+    for result in gone_through(matrix, folder, functools.partial(_simulate, costs), console, engine=engine):
         if lean:
             result.cell.drop()
         yield result
 
 
 def gone_through(
-    matrix: Sequence[Cell], folder: Path, carry_out: CarryOut, console: Console, *, processes: int = 1
+    matrix: Sequence[Cell], folder: Path, carry_out: CarryOut, console: Console, *, engine: TaskEngine = IN_TURN
 ) -> Iterator[CellResult]:
     """Run everything that is not finished; an interruption tells how to continue."""
     with going_on(folder):
-        yield from run_cells(matrix, carry_out, console, processes=processes)
+        yield from run_cells(matrix, carry_out, console, engine=engine)
     point_latest(folder)
 
 

@@ -12,7 +12,7 @@ from click.core import ParameterSource
 FILE = "options.json"
 """A file in the folder of the results."""
 
-OF_ONE_CALL = ("out", "report_only", "as_json", "processes")
+OF_ONE_CALL = ("out", "report_only", "as_json", "processes", "cluster")
 """Parameters that do not affect the results."""
 
 

@@ -24,7 +24,7 @@ from rich.console import Console
 from kofn.config.dump import to_toml
 from kofn.config.errors import ConfigError, KofnError
 from kofn.config.schema import Config
-from kofn.experiments.children import children
+from kofn.experiments.engine import TaskEngine
 from kofn.report.summary import TrialSummary, stored_trials
 from kofn.results.errors import ResultsError
 from kofn.results.folder import JobFolder, RunFolder
@@ -38,6 +38,8 @@ from kofn.run.preconditions import check_needs
 from kofn.run.signals import deferred
 
 FOLDER = Path(__file__).parent
+
+IN_TURN = TaskEngine()
 
 CarryOut = Callable[[RunPlan, Console], RunFolder]
 """Runs until the last worker's end, and leaves the run's files; run.runner.execute does so on the real system."""
@@ -172,16 +174,17 @@ def check_cells(matrix: Sequence[Cell]) -> None:
 
 
 def run_cells(
-    matrix: Sequence[Cell], carry_out: CarryOut, console: Console, *, processes: int = 1
+    matrix: Sequence[Cell], carry_out: CarryOut, console: Console, *, engine: TaskEngine = IN_TURN
 ) -> Iterator[CellResult]:
     """Run unfinished cells; a failure does not stop the others.
 
-    With more than one process, each of which carries out a cell at a time, `carry_out` has to be importable.
+    Unless they run in turn, `carry_out` has to be importable; a cluster's machines need the same folders.
     """
     stored = [cell.stored() for cell in matrix]  # before any run
     left = [cell for cell, trials in zip(matrix, stored, strict=True) if trials is None]
     clock = Timekeeper(left)
-    ran = _in_processes(left, carry_out, processes) if processes > 1 else _in_turn(left, carry_out, console)
+    apart = functools.partial(_run_quietly, carry_out)
+    ran = _in_turn(left, carry_out, console) if engine == IN_TURN else engine.in_order(apart, left, _lost)
     for number, (cell, trials) in enumerate(zip(matrix, stored, strict=True), 1):
         if trials is not None:
             say(console, f"[{number}/{len(matrix)}] {cell.title}: finished before")
@@ -207,10 +210,8 @@ def _in_turn(left: Sequence[Cell], carry_out: CarryOut, console: Console) -> Ite
         yield _run(cell, carry_out, console, check=number == 0)
 
 
-def _in_processes(left: Sequence[Cell], carry_out: CarryOut, processes: int) -> Iterator[CellResult]:
-    """Run so many at a time, until the caller takes no more."""
-    with children(processes) as pool:
-        yield from pool.imap(functools.partial(_run_quietly, carry_out), left)
+def _lost(cell: Cell, reason: str) -> CellResult:
+    return CellResult(cell=cell, error=f"FAILED: {reason}")
 
 
 def _run_quietly(carry_out: CarryOut, cell: Cell) -> CellResult:

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from rich.console import Console
 
 from kofn.config.errors import ConfigError
+from kofn.config.objectives import check_objective
 from kofn.config.schema import Config
 from kofn.controller.job.journal import Journal
 from kofn.controller.job.status_message import status_message
@@ -32,8 +33,9 @@ from kofn.rpc.document import document
 from kofn.run.conclusion import AtEarlyEnd, conclude, conclude_early, load_report, noted_end, summarised
 from kofn.run.display import say
 from kofn.run.ending import ending
+from kofn.run.jobs import overridden
 from kofn.run.options import record_option, set_option
-from kofn.run.plan import RunPlan, make_plan, prepare
+from kofn.run.plan import DEFAULT_CONFIG, RunPlan, make_plan, prepare
 from kofn.run.seeds import run_seeds
 from kofn.run.stragglers import record_stragglers
 from kofn.run.topology import wanted_topology
@@ -43,10 +45,11 @@ from kofn.sim.clock import VirtualClock
 from kofn.sim.costs import Costs, measure
 from kofn.sim.learning import Learning
 from kofn.sim.native import library
+from kofn.sim.scale.simulation import simulate_scale
 from kofn.sim.schedules import SimulatedSchedule, simulate_schedules
 from kofn.sim.schedules import table as schedules_table
 from kofn.sim.simulation import Simulation
-from kofn.sim.times import SimulatedTimes, table
+from kofn.sim.times import ScaledTimes, SimulatedTimes, table
 from kofn.sim.worker_model import TimingModel, TrainingModel, WorkerModel
 
 EXAMPLES = """
@@ -57,6 +60,7 @@ Examples:
   kofn simulate mine.toml --costs runs/x/costs.json  with the CPU times of an earlier simulation: the same results
   kofn simulate --against runs/latest                a real run again in virtual time, side by side
   kofn simulate large.toml --times                   no training: how long iterations take, and which k is chosen
+  kofn simulate large.toml --scale --set job.workers=100000  the same for any number of workers, without packets
   kofn simulate mine.toml --times --set schedule.family=auto     how long, by the best schedule of each family
 
 \b
@@ -96,6 +100,11 @@ MANAGEMENT = "172.16.0.0/12"
     help="Simulate the finished run in this folder, and compare.",
 )
 @click.option("--times", is_flag=True, help="No training, one packet a worker and iteration; no files.")
+@click.option(
+    "--scale",
+    is_flag=True,
+    help="As --times, by iterations instead of packets: up to a million workers, and run.seeds seeds.",
+)
 @click.option("--json", "as_json", is_flag=True, help="The summary as JSON on stdout, progress on stderr.")
 @click.option("--quiet", is_flag=True, help="No progress.")
 def command(
@@ -109,6 +118,7 @@ def command(
     costs: Path | None,
     against: Path | None,
     times: bool,
+    scale: bool,
     as_json: bool,
     quiet: bool,
 ) -> None:
@@ -118,10 +128,19 @@ def command(
     slots of one switch or of a tree are modelled, and the cost of a worker's steps is measured on this machine first.
     Not simulated: kill and start of [[event]], late joiners, custom topologies, faults at the switch, several jobs, and
     every job.collective but the switch. A workload takes model.compute_ms for a gradient, however long it really takes.
-    With [schedule], --times gives the time of an iteration by the model of docs/explanation/schedule.md.
+    With [schedule], --times gives the time of an iteration by the model of docs/explanation/schedule.md; --scale has a
+    model of learning, too (docs/explanation/scale.md).
     """
     console = make_console(stderr=as_json, quiet=quiet)
     with ending("simulate"), ExitStack() as beside:
+        if scale:
+            files = {"--out": out, "--costs": costs, "--against": against, "--record-stragglers": record}
+            for option, value in {"--times": times, "--cores": cores, **files}.items():
+                if value is not None and value is not False:
+                    raise ConfigError(f"--scale and {option} must not both be given")
+            scaled = simulate_scaled(config or DEFAULT_CONFIG, objectives, settings, console)
+            _show(scaled, table(scaled), as_json=as_json)
+            return
         real: tuple[TrialSummary, ...] = ()
         if against is not None:
             if config is not None or settings:
@@ -248,7 +267,31 @@ def simulate_times(config: Config, costs: Costs, console: Console) -> list[Simul
         begin = time.perf_counter()
         simulation = _simulation(config, objective, models, costs, None)
         simulation.run(_progress(console, objective, begin))
-        results.append(SimulatedTimes.of(simulation, objective, time.perf_counter() - begin))
+        results.append(SimulatedTimes.of(simulation, time.perf_counter() - begin))
+    return results
+
+
+def simulate_scaled(
+    path: Path, objectives: tuple[str, ...], settings: tuple[str, ...], console: Console
+) -> list[ScaledTimes]:
+    """Simulate by iterations, for each objective and seed."""
+    config = overridden(Config.load(path, settings, scale=True), objectives=objectives)
+    check(config)
+    if config.fault:
+        raise ConfigError("fault and --scale must not both be given: it has no packets")
+    for name in config.run.trials:
+        check_objective(name, config.job.workers, "--trial")
+    results = []
+    for name in config.run.trials:
+        begin = said = time.perf_counter()
+
+        def progress(iteration: int, virtual_s: float, name: str = name, begin: float = begin) -> None:
+            nonlocal said
+            if (now := time.perf_counter()) - said >= 1:
+                said = now
+                say(console, f"trial {name}: iteration {iteration}, {virtual_s:.1f} s in {now - begin:.1f} s")
+
+        results += simulate_scale(config, name, progress)
     return results
 
 

@@ -55,6 +55,8 @@ class Simulation:
     _links: VirtualSchedule[Rate] = field(init=False)
     events: list[LoggedEvent] = field(default_factory=list)
     """The results of links' changes."""
+    ends_s: list[float] = field(default_factory=list)
+    """When the first worker had all results of each iteration."""
     _finished_iteration: int = 0
 
     def __post_init__(self) -> None:
@@ -90,6 +92,7 @@ class Simulation:
             costs=self.costs,
             report=self._report,
             ask_peers=self._ask_peers,
+            ended=self._ended,
             finished=self._finished,
         )
         self._links = VirtualSchedule(self.clock, config.link, self._shape)
@@ -139,6 +142,10 @@ class Simulation:
         self._finished_iteration = max(self._finished_iteration, report.iteration)
         self._links.reached(report.iteration)
         self.controller.report(rank, report)
+
+    def _ended(self, iteration: int) -> None:
+        if iteration > len(self.ends_s):
+            self.ends_s.append(self.clock.time())
 
     def _shape(self, change: Rate) -> None:
         what, name = action(change)

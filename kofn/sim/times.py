@@ -1,10 +1,18 @@
 """The result of a simulation without training: the duration of iterations, and k."""
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
+import numpy as np
+import numpy.typing as npt
+
+from kofn.controller.policy.control_loop import ControlLoop
 from kofn.report.table import PlainTable
 from kofn.sim.simulation import Simulation
+
+QUANTILES = {"q05_s": 0.05, "q50_s": 0.5, "q95_s": 0.95}
+"""Quantiles of the iteration time, by field."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,46 +25,85 @@ class SimulatedTimes:
     virtual_s: float  # until the first worker had finished the last iteration
     wall_s: float  # the simulation's real time
     mean_iteration_s: float
+    q05_s: float
+    q50_s: float
+    q95_s: float
     predicted_s: float | None  # for the last k; None without a choice
     changes: int
     k: int  # the last one
+    late_gradient: str  # the last rule
 
     @classmethod
-    def of(cls, simulation: Simulation, objective: str, wall_s: float) -> Self:
+    def of(cls, simulation: Simulation, wall_s: float) -> Self:
         """Return the times of a simulation that has ended."""
-        control_loop, iterations = simulation.controller.control_loop, simulation.config.run.max_iterations
-        forecast = control_loop.choice.forecast if control_loop.choice else None
-        return cls(
-            objective=objective,
-            workers=control_loop.workers,
-            iterations=iterations,
-            virtual_s=simulation.first_s,
-            wall_s=wall_s,
-            mean_iteration_s=simulation.first_s / iterations,
-            predicted_s=float(forecast.predicted_s[control_loop.k - 1]) + forecast.overhead_s if forecast else None,
-            changes=simulation.controller.changes,
-            k=control_loop.k,
-        )
+        lengths_s = np.diff(simulation.ends_s, prepend=0.0)
+        loop, changes = simulation.controller.control_loop, simulation.controller.changes
+        return cls(**cls.measured(loop, lengths_s, simulation.first_s, changes=changes, wall_s=wall_s))
+
+    @staticmethod
+    def measured(
+        loop: ControlLoop, lengths_s: npt.NDArray[np.float64], virtual_s: float, *, changes: int, wall_s: float
+    ) -> dict[str, Any]:
+        """Return the fields of iterations with these lengths, which took `virtual_s` together."""
+        forecast = loop.choice.forecast if loop.choice else None
+        return {
+            "objective": loop.goal.name,
+            "workers": loop.workers,
+            "iterations": len(lengths_s),
+            "virtual_s": virtual_s,
+            "wall_s": wall_s,
+            "mean_iteration_s": virtual_s / len(lengths_s),
+            **{name: float(np.quantile(lengths_s, level)) for name, level in QUANTILES.items()},
+            "predicted_s": float(forecast.predicted_s[loop.k - 1]) + forecast.overhead_s if forecast else None,
+            "changes": changes,
+            "k": loop.k,
+            "late_gradient": loop.late_policy.rule,
+        }
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
+    def cells(self) -> dict[str, str]:
+        """Return the cells of a table for people, by heading."""
+        return {
+            "trial": self.objective,
+            "n": f"{self.workers:,}",
+            "iterations": f"{self.iterations:,}",
+            "virtual": f"{self.virtual_s:.1f} s",
+            "wall": f"{self.wall_s:.1f} s",
+            "k": f"{self.k:,}",
+            "rule": self.late_gradient,
+            "changes": f"{self.changes}",
+            "iteration": _milliseconds(self.mean_iteration_s),
+            "5 to 95 %": f"{1e3 * self.q05_s:.2f} to {_milliseconds(self.q95_s)}",
+            "predicted": "-" if self.predicted_s is None else _milliseconds(self.predicted_s),
+        }
 
-def table(results: list[SimulatedTimes]) -> PlainTable:
-    """Return a table for people: milliseconds an iteration."""
-    headings = ["trial", "n", "iterations", "virtual", "wall", "k", "changes", "iteration", "predicted"]
-    return PlainTable(headings, [_row(one) for one in results])
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScaledTimes(SimulatedTimes):
+    """One trial of `--scale` with one seed."""
+
+    seed: int
+    racks: int
+    gradients: float  # in a sum, mean
+    age: float  # of a gradient in a sum, mean, in iterations
+    progress_per_s: float  # in iterations with exact and fresh gradients (kofn/sim/scale/sums.py)
+
+    def cells(self) -> dict[str, str]:
+        more = {
+            "gradients": f"{self.gradients:,.1f}",
+            "age": f"{self.age:.2f}",
+            "progress": f"{self.progress_per_s:.3g}/s",
+        }
+        return SimulatedTimes.cells(self) | {"seed": f"{self.seed}"} | more
 
 
-def _row(one: SimulatedTimes) -> list[str]:
-    return [
-        one.objective,
-        f"{one.workers}",
-        f"{one.iterations:,}",
-        f"{one.virtual_s:.1f} s",
-        f"{one.wall_s:.1f} s",
-        f"{one.k}",
-        f"{one.changes}",
-        f"{1e3 * one.mean_iteration_s:.2f} ms",
-        "-" if one.predicted_s is None else f"{1e3 * one.predicted_s:.2f} ms",
-    ]
+def table(results: Sequence[SimulatedTimes]) -> PlainTable:
+    """Return a table for people."""
+    rows = [one.cells() for one in results]
+    return PlainTable(list(rows[0]), [list(row.values()) for row in rows])
+
+
+def _milliseconds(time_s: float) -> str:
+    return f"{1e3 * time_s:.2f} ms"

@@ -40,6 +40,8 @@ class Surroundings:
     report: Callable[[int, pb.Report], None]
     ask_peers: Callable[[int], None]
     """Fetches the results of this rank's iteration from the others."""
+    ended: Callable[[int], None]
+    """Takes an iteration, of which some worker has all results."""
     finished: Callable[[int, str], None]
 
 
@@ -185,6 +187,7 @@ class Worker(Effects):
 
     def next_iteration(self) -> None:
         """Keep the ended iteration for the training (see Effects)."""
+        self._around.ended(self.protocol.iteration)
         self._done.append(self._driver.end())
         self._begin(self.protocol.iteration + 1)
 

@@ -32,8 +32,8 @@ BAD = [
     ("[run]\nnane = 'x'", "a key of run must be one of name, seed, seeds, trials, target,"),
     (
         "[runs]",
-        "a table or key must be one of run, network, job, compress, policy, model, torch, schedule, layer, straggler,"
-        " shock, shard, fault, link, cpu, event, got",
+        "a table or key must be one of run, network, job, compress, policy, model, torch, schedule, scale, layer,"
+        " straggler, shock, shard, fault, link, cpu, event, got",
     ),
     (
         "[run]\ntrials = ['best']",
@@ -72,7 +72,7 @@ BAD = [
     ("[run]\nevaluate_every = 0", "run.evaluate_every must be 1 or more, got 0"),
     ("[job]\nworkers = 0", "job.workers"),
     ("[job]\nworkers = 65", "job.workers must be 1 to 64 with job.racks = 1, got 65"),
-    ("[job]\nworkers = 'four'", "job.workers must be a whole number (1 to 1024), got 'four'"),
+    ("[job]\nworkers = 'four'", "job.workers must be a whole number (1 to 1000000), got 'four'"),
     ("[job]\nid = 256", "job.id"),
     ("[job]\nwords = 33", "job.words"),
     ("[job]\nslots = 1000", "job.slots must be a power of two from 2 to 4096, got 1000"),
@@ -166,7 +166,7 @@ BAD = [
     ("[[link]]\nworkers = [1]\nmbps = 5", "link[0].at_iteration is missing: a whole number (1 or more) is needed"),
     ("[straggler]\nworkers = [0]", "straggler must be an array of tables, got a table"),
     ("job = 3", "job must be a table, got 3"),
-    ("[job]\nworkers = true", "job.workers must be a whole number (1 to 1024), got true"),
+    ("[job]\nworkers = true", "job.workers must be a whole number (1 to 1000000), got true"),
     (
         "[[straggler]]\nworkers = [0]\nmean_ms = 1\nevent_ms = inf",
         "straggler[0].event_ms must be more than 0 and finite, got inf",

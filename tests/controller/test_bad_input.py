@@ -103,7 +103,7 @@ class World:
         for _ in range(count):
             self.now_s += 0.02
             for rank in np.flatnonzero(self.control_loop.live).tolist():
-                iteration = self.control_loop.measurements.track[rank].reported + 1
+                iteration = self.control_loop.measurements.track(rank).reported + 1
                 seconds = 0.01 + 0.005 * float(self.random.poisson(0.2 + 4 * (rank == 1)))
                 good = pb.Report(
                     iteration=iteration,

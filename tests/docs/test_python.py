@@ -20,6 +20,7 @@ from .markdown import ROOT, blocks
 
 PAGE = ROOT / "docs" / "howto" / "python.md"
 NOTEBOOK = ROOT / "examples" / "choosing-k.ipynb"
+SCALE_NOTEBOOK = ROOT / "examples" / "scale.ipynb"
 
 EXECUTE = """
 import sys, nbclient, nbformat
@@ -91,22 +92,32 @@ def test_copy_of_the_ring_is_a_users_collective(tmp_path: Path, monkeypatch: pyt
     assert [mean.tolist() for mean in means] == [[0.5] * 3] * 2
 
 
-@pytest.mark.slow
-def test_notebook_works(tmp_path: Path) -> None:
-    shutil.copy(NOTEBOOK, tmp_path)
+def executed(notebook: Path, tmp_path: Path) -> list[dict[str, Any]]:
+    """Execute a notebook in a folder of its own, and return the data of its outputs."""
+    shutil.copy(notebook, tmp_path)
     environment = {
         **os.environ,
         "IPYTHONDIR": str(tmp_path / "ipython"),
         "JUPYTER_RUNTIME_DIR": str(tmp_path / "runtime"),
     }
-    command = [sys.executable, "-c", EXECUTE, NOTEBOOK.name, "executed.ipynb"]
+    command = [sys.executable, "-c", EXECUTE, notebook.name, "executed.ipynb"]
     run = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
-    shown = [
+    return [
         output.get("data", {})
         for cell in json.loads((tmp_path / "executed.ipynb").read_text())["cells"]
         for output in cell.get("outputs", [])
     ]
+
+
+@pytest.mark.slow
+def test_notebook_of_scale_draws_four_figures(tmp_path: Path) -> None:
+    assert sum("image/png" in data for data in executed(SCALE_NOTEBOOK, tmp_path)) == 4
+
+
+@pytest.mark.slow
+def test_notebook_works(tmp_path: Path) -> None:
+    shown = executed(NOTEBOOK, tmp_path)
     assert sum("image/png" in data for data in shown) == 2
     (table,) = ("".join(data["text/html"]) for data in shown if "<svg" in "".join(data.get("text/html", "")))
     assert "all (baseline)" in table

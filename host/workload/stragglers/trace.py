@@ -6,13 +6,16 @@ JSON object with these names.  Without a line a worker is not blocked; all gradi
 
 import csv
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 
+import numpy as np
+
 from kofn.config.errors import ConfigError
 from kofn.config.schema import Config
-from kofn.host.workload.straggler_source import StragglerSource
+from kofn.host.arrays import Floats64
+from kofn.host.workload.straggler_source import StragglerSource, Together
 
 FIELDS = ("iteration", "rank", "blocking_ms")
 
@@ -33,6 +36,10 @@ class BlockingTrace(StragglerSource):
         return self._blocking_s.get((iteration, self.rank), 0.0)
 
     @classmethod
+    def together(cls, config: Config, seeds: Sequence[int]) -> Together:
+        return _TraceTogether(config)
+
+    @classmethod
     def check(cls, config: Config) -> None:
         """ConfigError also for a rank outside of the job."""
         if config.model.trace is None:
@@ -43,6 +50,25 @@ class BlockingTrace(StragglerSource):
                 f"ranks of {config.model.trace} must be 0 to {config.job.workers - 1} (job.workers - 1), got"
                 f" {unknown[0]}"
             )
+
+
+class _TraceTogether:
+    """All workers' blocking times from a trace, which is the same for all seeds."""
+
+    def __init__(self, config: Config) -> None:
+        self._compute_s = np.full((1, config.job.workers), config.model.compute_ms / 1000)
+        found = sorted(read_trace(config.model.trace or "").items())
+        self._iterations, self._ranks = (np.array([place[at] for place, _ in found], np.int64) for at in (0, 1))
+        self._blocking_s = np.array([time_s for _, time_s in found])
+
+    def compute_s(self, iteration: int) -> Floats64:
+        return self._compute_s
+
+    def blocking_s(self, iteration: int, begun_s: Floats64, batch: int = 0) -> Floats64:
+        lines = slice(*np.searchsorted(self._iterations, (iteration, iteration + 1)))
+        found = np.zeros(begun_s.shape)
+        found[:, self._ranks[lines]] = self._blocking_s[lines]
+        return found
 
 
 def write_trace(path: Path, blocked_s: Mapping[tuple[int, int], float]) -> None:

@@ -61,3 +61,11 @@ def test_bench_times_a_correct_choice() -> None:
     rates = np.random.default_rng(1).gamma(2.0, 3.0, 12)
     best = int(np.argmin((choice.SERVICE + expected_counts(rates)) / np.arange(1, 13))) + 1
     assert choice.chosen(rates, expected_counts) in (best, 12), "k = 12 is in force and may stay within the margin"
+
+
+def test_corrected_normal_is_close_to_the_exact_distribution_of_thousands() -> None:
+    rates = np.random.default_rng(1).gamma(4.0, 0.5, 3000)
+    rates[:300] *= 8
+    off = np.abs((2 + expected_counts(rates)) / (2 + choice.exact_counts(rates)) - 1)
+    assert np.median(off) < 1e-4
+    assert off.max() < 3e-3

@@ -36,7 +36,7 @@ def test_late_iterations_are_counted() -> None:
     taken = Measurements(workers=1, window=4)
     for iteration, late in enumerate((True, False, True, True), 1):
         taken.report(0, report(iteration, late=late), now_s=0.0)
-    assert (taken.track[0].late, taken.track[0].late_in_a_row) == (3, 2)
+    assert (taken.track(0).late, taken.track(0).late_in_a_row) == (3, 2)
 
 
 @pytest.mark.parametrize(
@@ -132,8 +132,9 @@ def test_any_input_keeps_the_invariants(inputs: list[tuple[int, pb.Report] | Arr
             taken.report(*item, now_s=float(now))
     known = taken.times_s[~np.isnan(taken.times_s)]
     assert ((known >= 0) & np.isfinite(known)).all()
-    assert taken.reports.sum() + sum(track.arrivals for track in taken.track) + taken.refused <= len(inputs)
-    assert all(track.reported <= taken.iteration for track in taken.track)
+    tracks = [taken.track(rank) for rank in range(taken.workers)]
+    assert taken.reports.sum() + sum(track.arrivals for track in tracks) + taken.refused <= len(inputs)
+    assert all(track.reported <= taken.iteration for track in tracks)
     assert taken.times_s.shape == (4, 5)
     assert (taken.silent_s(float(len(inputs))) >= 0).all()
 

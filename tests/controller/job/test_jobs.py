@@ -85,7 +85,7 @@ def test_requests_and_arrivals_reach_their_job() -> None:
             assert (answer.job, answer.k) == (9, 1)
             assert control.jobs.sessions[4].control_loop.k == 2
             control.jobs.sessions[9].slots.on_arrival(Arrival(worker=0, iteration=1, verdict="ADDED", timestamp_us=1))
-            assert [s.control_loop.measurements.track[0].arrivals for s in control.jobs.all] == [0, 1]
+            assert [s.control_loop.measurements.track(0).arrivals for s in control.jobs.all] == [0, 1]
             with pytest.raises(grpc.aio.AioRpcError) as error:
                 await control.status(5)
             assert error.value.code() is grpc.StatusCode.NOT_FOUND

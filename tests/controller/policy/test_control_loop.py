@@ -319,7 +319,7 @@ def test_worker_that_was_late_too_often_is_awaited_once() -> None:
     ]
     assert releases and releases[0].k == 3
     assert len(forced) <= 2 * len(inclusions), "an inclusion lasts until the worker's report of one iteration"
-    late = running.control_loop.measurements.track[2].late_in_a_row
+    late = running.control_loop.measurements.track(2).late_in_a_row
     assert late <= 10
 
 
@@ -364,4 +364,4 @@ def test_no_worker_is_included_by_default() -> None:
     for iteration in range(1, 100):
         running.iterate(iteration)
     assert running.control_loop.k == 3
-    assert running.control_loop.measurements.track[2].late_in_a_row > 20
+    assert running.control_loop.measurements.track(2).late_in_a_row > 20

@@ -9,7 +9,7 @@ import pytest
 from kofn.controller.estimate.correlation import FARTHEST, LENGTH_MAX, UNKNOWN, Correlation
 from kofn.controller.estimate.data_skew import KNOWN, DataSkew
 from kofn.controller.estimate.measurements import FloatArray
-from kofn.controller.policy.prediction import Prediction, Shares
+from kofn.controller.policy.prediction import Delays, Prediction, Shares
 from kofn.controller.policy.process import AGES
 from kofn.controller.policy.worth import NOISE, NOISE_MAX, WorthModel
 from kofn.host.compression.alignment import LAGS
@@ -101,7 +101,7 @@ def predicted(ages: list[float], *, shares: list[float] | None = None, gradients
         mean_s=np.ones(2),
         error_s=np.zeros(2),
         gradients=np.full(2, gradients),
-        delays=delays,
+        delays=Delays(ks=np.array([1, 2]), by_age=delays, n=2),
         shares=Shares(ks=np.array([1, 2]), by_age=by_age, stands=np.array([0, 1])),
     )
 

@@ -24,10 +24,11 @@ from kofn.host.kernels.lanes import pack
 from kofn.host.kernels.sample import MOST, RUN, fingerprint, norm2, sample
 from kofn.host.protocol.results import BlockId, BlockResults, Result
 from kofn.host.wire.packet import WEIGHT_UNIT
+from kofn.host.workload.blocking_laws import DRAWN, quantile
 from kofn.host.workload.evaluation import Evaluator
 from kofn.host.workload.model import Batch, Perceptron, load_shard
 from kofn.host.workload.replica import Replica
-from kofn.host.workload.stragglers.drawn import DRAWN, Drawn, _quantile
+from kofn.host.workload.stragglers.drawn import Drawn
 from kofn.host.workload.workloads.digits import Digits
 
 PLAN = Planner(blocks=1, widths=(32,)).first()
@@ -245,7 +246,8 @@ def test_events_are_poissons(mean: float) -> None:
 @pytest.mark.parametrize("mean", [0.0, 0.01, 1.0, 30.0, 3000.0, 200_000.0])
 def test_quantiles_are_scipys(mean: float) -> None:
     levels = np.concatenate((np.linspace(0.001, 0.999, 97), [1e-9, 1 - 1e-6]))
-    assert [_quantile(mean, level) for level in levels] == stats.poisson.ppf(levels, mean).tolist()
+    entry = StragglerSection(workers=(), mean_ms=1000 * mean, event_ms=1000)
+    assert [quantile(entry, level) for level in levels] == stats.poisson.ppf(levels, mean).tolist()
 
 
 def test_blocking_of_an_iteration_is_the_same_in_every_pass_and_order() -> None:

@@ -1,0 +1,165 @@
+"""One sweep of simulations on this machine and on Dask clusters, and whether the tables are the same to the last digit.
+
+    python -m bench.scale_sweep                 1,000 tasks, five times: some minutes
+    python -m bench.scale_sweep --seeds 1       50 tasks
+
+Without Dask; on a cluster of two worker processes, of which one is killed in the middle; interrupted and continued on
+this machine; on dask-jobqueue's LocalCluster, whose jobs are shell scripts; and on its SLURMCluster with stand-ins for
+sbatch and scancel, which start the job script and end it. Exit code 1 where a table differs.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import dask
+import dask_jobqueue  # noqa: F401  # its defaults are in Dask's configuration
+
+from bench.tables import Row, make_parser, say, show, whole
+from kofn.experiments.engine import TaskEngine
+from kofn.experiments.scale.command import WORLD
+from kofn.experiments.scale.tasks import CHOICE, LAW, RESULTS, SEED, WORKERS, ScaleTask, failures, run, table, tasks
+
+SBATCH = """#!/bin/sh
+script=$(mktemp -p "$(dirname "$0")")  # the submitted one is removed at once
+cp "$1" "$script"
+setsid sh "$script" >"$script.log" 2>&1 &
+echo "Submitted batch job $!"
+"""
+
+SCANCEL = """#!/bin/sh
+kill -- "-$1"
+"""
+
+JOBQUEUE = {f"jobqueue.{name}": {"cores": 1, "processes": 1, "memory": "2GiB"} for name in ("local", "slurm")}
+"""Dask's own configuration of the clusters; a user has it in ~/.config/dask."""
+
+
+def sweep(seeds: int) -> list[ScaleTask]:
+    """Return 50 tasks for each seed."""
+    return tasks(
+        WORLD.read_text(),
+        {
+            WORKERS: [50, 100],
+            LAW: ["poisson", "exponential", "pareto", "bursty", "constant"],
+            CHOICE: [0.5, 0.8, 0.9, 0.95, 1.0],
+            "run.max_iterations": [200],
+            SEED: range(1, seeds + 1),
+        },
+    )
+
+
+def done(wanted: list[ScaleTask], folder: Path, engine: TaskEngine, ended: Callable[[int, int], None]) -> Row:
+    """Run a sweep, and describe it."""
+    begin = time.perf_counter()
+    run(wanted, folder, engine, ended)
+    found = table(folder, wanted)
+    found.to_csv(folder / RESULTS, index=False)
+    return {
+        "rows": len(found),
+        "failed": len(failures(folder, wanted)),
+        "seconds": time.perf_counter() - begin,
+        "sha256": hashlib.sha256((folder / RESULTS).read_bytes()).hexdigest()[:16],
+    }
+
+
+@contextlib.contextmanager
+def two_workers(folder: Path) -> Iterator[tuple[str, Callable[[], None]]]:
+    """Yield the address of a scheduler with two worker processes, and a function that kills one of them."""
+    dask = [sys.executable, "-m", "dask"]
+    address = folder / "scheduler.json"
+    with contextlib.ExitStack() as open_:
+
+        def start(*words: str) -> "subprocess.Popen[bytes]":
+            process = subprocess.Popen([*dask, *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            open_.callback(process.wait)
+            open_.callback(process.kill)
+            return process
+
+        start("scheduler", "--port", "0", "--no-dashboard", "--scheduler-file", str(address))
+        while not address.exists():
+            time.sleep(0.05)
+        one, _ = (
+            start("worker", "--scheduler-file", str(address), "--nthreads", "1", "--no-nanny", "--no-dashboard")
+            for _ in range(2)
+        )
+        yield json.loads(address.read_text())["address"], lambda: one.send_signal(signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def configured(folder: Path) -> Iterator[None]:
+    """Give Dask its configuration, and the shell stand-ins for Slurm's commands."""
+    for name, text in {"sbatch": SBATCH, "scancel": SCANCEL}.items():
+        (folder / name).write_text(text)
+        (folder / name).chmod(stat.S_IRWXU)
+    before = os.environ["PATH"]
+    os.environ["PATH"] = f"{folder}:{before}"
+    try:
+        with dask.config.set({name: dask.config.get(name) | mine for name, mine in JOBQUEUE.items()}):
+            yield
+    finally:
+        os.environ["PATH"] = before
+
+
+class InterruptionError(Exception):
+    """The sweep is stopped on purpose."""
+
+
+def rows(seeds: int, folder: Path) -> list[Row]:
+    wanted, two = sweep(seeds), TaskEngine(processes=2)
+
+    def nothing(number: int, of: int) -> None:
+        """Do nothing."""
+
+    def stop(number: int, of: int) -> None:
+        if number == of // 2:
+            raise InterruptionError
+
+    say(f"{len(wanted)} tasks without Dask")
+    found = [{"where": "two processes"} | done(wanted, folder / "plain", two, nothing)]
+    say("interrupted in the middle")
+    with contextlib.suppress(InterruptionError):
+        run(wanted, folder / "again", two, stop)
+    found.append({"where": "the same, interrupted and continued"} | done(wanted, folder / "again", two, nothing))
+    say("Dask, two worker processes, one of which is killed")
+    with two_workers(folder) as (address, kill):
+
+        def half(number: int, of: int) -> None:
+            if number == of // 2:
+                kill()
+
+        engine = TaskEngine(cluster=address)
+        found.append({"where": "Dask, one of two workers killed"} | done(wanted, folder / "dask", engine, half))
+    for name, cluster in {
+        "LocalCluster": "dask_jobqueue.local:LocalCluster",
+        "SLURMCluster": "dask_jobqueue:SLURMCluster",
+    }.items():
+        say(f"dask-jobqueue, {name}")
+        engine = TaskEngine(processes=2, cluster=cluster)
+        found.append({"where": f"dask-jobqueue's {name}"} | done(wanted, folder / name, engine, nothing))
+    return found
+
+
+def main() -> None:
+    parser = make_parser(__doc__)
+    parser.add_argument("--seeds", type=whole(), default=20, help="50 tasks each (default 20)")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name, configured(Path(name)):
+        found = rows(options.seeds, Path(name))
+    show({"one sweep": found}, as_json=options.json)
+    if len({row["sha256"] for row in found}) > 1 or any(row["failed"] for row in found):
+        print("NO the tables differ")
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,81 @@
+"""The laws of [[straggler]]: uniform draws by index, and the quantiles that they become."""
+
+import bisect
+import functools
+import math
+from itertools import accumulate
+
+import numpy as np
+
+from kofn.config.schema import StragglerSection
+from kofn.host.arrays import Floats64
+
+DRAWN = 256
+"""UniformDraws per batch."""
+
+FARTHEST = 12.0
+"""Standard deviations from the mean beyond which counts have no probability."""
+
+NEVER = StragglerSection(workers=(), mean_ms=0.0)
+"""The entry of a worker that no [[straggler]] names."""
+
+
+def uniforms(seed: tuple[int, ...], part: int, batch: int = 0) -> np.random.Generator:
+    """Return the generator of the `part`-th DRAWN uniform numbers of this seed."""
+    return np.random.default_rng((*seed, part, batch) if batch else (*seed, part))
+
+
+class UniformDraws:
+    """Uniform numbers from 0 to 1, by index."""
+
+    def __init__(self, *seed: int) -> None:
+        self.seed = seed
+        self._drawn: dict[int, tuple[int, list[float]]] = {}  # by batch
+
+    def uniform(self, at: int, batch: int = 0) -> float:
+        """Return the number with this index; DRAWN are drawn at once."""
+        part, index = divmod(at, DRAWN)
+        drawn, draws = self._drawn.get(batch, (-1, []))
+        if part != drawn:
+            draws = uniforms(self.seed, part, batch).random(DRAWN).tolist()
+            self._drawn[batch] = part, draws
+        return draws[index]
+
+
+def quantile(entry: StragglerSection, level: float) -> float:
+    """Return the seconds that this entry's blocking time does not exceed with probability `level`."""
+    mean_s = entry.mean_ms / 1000
+    if entry.law == "constant":
+        return mean_s
+    if entry.law == "exponential":
+        return -mean_s * math.log1p(-level)
+    if entry.law == "pareto":  # of the second kind, from 0 on: its scale is its mean
+        return mean_s * (1 / math.sqrt(1 - level) - 1)
+    event_s = entry.event_ms / 1000
+    least, distribution = _distribution(mean_s / event_s)
+    return (least + bisect.bisect_left(distribution, level)) * event_s
+
+
+def quantiles(entry: StragglerSection, levels: Floats64) -> Floats64:
+    """Return the same for many levels, in their shape."""
+    mean_s = entry.mean_ms / 1000
+    if entry.law == "constant":
+        return np.full(levels.shape, mean_s)
+    if entry.law == "exponential":
+        return np.asarray(-mean_s * np.log1p(-levels))
+    if entry.law == "pareto":
+        return np.asarray(mean_s * (1 / np.sqrt(1 - levels) - 1))
+    event_s = entry.event_ms / 1000
+    least, distribution = _distribution(mean_s / event_s)
+    return np.asarray((least + np.searchsorted(distribution, levels)) * event_s)
+
+
+@functools.lru_cache(maxsize=256)
+def _distribution(mean: float) -> tuple[int, list[float]]:
+    """Return the least possible count, and P(N <= count) for it and the following counts, until it is about 1."""
+    if not mean:
+        return 0, [1.0]
+    far = int(FARTHEST * math.sqrt(mean)) + 32
+    least, most = max(int(mean) - far, 0), int(mean) + far
+    counts = range(least, most)
+    return least, list(accumulate(math.exp(n * math.log(mean) - mean - math.lgamma(n + 1)) for n in counts))

@@ -1,0 +1,108 @@
+"""Runs independent tasks: in turn, in processes of this machine, or on a Dask cluster.
+
+A task is a call of an importable function with a picklable item. Dask runs the tasks of a worker that dies elsewhere.
+"""
+
+import contextlib
+import importlib
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from kofn.config.errors import ConfigError
+from kofn.config.plugins import in_words
+from kofn.experiments.children import children
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+CLASS = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+"""`module:Class`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskEngine:
+    """Processes, or a cluster: the address of a Dask scheduler, or the class of one, which its own files configure.
+
+    Examples of a cluster are tcp://10.0.0.1:8786, dask_jobqueue:SLURMCluster and dask_kubernetes.operator:KubeCluster.
+    A class's cluster gets `processes` workers or jobs.
+    """
+
+    processes: int = 1
+    cluster: str | None = None
+
+    def results(
+        self, call: Callable[[T], R], items: Sequence[T], lost: Callable[[T, str], R]
+    ) -> Iterator[tuple[int, R]]:
+        """Yield the place and the result of every item, in order of completion.
+
+        `lost` makes the result of an item that a cluster gives up because workers have died with it.
+        """
+        if self.cluster is not None:
+            yield from self._on_cluster(self.cluster, call, items, lost)
+        elif self.processes == 1:
+            yield from ((place, call(item)) for place, item in enumerate(items))
+        else:
+            with children(self.processes) as pool:
+                yield from pool.imap_unordered(_Placed(call), enumerate(items))
+
+    def in_order(self, call: Callable[[T], R], items: Sequence[T], lost: Callable[[T, str], R]) -> Iterator[R]:
+        """Yield the result of every item in order, each as soon as it and those before are there."""
+        early: dict[int, R] = {}
+        following = 0
+        for place, result in self.results(call, items, lost):
+            early[place] = result
+            while following in early:
+                yield early.pop(following)
+                following += 1
+
+    def _on_cluster(
+        self, cluster: str, call: Callable[[T], R], items: Sequence[T], lost: Callable[[T, str], R]
+    ) -> Iterator[tuple[int, R]]:
+        import distributed  # noqa: PLC0415  # of the extra "cluster"
+
+        with contextlib.ExitStack() as open_:
+            client = open_.enter_context(distributed.Client(self._address(cluster, open_)))
+            futures = client.map(call, items, pure=False)
+            places = {future.key: place for place, future in enumerate(futures)}
+            for future in distributed.as_completed(futures):
+                place = places[future.key]
+                if future.status == "finished":
+                    yield place, future.result()
+                else:
+                    yield place, lost(items[place], in_words(future.exception()))
+
+    def _address(self, cluster: str, open_: contextlib.ExitStack) -> Any:
+        """Return a scheduler's address, or a new cluster of a class, which ends with `open_`."""
+        if CLASS.fullmatch(cluster) is None:
+            return cluster
+        module, _, name = cluster.partition(":")
+        made = open_.enter_context(getattr(importlib.import_module(module), name)())
+        made.scale(self.processes)
+        return made
+
+    def check(self) -> None:
+        """Raise ConfigError unless the cluster is an address or an existing class."""
+        if self.cluster is None or "://" in self.cluster:
+            return
+        if CLASS.fullmatch(self.cluster) is None:
+            raise ConfigError(f"--cluster must be tcp://HOST:PORT or module:Class, got {self.cluster!r}")
+        module, _, name = self.cluster.partition(":")
+        try:
+            found = getattr(importlib.import_module(module), name, None)
+        except ImportError as error:
+            raise ConfigError(f"--cluster {self.cluster}: {in_words(error)}") from error
+        if not isinstance(found, type):
+            raise ConfigError(f"--cluster {self.cluster}: {module} has no class {name}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Placed:
+    """A call of an item with its place."""
+
+    call: Callable[[Any], Any]
+
+    def __call__(self, placed: tuple[int, Any]) -> tuple[int, Any]:
+        place, item = placed
+        return place, self.call(item)

@@ -1,0 +1,1 @@
+"""`kofn experiment scale`: sweeps of simulations by iterations, up to hundreds of thousands of workers."""

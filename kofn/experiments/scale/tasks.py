@@ -1,0 +1,139 @@
+"""The tasks of a sweep: each is one simulation with one seed, of one combination of the axes' values.
+
+OUT/world.toml     the configuration that the axes change
+OUT/tasks.jsonl    a line for each task that has ended, with its row or its error
+OUT/results.csv    the table: a row for each task, in the order of the axes
+
+A task depends on nothing but the world and its values. So its row is the same wherever it was simulated, to the last
+digit if NumPy is the same and the processor has the same vector instructions.
+"""
+
+import itertools
+import json
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from kofn.config.errors import ConfigError
+from kofn.config.plugins import in_words
+from kofn.config.schema import Config
+from kofn.experiments.engine import TaskEngine
+from kofn.experiments.trials import frame
+from kofn.sim.scale.simulation import simulate_scale
+
+WORLD, ENDED, RESULTS = "world.toml", "tasks.jsonl", "results.csv"
+
+CHOICE, LAW, SEED, WORKERS = "choice", "straggler.law", "run.seed", "job.workers"
+"""Axes with a meaning of their own; the others are keys of the configuration."""
+
+Value = str | int | float
+
+Axes = Mapping[str, Sequence[Value]]
+"""The values of each axis."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScaleTask:
+    """One simulation in a world, given as TOML."""
+
+    world: str
+    values: tuple[tuple[str, Value], ...]  # by axis
+
+    @property
+    def key(self) -> str:
+        return json.dumps(dict(self.values))
+
+    def config(self) -> Config:
+        """Return the configuration, with the objective as its only trial. Raise ConfigError for a wrong value."""
+        document, values = tomllib.loads(self.world), dict(self.values)
+        wanted, law = values.pop(CHOICE, None), values.pop(LAW, None)
+        settings: dict[str, dict[str, Value]] = {}
+        for name, value in values.items():
+            section, _, field = name.partition(".")
+            settings.setdefault(section, {})[field] = value
+        for entry in document.get("straggler", ()) if law is not None else ():
+            entry["law"] = law
+        config = Config.of(document, settings, scale=True)
+        if wanted is None:
+            return config
+        name = wanted if isinstance(wanted, str) else f"fixed:{max(round(wanted * config.job.workers), 1)}"
+        return Config.of(
+            document, settings | {"run": settings.get("run", {}) | {"trials": [name], "seeds": 1}}, scale=True
+        )
+
+    def row(self) -> dict[str, Any]:
+        """Simulate it, and return the row of its results."""
+        config = self.config()
+        (found,) = simulate_scale(config, config.run.trials[0], lambda iteration, virtual_s: None)
+        row = found.to_dict()
+        del row["wall_s"]
+        return dict(self.values) | row
+
+
+def tasks(world: str, axes: Axes) -> list[ScaleTask]:
+    """Return every combination of the axes' values; the last axis changes first."""
+    return [
+        ScaleTask(world=world, values=tuple(zip(axes, values, strict=True)))
+        for values in itertools.product(*axes.values())
+    ]
+
+
+def carried_out(task: ScaleTask) -> dict[str, Any]:
+    """Return the line of a task that has ended."""
+    try:
+        return {"task": task.key, "row": task.row()}
+    except Exception as error:  # whatever it is, the other tasks go on
+        return failed(task, in_words(error))
+
+
+def failed(task: ScaleTask, reason: str) -> dict[str, Any]:
+    return {"task": task.key, "error": reason}
+
+
+def run(wanted: Sequence[ScaleTask], folder: Path, engine: TaskEngine, ended: Callable[[int, int], None]) -> None:
+    """Carry out the tasks that have no row in the folder yet; `ended` takes the numbers of ended and of all tasks."""
+    folder.mkdir(parents=True, exist_ok=True)
+    world = folder / WORLD
+    if world.exists() and world.read_text() != wanted[0].world:
+        raise ConfigError(f"{world} must be the world of this sweep, got another one: choose another --out")
+    world.write_text(wanted[0].world)
+    if (folder / ENDED).exists():
+        (folder / ENDED).write_text(_whole_lines(folder))  # an interrupted sweep may have left a part of a line
+    known = rows(folder)
+    left = [task for task in wanted if task.key not in known]
+    with (folder / ENDED).open("a") as lines:
+        for number, (_, line) in enumerate(engine.results(carried_out, left, failed), 1):
+            lines.write(json.dumps(line) + "\n")
+            lines.flush()
+            ended(len(wanted) - len(left) + number, len(wanted))
+
+
+def rows(folder: Path) -> dict[str, dict[str, Any]]:
+    """Return the rows of finished tasks, by key. The last line may be incomplete: its task is not finished."""
+    return {line["task"]: line["row"] for line in _lines(folder) if "row" in line}
+
+
+def failures(folder: Path, wanted: Sequence[ScaleTask]) -> list[str]:
+    """Return the tasks without a row, each with its latest error."""
+    known, errors = rows(folder), {line["task"]: line["error"] for line in _lines(folder) if "error" in line}
+    return [f"{task.key}: {errors.get(task.key, 'not run yet')}" for task in wanted if task.key not in known]
+
+
+def table(folder: Path, wanted: Sequence[ScaleTask]) -> pd.DataFrame:
+    """Return the finished tasks' rows, in the order of the tasks."""
+    known = rows(folder)
+    return frame([known[task.key] for task in wanted if task.key in known])
+
+
+def _lines(folder: Path) -> Iterator[dict[str, Any]]:
+    if (folder / ENDED).exists():
+        yield from map(json.loads, _whole_lines(folder).splitlines())
+
+
+def _whole_lines(folder: Path) -> str:
+    text = (folder / ENDED).read_text()
+    return text[: text.rfind("\n") + 1]

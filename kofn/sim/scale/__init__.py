@@ -1,0 +1,1 @@
+"""`kofn simulate --scale`: iteration by iteration, vectorised over workers and seeds, without packets or gradients."""

@@ -1,0 +1,100 @@
+"""The sums of iterations: numbers and ages of their gradients, and the progress that a model of learning gives them.
+
+**Model.** An iteration whose sum has m gradients of mean age a makes the progress exp(-2 a / L) / (1 + phi / m), in
+units of an iteration with exact and fresh gradients. phi is the gradient noise scale in units of a worker's batch
+(McCandlish et al., An empirical model of large-batch training, 2018), m the effective number (sum w)^2 / sum w^2 of
+gradients of weight w, L the correlation length of gradients, and 2 a / L the cost of age of
+controller/policy/worth.py.
+
+**Validity.** phi and L are constants: of one phase of a training, with a learning rate that suits the size of the sum.
+The law of phi is McCandlish's; that of age was fitted to trainings of 4 to 16 workers with mean ages below L. All
+workers have data of the same distribution.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from kofn.config.late_rules import LatePolicy, LateRule
+from kofn.config.schema import ScaleSection
+from kofn.controller.estimate.measurements import FloatArray
+from kofn.controller.policy.prediction import weights_of
+from kofn.controller.policy.process import AGES
+from kofn.controller.policy.worth import AGE
+from kofn.host.compression.alignment import LAGS
+from kofn.rpc import kofn_pb2 as pb
+from kofn.sim.scale.fleet import Ended
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sum:
+    """An iteration's sum; arrays are (seeds,)."""
+
+    gradients: FloatArray  # their number
+    effective: FloatArray  # the same, less the noise that unequal weights add
+    age: FloatArray  # mean by weight, in iterations
+
+    def progress(self, model: ScaleSection) -> FloatArray:
+        """Return the progress of the iteration (seeds,)."""
+        fresh = np.exp(-AGE * self.age / model.correlation)
+        return np.asarray(
+            np.where(self.effective > 0, fresh / (1 + model.noise_scale / np.maximum(self.effective, 1e-9)), 0.0)
+        )
+
+
+@dataclass(slots=True, kw_only=True)
+class OpenSums:
+    """The gradients that wait for a sum; arrays are (seeds, workers)."""
+
+    shape: tuple[int, int]
+    _stashed: FloatArray = field(init=False)  # numbers of stashed gradients
+    _begun_in: FloatArray = field(init=False)  # sums of the iterations in which they were begun
+
+    def __post_init__(self) -> None:
+        self._stashed, self._begun_in = np.zeros((2, *self.shape))
+
+    def add(self, ended: Ended, iteration: int, rule: LateRule, policy: LatePolicy) -> Sum:
+        """Return an iteration's sum. A worker's stashed gradients have their mean age."""
+        fresh = ended.included.sum(axis=1) + ended.more
+        where = np.zeros(self.shape, np.bool_)
+        ages: FloatArray = np.zeros(0)
+        numbers: FloatArray = np.zeros(0)
+        if rule.counts:
+            late = ended.included & (ended.latest.begun_in < iteration)
+            fresh, where = fresh - late.sum(axis=1), late | ended.old
+            ages, numbers = (iteration - ended.latest.begun_in[where]).astype(np.float64), np.ones(int(where.sum()))
+        elif rule.merges:
+            where = ended.old
+            ages, numbers = (iteration - ended.before.begun_in[where]).astype(np.float64), np.ones(int(where.sum()))
+        elif rule.keeps:
+            self._stashed[ended.old] += 1
+            self._begun_in[ended.old] += ended.before.begun_in[ended.old]
+            where = ended.included & (self._stashed > 0)
+            numbers = self._stashed[where]
+            ages = iteration - self._begun_in[where] / numbers
+            self._stashed[where] = self._begun_in[where] = 0.0
+        row = np.nonzero(where)[0]
+        weights = numbers * weights_of(policy.age_weight)[np.minimum(ages, AGES).astype(np.int64)]
+
+        def total(values: FloatArray) -> FloatArray:
+            return np.bincount(row, values, minlength=len(fresh)).astype(np.float64)
+
+        weight = fresh + total(weights)
+        square = fresh + total(weights**2 / np.maximum(numbers, 1))
+        return Sum(
+            gradients=fresh + total(numbers),
+            effective=weight**2 / np.maximum(square, 1e-9),
+            age=total(weights * ages) / np.maximum(weight, 1e-9),
+        )
+
+
+def described(found: Sum, iteration: int, k: int, model: ScaleSection) -> pb.Report:
+    """Return a report of an aggregate whose signal has the length 1, with the model's noise and correlation."""
+    return pb.Report(
+        iteration=iteration,
+        gradient_norm2=1 + model.noise_scale,
+        aggregate_norm2=1 + model.noise_scale / max(float(found.effective[0]), 1e-9),
+        aggregate_products=[0.5 ** (lag / model.correlation) for lag in range(1, min(iteration - 1, LAGS) + 1)],
+        gradients=float(found.effective[0]),
+        contributors=float(k),
+    )
