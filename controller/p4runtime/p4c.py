@@ -1,6 +1,7 @@
 """Compiles a data plane's P4 source, unless build/ in its folder has p4c's output of the same sources."""
 
 import hashlib
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -49,8 +50,8 @@ def _compile(program: Path, files: CompiledProgram) -> None:
             " .json beside its .p4info.txtpb"
         )
     files.blob.parent.mkdir(exist_ok=True)
-    command = [COMPILER, "--arch", "v1model", "-I", str(INCLUDE), "-o", str(files.blob)]
-    command += ["--p4runtime-files", str(files.p4info), program.name]
+    command = [COMPILER, "--arch", "v1model", "-I", os.path.relpath(INCLUDE, program.parent)]
+    command += ["-o", f"build/{files.blob.name}", "--p4runtime-files", f"build/{files.p4info.name}", program.name]
     result = subprocess.run(command, cwd=program.parent, capture_output=True, text=True, check=False)
     if result.returncode:
         raise ConfigError(f"{program}: p4c refuses it:\n{result.stderr.strip()}")

