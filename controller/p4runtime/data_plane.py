@@ -13,6 +13,7 @@ import finsy as fy
 
 from kofn.config.errors import ConfigError
 from kofn.config.plugins import DATA_PLANES
+from kofn.config.schema import JobSection
 from kofn.controller.p4runtime.builders import SwitchEntry
 from kofn.controller.p4runtime.entries import Found
 from kofn.controller.p4runtime.layout import SlotLayout
@@ -59,6 +60,10 @@ class DataPlane(ABC):
     def found(self, present: Iterable[Any], schema: fy.P4Schema) -> dict[int, Found]:
         """Return the jobs' own entries among a switch's entities, by job."""
         return {}
+
+    def slot_bits(self, job: JobSection) -> int:
+        """Return the bits of the switch's registers for each slot of a job; 0: unknown, or there are no slots."""
+        return 0
 
     def digests(self, layouts: Sequence[SlotLayout]) -> list[fy.P4DigestEntry]:
         """Return the settings of the program's digests."""

@@ -10,6 +10,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from kofn.config.schema import JobSection
 from kofn.controller.p4runtime.builders import SwitchEntry, addressing, exact, forwarding
 from kofn.controller.p4runtime.data_plane import DataPlane
 from kofn.controller.p4runtime.layout import SlotLayout
@@ -42,6 +43,10 @@ class SwitchmlPlane(DataPlane):
             job, match = layout.job, {"hdr.switchml.job": layout.job.id}
             slots = {"base": layout.base, "mask": job.slots - 1}
             yield exact("ingress.jobs", match, "ingress.set_job", group=job.id, workers=job.workers, **slots)
+
+    def slot_bits(self, job: JobSection) -> int:
+        """Return those of both versions: vector, bitmap, count and exponent."""
+        return 2 * (32 * LANES + 64 + 8 + 8)
 
 
 class Pool:

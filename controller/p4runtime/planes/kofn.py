@@ -6,6 +6,7 @@ from typing import Any
 
 import finsy as fy
 
+from kofn.config.schema import JobSection
 from kofn.controller.estimate.measurements import Arrival
 from kofn.controller.p4runtime.builders import SwitchEntry
 from kofn.controller.p4runtime.data_plane import DataPlane
@@ -23,6 +24,7 @@ from kofn.controller.p4runtime.layout import SlotLayout
 from kofn.controller.p4runtime.program import CompiledProgram, read
 from kofn.controller.p4runtime.roles import ONLY_SWITCH, SwitchRole
 from kofn.controller.p4runtime.slots import JobSlots
+from kofn.host.protocol.block_layout import WORD_BITS
 
 _DIGEST_QUEUE = 1024
 
@@ -50,6 +52,10 @@ class KofnPlane(DataPlane):
 
     def found(self, present: Iterable[Any], schema: fy.P4Schema) -> dict[int, Found]:
         return find_jobs(present, schema)
+
+    def slot_bits(self, job: JobSection) -> int:
+        """Return those of the sum, of its members in one rack, and of slot.p4 and tell.p4."""
+        return job.words * WORD_BITS + 481
 
     def digests(self, layouts: Sequence[SlotLayout]) -> list[fy.P4DigestEntry]:
         return [digest_entry(layouts)]
