@@ -11,7 +11,7 @@ import pytest
 from kofn.config.plugins import look_in
 from kofn.config.schema import JobSection
 from kofn.controller.p4runtime.data_plane import data_plane_of
-from kofn.experiments.protocols.contenders import COLLECTIVES, EXAMPLES, SITUATIONS, Protocol
+from kofn.experiments.protocols.contenders import COLLECTIVES, EXAMPLES, SITUATIONS, ProtocolContender
 from tests.run.real_run import KOFN, OWN_NETWORK
 
 UNUSED = ("leaf", "measure", "words", "votes")
@@ -25,7 +25,7 @@ def examples() -> None:
 
 @pytest.mark.parametrize("name", COLLECTIVES)
 def test_every_scenario_is_a_valid_configuration(name: str) -> None:
-    scenarios = [Protocol(name=name).scenario(situation, [], None) for situation in SITUATIONS]
+    scenarios = [ProtocolContender(name=name).scenario(situation, [], None) for situation in SITUATIONS]
     assert len({scenario.name for scenario in scenarios}) == len(SITUATIONS)
     assert [one.config.fault[0].drop for one in scenarios if one.config.fault] == [0.0001, 0.001, 0.01, 0.1]
     assert {one.config.job.slots for one in scenarios} == {4, 16, 64}

@@ -9,7 +9,7 @@ from kofn.config.plugins import look_in
 from kofn.experiments.conduct import Choices, conduct, experiment_options, known
 from kofn.experiments.findings import Findings
 from kofn.experiments.matrix import CellResult, Scenario
-from kofn.experiments.protocols.contenders import COLLECTIVES, EXAMPLES, SITUATIONS, Protocol
+from kofn.experiments.protocols.contenders import COLLECTIVES, EXAMPLES, SITUATIONS, ProtocolContender
 from kofn.experiments.protocols.tables import LEGEND, document, own_columns, protocol_arms, tables, verdicts
 from kofn.experiments.trials import read_trials
 
@@ -48,7 +48,7 @@ def protocols(*, names: tuple[str, ...], choices: Choices) -> None:
     k that the controller chooses.
     """
     look_in(str(EXAMPLES))
-    wanted = [Protocol(name=name) for name in dict.fromkeys(names or COLLECTIVES)]
+    wanted = [ProtocolContender(name=name) for name in dict.fromkeys(names or COLLECTIVES)]
 
     def scenarios() -> list[Scenario]:
         situations = known(choices.chosen, SITUATIONS)

@@ -32,7 +32,7 @@ SITUATIONS = (CLEAN, *(f"loss-{loss:g}" for loss in LOSSES), SLOW, *(f"slots-{sl
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Protocol:
+class ProtocolContender:
     """A protocol: kofn, one with a short name, or `module:Name`."""
 
     name: str
