@@ -6,11 +6,12 @@ The module knows no protocol.  A Speaker has no I/O, so tests may drive it, in a
 import contextlib
 import math
 import select
+import socket
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from typing import Any, Self
+from collections.abc import Callable, Iterable, Sequence
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -73,7 +74,8 @@ class Speaker(ABC):
 class PacketCollective(LaneCommunicator):
     """A Communicator whose sums a Speaker makes, over a UDP socket that is connected to the switch's service address.
 
-    A derived class has `data_plane`, `port`, `words` and `speaker`.
+    A derived class has `data_plane`, `port`, `words` and `speaker`.  `transports` returns the way to the switch at a
+    UDP port.
     """
 
     faults = ("host", "switch")
@@ -87,21 +89,25 @@ class PacketCollective(LaneCommunicator):
         addresses: Sequence[str],
         *,
         job: JobSection,
-        transport: Transport,
+        transports: Callable[[int], Transport],
         timeout_s: float = TIMEOUT_S,
         meet_s: float = MEET_S,
     ) -> None:
-        self.job, self._transport, self._loop = job, transport, EventLoop()
+        self.job, self._loop = job, EventLoop()
+        self._transports: list[Transport] = []
         self._bytes, self._counts = Counter[str](), Counter[str]()
         self._interrupted = False
-        self._socket = self._loop.run(self._open_socket())
+        self._socket = self._opened(transports(self.port))
         super().__init__(rank, addresses, job=job.id, timeout_s=timeout_s, meet_s=meet_s)
 
     @classmethod
     def connect(cls, rank: int, addresses: Sequence[str], config: Config) -> Self:
         sending, receiving = faults_of(config, rank)
-        transport = Transport(SERVICE, sending=sending, receiving=receiving, port=cls.port)
-        return cls(rank, addresses, job=config.job, transport=transport)
+
+        def transport(port: int) -> Transport:
+            return Transport(SERVICE, sending=sending, receiving=receiving, port=port)
+
+        return cls(rank, addresses, job=config.job, transports=transport)
 
     @classmethod
     def busiest_bytes(cls, gradient_bytes: int, workers: int) -> float:
@@ -111,8 +117,14 @@ class PacketCollective(LaneCommunicator):
     def speaker(self, blocks: Blocks) -> Speaker:
         """Return the speaker of the next sum.  All workers sum equally many blocks, in the same order of calls."""
 
-    async def _open_socket(self) -> Any:
-        return self._transport.open(self._loop.running)
+    def _opened(self, transport: Transport) -> socket.socket:
+        """Return the open socket of a transport, which is closed with the communicator."""
+
+        async def opening() -> socket.socket:
+            return transport.open(self._loop.running)
+
+        self._transports.append(transport)
+        return self._loop.run(opening())
 
     @property
     def _lanes(self) -> int:
@@ -200,8 +212,9 @@ class PacketCollective(LaneCommunicator):
         self._interrupted = True
 
     def _release(self) -> None:
-        self._loop.run(self._close_socket())
-        self._loop.close()
+        async def closing() -> None:
+            for transport in self._transports:
+                transport.close()
 
-    async def _close_socket(self) -> None:
-        self._transport.close()
+        self._loop.run(closing())
+        self._loop.close()

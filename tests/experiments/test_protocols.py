@@ -28,7 +28,8 @@ def test_every_scenario_is_a_valid_configuration(name: str) -> None:
     scenarios = [ProtocolContender(name=name).scenario(situation, [], None) for situation in SITUATIONS]
     assert len({scenario.name for scenario in scenarios}) == len(SITUATIONS)
     assert [one.config.fault[0].drop for one in scenarios if one.config.fault] == [0.0001, 0.001, 0.01, 0.1]
-    assert {one.config.job.slots for one in scenarios} == {4, 16, 64}
+    assert {one.config.job.slots for one in scenarios} == {4, 8, 16, 64}
+    assert [len(one.others) for one in scenarios if one.config.job.workers == 2] == [0, 1]
 
 
 @pytest.mark.parametrize("collective", sorted({*COLLECTIVES.values()}))

@@ -44,8 +44,8 @@ def protocols(*, names: tuple[str, ...], choices: Choices) -> None:
     """Compare protocols that sum in the network: the same model, network, loss and stragglers.
 
     Four workers, 32 bits a value: the time of an all-reduce, goodput under loss of 0.01 to 10 %, the cost of a slow
-    worker, few slots, the switch's memory, bytes on a link. All wait for all workers, except `progress`: kofn with the
-    k that the controller chooses.
+    worker, few slots, the switch's memory, bytes on a link. All wait for all workers, except `fixed`: kofn with all
+    workers but one.
     """
     look_in(str(EXAMPLES))
     wanted = [ProtocolContender(name=name) for name in dict.fromkeys(names or COLLECTIVES)]

@@ -10,7 +10,7 @@ from kofn.controller.p4runtime.data_plane import load_data_plane
 from kofn.experiments.arms import Arm, groups
 from kofn.experiments.claims import Verdict
 from kofn.experiments.compare.columns import reduce_s
-from kofn.experiments.protocols.contenders import CLEAN, LOSSES, SITUATIONS, SLOTS, SLOW
+from kofn.experiments.protocols.contenders import ALONE, CLEAN, LOSSES, SHARED, SITUATIONS, SLOTS, SLOW
 from kofn.experiments.statistics import Spread
 from kofn.experiments.tables import Columns, TextTable, count, milliseconds
 from kofn.experiments.trials import FinishedTrial, Row
@@ -25,7 +25,8 @@ LEGEND = (
     " links that limit both. all-reduce: from arrays to arrays, without a run's first iteration. loss: share of packets"
     " lost in each direction; goodput: time on the clean link / time. slow worker: an iteration with one worker blocked"
     " for 200 ms, less an iteration without. link up, down: bytes of Ethernet frames of a worker and iteration. memory:"
-    " the job's slots in the switch's registers. a worker dies: the end of the job, or not."
+    " the job's slots in the switch's registers. job alone, beside another: two workers with 8 slots, then with"
+    " a second such job (ATP's jobs share 8). a worker dies: the end of the job, or not."
 )
 
 
@@ -39,6 +40,7 @@ def own_columns(trial: FinishedTrial) -> Row:
     return {
         "situation": situation,
         "protocol": protocol,
+        "job_collective": config.job.collective,
         "reduce_s": reduce_s(trial.metrics()),
         "memory_bytes": bits * config.job.slots // 8,
         "survives": "worker" in collective.restarts,
@@ -125,6 +127,8 @@ FEW_SLOTS: Columns[ProtocolArms] = {
         for slots in SLOTS
     },
     "64 slots": COSTS["all-reduce"],
+    "job alone": lambda one: _shown(one.spread(ALONE), "{:.0f}", 1e3) + " ms",
+    "beside another": lambda one: _shown(one.spread(SHARED), "{:.0f}", 1e3) + " ms",
 }
 
 
@@ -138,9 +142,9 @@ def verdicts(arms: Sequence[ProtocolArms]) -> Iterator[Verdict]:
     """Compare kofn with every other protocol, by medians: a NO is a situation in which kofn's loses."""
     kofn = next((one for one in arms if one.name == KOFN), None)
     for other in arms if kofn else ():
-        if other is kofn:
-            continue
         assert kofn is not None
+        if other.fact("job_collective") == kofn.fact("job_collective"):
+            continue  # kofn's with another k
         for situation in SITUATIONS:
             mine, theirs = kofn.spread(situation), other.spread(situation)
             if mine and theirs:

@@ -11,6 +11,7 @@ from kofn.config.schema import FaultSection, JobSection
 from kofn.controller.p4runtime.data_plane import load_data_plane
 from kofn.host.collectives.job_collective import load_collective
 from kofn.host.transport.fault_injection import Faults
+from kofn.host.transport.transport import Transport
 from tests.docs.markdown import ROOT, blocks
 from tests.host.collectives.crews import Threads, addresses
 from tests.host.collectives.switched import HOSTS, RealSwitch
@@ -18,7 +19,7 @@ from tests.host.collectives.switched import HOSTS, RealSwitch
 HOW_TO = ROOT / "docs" / "howto" / "protocol.md"
 EXAMPLES = ROOT / "examples" / "protocols"
 SMALLEST = "stop_and_wait:StopAndWait"
-PROTOCOLS = (SMALLEST, "switchml:Switchml", *filter(None, [os.environ.get("KOFN_PROTOCOL")]))
+PROTOCOLS = (SMALLEST, "switchml:Switchml", "atp:Atp", *filter(None, [os.environ.get("KOFN_PROTOCOL")]))
 
 FIFO = FaultSection(drop=0.03, duplicate=0.03)
 """Faults of a network that keeps the order of packets."""
@@ -42,9 +43,12 @@ def protocol_crew(kind: str, target: str, *faults: FaultSection, **job: Any) -> 
 
         def join(rank: int) -> Any:
             sending, receiving = (Faults(faults, rank=rank, direction=way, seed=1) for way in ("send", "receive"))
-            transport = place.transport(rank, sending=sending, receiving=receiving, port=collective.port)
+
+            def transport(port: int) -> Transport:
+                return place.transport(rank, sending=sending, receiving=receiving, port=port)
+
             make: Any = collective
-            return make(rank, place.addresses, job=section, transport=transport, timeout_s=20.0)
+            return make(rank, place.addresses, job=section, transports=transport, timeout_s=20.0)
 
         with ThreadPoolExecutor(HOSTS) as pool:
             made = list(pool.map(join, range(HOSTS)))
