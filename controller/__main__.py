@@ -20,9 +20,10 @@ from kofn.controller.job.jobs import Jobs
 from kofn.controller.job.journal import Journal
 from kofn.controller.job.service import serve
 from kofn.controller.job.session import JobSession
+from kofn.controller.p4runtime.data_plane import data_plane_of
 from kofn.controller.p4runtime.layout import SlotLayout, lay_out
 from kofn.controller.p4runtime.links import make_links
-from kofn.controller.p4runtime.program import CompiledProgram, SwitchCredentials
+from kofn.controller.p4runtime.program import SwitchCredentials
 from kofn.controller.p4runtime.slots import Slots
 from kofn.controller.p4runtime.switch_link import SwitchLink
 from kofn.controller.p4runtime.topology import read_topology
@@ -92,7 +93,7 @@ def main(
                 [session.slots for session in jobs.all],
                 addresses=p4runtime,
                 device_id=settings[0].network.device_id,
-                program=CompiledProgram(),
+                plane=data_plane_of(config.job.collective for config in settings),
                 credentials=_switch_credentials(p4runtime_certs),
             )
             asyncio.run(_run(jobs, links, listen, wait, credentials))

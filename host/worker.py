@@ -27,7 +27,7 @@ from kofn.host.training.overlapped import OverlappedTraining
 from kofn.host.training.peer_to_peer import PeerToPeer
 from kofn.host.training.reducer import Reducer
 from kofn.host.transport.event_loop import EventLoop
-from kofn.host.transport.fault_injection import Faults
+from kofn.host.transport.fault_injection import faults_of
 from kofn.host.transport.transport import Transport
 from kofn.rpc.security import Credentials, worker_name
 
@@ -102,7 +102,7 @@ def _reducer(
     """Return the reducer of the configured collective."""
     collective = load_collective(config.job.collective)
     if not collective.ledger:
-        connect = partial(collective.connect, place.rank, place.workers, config.job.id)
+        connect = partial(collective.connect, place.rank, place.workers, config)
         return PeerToPeer(connect, training.coding.planner.first())
     return agent_of(config, place, training.coding, ledger_file, recorder)
 
@@ -126,10 +126,7 @@ def agent_of(
 
 def _transport(config: Config, place: WorkerPlace, shape: BlockLayout) -> Transport:
     """Return the worker's socket to the switch or server, with the configured pace and faults."""
-    sending, receiving = (
-        Faults(config.fault, rank=place.rank, direction=direction, seed=config.run.seed)
-        for direction in ("send", "receive")
-    )
+    sending, receiving = faults_of(config, place.rank)
     collective = load_collective(config.job.collective)
     pace = pacing_rate(config.pace_mbps(config.job.workers if collective.server else 1), shape.words_most)
     return Transport(

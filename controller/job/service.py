@@ -94,7 +94,10 @@ class InspectorService(kofn_pb2_grpc.InspectorServicer):
         self._jobs, self._links = jobs, links
 
     async def GetStatus(self, request: pb.StatusRequest, context: Context) -> pb.Status:  # noqa: N802
-        return self._status(await self._session(request.job, context))
+        """Return a status with the switch's present counters."""
+        session = await self._session(request.job, context)
+        await asyncio.gather(*(link.recount() for link in self._links))
+        return self._status(session)
 
     async def WatchStatus(  # noqa: N802
         self, request: pb.StatusRequest, context: Context

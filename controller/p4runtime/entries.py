@@ -10,17 +10,12 @@ from typing import Any
 
 import finsy as fy
 
+from kofn.controller.p4runtime.builders import SwitchEntry, exact, forwarding, group
 from kofn.controller.p4runtime.layout import SlotLayout
 from kofn.controller.p4runtime.roles import ONLY_SWITCH, SwitchRole
-from kofn.controller.p4runtime.topology import TopologyHost
 from kofn.host.kernels.lanes import WIDTHS
 from kofn.host.protocol.block_layout import WORD_BITS
 from kofn.host.wire.packet import Lanes
-
-FLOOD_GROUP = 0x100
-"""The multicast group of all ports. A job's own group is its id, 1 to 127."""
-
-BROADCAST_MAC = 0xFFFF_FFFF_FFFF
 
 JOBS = "ingress.admission.jobs"
 MEMBERS = "ingress.admission.members"
@@ -44,7 +39,7 @@ def job_entries(layout: SlotLayout, k: int, generation: int, role: SwitchRole = 
     parts = [(job.id, k, layout.base, job.slots)]
     parts += [(job.exact_id, job.workers, layout.base + job.slots, job.exact_slots)] if job.exact_slots else []
     return [
-        _entry(
+        exact(
             JOBS,
             {"hdr.kofn.job": number},
             role.job(layout, k=needed, base=base, group=job.id, mask=slots - 1, generation=generation),
@@ -77,25 +72,16 @@ def _found(entity: Any, schema: fy.P4Schema) -> Found | None:
     return Found(job=numbers["job"], k=numbers["k"], generation=numbers["generation"])
 
 
-def fixed_entries(
-    layouts: Sequence[SlotLayout], role: SwitchRole = ONLY_SWITCH
-) -> list[fy.P4TableEntry | fy.P4MulticastGroupEntry]:
+def fixed_entries(layouts: Sequence[SlotLayout], role: SwitchRole = ONLY_SWITCH) -> list[SwitchEntry]:
     """Return all entries and groups of the jobs in a switch of this role, except the digest setting and the jobs' own
     entries.
     """
-    hosts = layouts[0].hosts
     return [
-        *(_group(layout.job.id, role.group(layout)) for layout in layouts),
-        _group(FLOOD_GROUP, list(dict.fromkeys(map(role.port, hosts)))),
-        *_l2(hosts, role),
+        *(group(layout.job.id, role.group(layout)) for layout in layouts),
+        *forwarding(layouts, role),
         *_lanes(),
         *(entry for layout in layouts for entry in _members(layout, role)),
     ]
-
-
-def _group(number: int, ports: Sequence[int]) -> fy.P4MulticastGroupEntry:
-    """Return the multicast group of these ports."""
-    return fy.P4MulticastGroupEntry(number, replicas=list(ports))
 
 
 def digest_entry(layouts: Sequence[SlotLayout]) -> fy.P4DigestEntry:
@@ -109,21 +95,12 @@ def digest_entry(layouts: Sequence[SlotLayout]) -> fy.P4DigestEntry:
     return fy.P4DigestEntry(DIGEST, max_list_size=size, max_timeout_ns=0, ack_timeout_ns=0)
 
 
-def _l2(hosts: tuple[TopologyHost, ...], role: SwitchRole) -> Iterator[fy.P4TableEntry]:
-    """Yield the entries that forward each host's MAC towards the host, and broadcasts to all ports."""
-    for host in hosts:
-        action = fy.P4TableAction("ingress.forward.to_port", port=role.port(host))
-        yield _entry("ingress.forward.l2", {"hdr.ethernet.dst_addr": host.mac}, action)
-    flood = fy.P4TableAction("ingress.forward.flood", group=FLOOD_GROUP)
-    yield _entry("ingress.forward.l2", {"hdr.ethernet.dst_addr": BROADCAST_MAC}, flood)
-
-
 def _lanes() -> Iterator[fy.P4TableEntry]:
     """Yield an entry for each lane width, and one for votes, which have no lanes."""
     highs = {code: high_bits(width) for code, width in enumerate(WIDTHS)} | {Lanes.VOTES: 0}
     for code, high in highs.items():
         action = fy.P4TableAction("ingress.admission.set_lanes", high=high)
-        yield _entry("ingress.admission.lanes", {"hdr.kofn.lanes": code}, action)
+        yield exact("ingress.admission.lanes", {"hdr.kofn.lanes": code}, action)
 
 
 def _members(layout: SlotLayout, role: SwitchRole) -> Iterator[fy.P4TableEntry]:
@@ -133,17 +110,12 @@ def _members(layout: SlotLayout, role: SwitchRole) -> Iterator[fy.P4TableEntry]:
     for number in (job.id, job.exact_id) if job.exact_slots else (job.id,):
         for one in role.neighbours(layout):
             member = {"standard_metadata.ingress_port": one.port, "hdr.kofn.job": number, "hdr.kofn.worker": one.worker}
-            yield _entry(MEMBERS, member, one.admit)
+            yield exact(MEMBERS, member, one.admit)
             receiver = {"standard_metadata.egress_port": one.port, "hdr.kofn.job": number}
-            yield _entry("egress.deliver.hosts", receiver, one.address)
+            yield exact("egress.deliver.hosts", receiver, one.address)
         for place in layout.places:
-            yield _entry(
+            yield exact(
                 RECIPIENTS,
                 {"hdr.kofn.job": number, "hdr.kofn.recipient": place},
                 fy.P4TableAction("ingress.admission.accept_recipient"),
             )
-
-
-def _entry(table: str, match: dict[str, int], action: fy.P4TableAction) -> fy.P4TableEntry:
-    """Return a table entry with exact matches."""
-    return fy.P4TableEntry(table, match=fy.P4TableMatch(match), action=action)

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 
 from kofn.controller.errors import StartError
-from kofn.controller.p4runtime.program import CompiledProgram, SwitchCredentials
+from kofn.controller.p4runtime.data_plane import DataPlane
+from kofn.controller.p4runtime.program import SwitchCredentials
 from kofn.controller.p4runtime.roles import roles_of
 from kofn.controller.p4runtime.slots import JobSlots, LeafSlots, Slots
 from kofn.controller.p4runtime.switch_link import SwitchLink
@@ -16,7 +17,7 @@ def make_links(
     *,
     addresses: Sequence[str],
     device_id: int,
-    program: CompiledProgram,
+    plane: DataPlane,
     credentials: SwitchCredentials = None,
 ) -> list[SwitchLink]:
     """Return the link to the only switch; or of a tree to the root, and then to each leaf, by rack.
@@ -37,7 +38,7 @@ def make_links(
         SwitchLink(
             address=address,
             device_id=device_id + number,
-            program=program,
+            plane=plane,
             jobs=at_switch,
             role=role,
             credentials=credentials,

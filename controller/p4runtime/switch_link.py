@@ -1,7 +1,7 @@
 """The controller's side of P4Runtime: pipeline, entries, k, digests, counters.
 
     slots = Slots(layout=layout, k=4, on_arrival=take)
-    link = SwitchLink(address="127.0.0.1:50051", device_id=0, program=Program(), jobs=[slots])
+    link = SwitchLink(address="127.0.0.1:50051", device_id=0, plane=KofnPlane(), jobs=[slots])
     task = asyncio.create_task(link.run())
     await link.ready.wait()
     await slots.admit(generation, k)
@@ -21,25 +21,8 @@ import finsy as fy
 from finsy.proto import p4r
 
 from kofn.controller.errors import PushError
-from kofn.controller.estimate.measurements import Arrival
-from kofn.controller.p4runtime.entries import (
-    COUNTER,
-    DIGEST,
-    VERDICT_TYPE,
-    digest_entry,
-    find_jobs,
-    fixed_entries,
-    job_entries,
-)
-from kofn.controller.p4runtime.program import (
-    HANDSHAKE_S,
-    CompiledProgram,
-    SwitchCredentials,
-    check_primary,
-    ensure,
-    read,
-    read_all,
-)
+from kofn.controller.p4runtime.data_plane import DataPlane
+from kofn.controller.p4runtime.program import HANDSHAKE_S, SwitchCredentials, check_primary, ensure, read_all
 from kofn.controller.p4runtime.roles import ONLY_SWITCH, SwitchRole
 from kofn.controller.p4runtime.slots import JobSlots
 from kofn.controller.p4runtime.updates import describe, difference
@@ -49,7 +32,6 @@ _LOG = logging.getLogger(__name__)
 RETRY_S = 0.25
 RETRY_MAX_S = 0.5  # short, because jobs cannot progress meanwhile
 COUNTERS_EVERY_S = 1.0
-_DIGEST_QUEUE = 1024
 
 
 @dataclass(slots=True, kw_only=True)
@@ -58,21 +40,23 @@ class SwitchLink:
 
     address: str
     device_id: int
-    program: CompiledProgram
+    plane: DataPlane
     jobs: Sequence[JobSlots]
     role: SwitchRole = ONLY_SWITCH
     credentials: SwitchCredentials = None
-    counters: dict[str, int] = field(default_factory=dict)  # packets by verdict
+    counters: dict[str, int] = field(default_factory=dict)  # packets by the plane's names
     ready: asyncio.Event = field(default_factory=asyncio.Event)
     fault: str = ""  # why it is not connected
     _switch: fy.Switch | None = None
     _writing: asyncio.Lock = field(default_factory=asyncio.Lock)  # held during each read and write of an installation
     _retry_s: float = RETRY_S
     _overheard: "_Overheard" = field(init=False)
+    _held: Sequence[JobSlots] = field(init=False)  # the jobs with entries of their own
 
     def __post_init__(self) -> None:
         self._overheard = _Overheard()
-        for slots in self.jobs:
+        self._held = self.jobs if self.plane.holds_k else ()
+        for slots in self._held:
             slots.write, slots.away = self._write, self._away
 
     @property
@@ -116,7 +100,7 @@ class SwitchLink:
     async def _put(self, switch: fy.Switch, slots: JobSlots) -> None:
         """Write another k by one MODIFY, or replace an existing entry by one of a new generation."""
         wanted = slots.wanted  # it may change before the answer comes
-        entries = job_entries(slots.layout, *wanted, self.role)
+        entries = self.plane.job_entries(slots.layout, *wanted, self.role)
         if slots.tried:
             await switch.modify(entries[:1])
         else:
@@ -127,9 +111,10 @@ class SwitchLink:
 
     async def _connect(self) -> None:
         """Make one connection, and serve until it ends."""
-        if await ensure(self.program, self.address, self.device_id, self.credentials):
+        program = self.plane.compiled
+        if await ensure(program, self.address, self.device_id, self.credentials):
             _LOG.info("%s at %s: program pushed", self.role.name, self.address)
-        options = self.program.options(self.device_id, force=False, credentials=self.credentials)
+        options = program.options(self.device_id, force=False, credentials=self.credentials)
         switch = fy.Switch("switch", self.address, options)
         switch.ee.add_listener(fy.SwitchEvent.STREAM_ERROR, _log_stream_error)
         self._overheard.error = None
@@ -160,7 +145,7 @@ class SwitchLink:
     async def _serve(self, switch: fy.Switch) -> None:
         """Install, then listen until the channel goes down."""
         down = switch.ee.event_future(fy.SwitchEvent.CHANNEL_DOWN)
-        tasks = [asyncio.create_task(self._listen(switch))]
+        tasks = [asyncio.create_task(self.plane.listen(switch, self.jobs))]
         try:
             await asyncio.sleep(0)  # opens the digest queue before the first digest can come
             await self._install(switch)
@@ -180,23 +165,24 @@ class SwitchLink:
         async with self._writing:
             try:
                 present = await read_all(switch)
-                found = find_jobs(present, switch.p4info)
+                found = self.plane.found(present, switch.p4info)
                 layouts = [slots.layout for slots in self.jobs]
-                entries = [slots.prepare(found.get(slots.layout.job.id)) for slots in self.jobs]
+                entries = [(slots.layout, slots.prepare(found.get(slots.layout.job.id))) for slots in self._held]
                 wanted = [
-                    *fixed_entries(layouts, self.role),
+                    *self.plane.entries(layouts, self.role),
                     *(
                         entry
-                        for layout, content in zip(layouts, entries, strict=True)
+                        for layout, content in entries
                         if content is not None
-                        for entry in job_entries(layout, *content, self.role)
+                        for entry in self.plane.job_entries(layout, *content, self.role)
                     ),
                 ]
-                written = [(slots, slots.wanted.k) for slots in self.jobs if slots.wanted.generation]
+                written = [(slots, slots.wanted.k) for slots in self._held if slots.wanted.generation]
                 updates = difference(present, wanted, switch.p4info)
                 await switch.write(updates)
-                await switch.delete([digest_entry(layouts)], strict=False)
-                await switch.insert([digest_entry(layouts)])
+                for digest in self.plane.digests(layouts):
+                    await switch.delete([digest], strict=False)
+                    await switch.insert([digest])
             except fy.P4ClientError as error:
                 raise PushError(describe(error, switch.p4info)) from error
             self._switch, self.fault, self._retry_s = switch, "", RETRY_S
@@ -206,7 +192,7 @@ class SwitchLink:
         latest = max((entry.generation for entry in found.values()), default=0)
         for slots, k in written:
             slots.confirm(k)
-        for slots in self.jobs:
+        for slots in self._held:
             slots.tell(latest)
         self.ready.set()
 
@@ -217,21 +203,16 @@ class SwitchLink:
             await switch.ee.event_future(fy.SwitchEvent.BECOME_PRIMARY)
             await self._install(switch)
 
-    async def _listen(self, switch: fy.Switch) -> None:
-        names = verdict_names(switch.p4info)
-        jobs = {slots.layout.job.id: slots for slots in self.jobs}
-        async for digests in switch.read_digests(DIGEST, queue_size=_DIGEST_QUEUE):
-            for arrival in digests:
-                if arrival["job"] in jobs:
-                    jobs[arrival["job"]].arrived(_arrival(arrival, names))
-
     async def count(self) -> dict[str, int]:
-        """Read the counters: packets by verdict. PushError while there is no switch."""
+        """Read the counters: packets by the plane's names. PushError while there is no switch."""
         if self._switch is None:
             raise PushError(f"{self.role.name} at {self.address} is not connected")
-        names = verdict_names(self._switch.p4info)
-        entries = [entry async for entry in read(self._switch, [fy.P4CounterEntry(COUNTER)])]
-        return {names[entry.index]: entry.packet_count for entry in entries if entry.index in names}
+        return await self.plane.count(self._switch)
+
+    async def recount(self) -> None:
+        """Read the counters now, if the switch answers."""
+        with contextlib.suppress(PushError, fy.P4ClientError):
+            self.counters = await self.count()
 
     async def _keep_counting(self) -> None:
         """Read the counters every COUNTERS_EVERY_S."""
@@ -254,21 +235,6 @@ class _Overheard(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         if record.exc_info and record.exc_info[1]:
             self.error = record.exc_info[1]
-
-
-def verdict_names(schema: fy.P4Schema) -> dict[int, str]:
-    """Return the names of the verdicts by value, from p4info."""
-    return {value: name for name, value in schema.type_info.serializable_enums[VERDICT_TYPE].members.items()}
-
-
-def _arrival(fields: dict[str, int], names: dict[int, str]) -> Arrival:
-    """Return a digest's values as an Arrival."""
-    return Arrival(
-        worker=fields["worker"],
-        iteration=fields["iteration"],
-        verdict=names.get(fields["verdict"], str(fields["verdict"])),
-        timestamp_us=fields["timestamp"],
-    )
 
 
 def _log_stream_error(_switch: fy.Switch, message: p4r.StreamMessageResponse) -> None:

@@ -54,11 +54,13 @@ def _without_ledger(config: Config) -> Iterator[str]:
 def _of_faults(config: Config, collective: type[JobCollective]) -> Iterator[str]:
     """Yield errors for faults that the collective's packets cannot have."""
     if config.fault and not collective.faults:
-        yield "[[fault]] must not be given: faults are for kofn's own packets, and this collective uses TCP"
+        yield "[[fault]] must not be given: faults are for packets of a protocol, and this collective uses TCP"
     for fault in config.fault:
         if fault.where not in collective.faults:
             allowed = " or ".join(map(repr, collective.faults))
             yield f"fault.where must be {allowed}, got {fault.where!r}: the switch only forwards these packets"
+        if (fault.corrupt or fault.blocks is not None) and not collective.ledger:
+            yield "fault.corrupt and fault.blocks must not be given: they need kofn's own header and checksum"
 
 
 def _of_events(config: Config, collective: type[JobCollective]) -> Iterator[str]:

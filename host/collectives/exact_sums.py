@@ -18,22 +18,12 @@ import numpy as np
 from kofn.config.schema import JobSection
 from kofn.host.arrays import Integers
 from kofn.host.collectives.block_rows import may_be_apart
-from kofn.host.collectives.call import FLOATING, Array, CollectiveCall
+from kofn.host.collectives.call import Array
 from kofn.host.collectives.communicator import Task
-from kofn.host.collectives.exact_lanes import (
-    Bytes,
-    FixedPoint,
-    Int32,
-    Int64,
-    LaneCoding,
-    LaneSum,
-    Outgoing,
-    check_finite,
-    exponents_of,
-    floats_of,
-)
+from kofn.host.collectives.exact_lanes import LaneSum, Outgoing
+from kofn.host.collectives.lane_communicator import SUMS, LaneCommunicator
 from kofn.host.collectives.owned_bytes import OwnedBytes
-from kofn.host.collectives.peers import PeerCommunicator, Stalled
+from kofn.host.collectives.peers import Stalled
 from kofn.host.collectives.work import WorkOutcome
 from kofn.host.engine.engine import EnginePort
 from kofn.host.errors import CollectiveError
@@ -44,8 +34,6 @@ from kofn.host.wire.packet import HEADER_BYTES, WEIGHT_MAX, WORD_BYTES, WORD_LAN
 
 ITERATION_BYTES, ITERATION_BLOCKS = 4 << 20, 4096
 """Limits of an iteration: while one is summed, the next one is encoded and the previous one decoded."""
-
-SUMS = ("all_reduce", "reduce_scatter")
 
 
 def exact_protocol(job: JobSection, rank: int, words: int) -> EnginePort:
@@ -66,7 +54,7 @@ def exact_protocol(job: JobSection, rank: int, words: int) -> EnginePort:
     )
 
 
-class ExactSums(PeerCommunicator):
+class ExactSums(LaneCommunicator):
     """A Communicator whose `protocol` an engine drives; its slots have not seen iterations after `iteration`.
 
     `failing` is called with the reason when all calls fail.
@@ -118,16 +106,6 @@ class ExactSums(PeerCommunicator):
 
     # -- calls
 
-    def _check(self, call: CollectiveCall, given: Array) -> None:
-        if call.kind in SUMS and call.dtype in FLOATING:
-            check_finite(given)
-
-    def _note(self, task: Task) -> bytes:
-        """Return the exponents of a floating sum's values."""
-        if task.call.kind not in SUMS or task.call.dtype not in FLOATING:
-            return b""
-        return exponents_of(floats_of(self._summed(task, self._lanes)), self._lanes)
-
     def _carry(self, task: Task) -> WorkOutcome[Array]:
         """Carry out a call; while an iteration is summed, encode the next one and decode the previous one."""
         watch, before = task.watch, self._protocol.wire_bytes
@@ -161,23 +139,10 @@ class ExactSums(PeerCommunicator):
 
     def _moved(self, task: Task) -> LaneSum | OwnedBytes:
         """Return the data that a call moves."""
-        call, out = task.call, task.out.reshape(-1)
-        if call.kind in SUMS:
+        if task.call.kind in SUMS:
             return self._lane_sum(task)
-        owned, blocks = self._owned(task), -(-out.nbytes // self._block_bytes)
+        owned, blocks = self._owned(task), -(-task.out.nbytes // self._block_bytes)
         return owned if owned is not None and owned.blocks <= 2 * blocks else self._among_zeros(task)
-
-    def _lane_sum(self, task: Task) -> LaneSum:
-        coding = self._coding(task)
-        row_blocks = self._row_blocks(task, coding.per_block)
-        row = row_blocks * coding.per_block or task.out.size
-        return LaneSum(
-            coding=coding,
-            source=self._summed(task, coding.per_block),
-            target=task.out.reshape(-1),
-            begin=self.rank * row if task.call.kind == "reduce_scatter" else 0,
-            row_blocks=row_blocks,
-        )
 
     def _row_blocks(self, task: Task, per_block: int) -> int:
         """Return the number of blocks that each worker alone receives; 0: all workers receive all blocks.
@@ -187,15 +152,6 @@ class ExactSums(PeerCommunicator):
         row_blocks, blocks = -(-task.out.size // per_block), -(-task.given.size // per_block)
         apart = task.call.kind == "reduce_scatter" and may_be_apart(self.workers * row_blocks, blocks)
         return row_blocks if apart else 0
-
-    def _summed(self, task: Task, per_block: int) -> Array:
-        """Return the flat values that a call sums."""
-        flat, row = np.ascontiguousarray(task.given).reshape(-1), self._row_blocks(task, per_block) * per_block
-        if row in (0, task.out.size):
-            return flat
-        rows = np.zeros((self.workers, row), flat.dtype)
-        rows[:, : task.out.size] = flat.reshape(self.workers, -1)
-        return rows.reshape(-1)
 
     def _owned(self, task: Task) -> OwnedBytes | None:
         """Return an all-gather or broadcast in owned blocks; None if there are too few slots for all workers' turns."""
@@ -207,26 +163,6 @@ class ExactSums(PeerCommunicator):
         if task.call.root is None:
             return OwnedBytes.gathered(*of, given, out)
         return OwnedBytes.broadcast(*of, task.call.root, given, out, most_span)
-
-    def _among_zeros(self, task: Task) -> LaneSum:
-        """Return an all-gather or a broadcast as a sum, with zeros from the other workers."""
-        source = np.zeros(task.out.shape, task.out.dtype)
-        if task.call.root is None:
-            source[self.rank] = task.given
-        elif task.call.root == self.rank:
-            source[...] = task.given
-        flat, out = source.reshape(-1), task.out.reshape(-1)
-        return LaneSum(coding=Bytes(self._lanes), source=flat.view(np.uint8), target=out.view(np.uint8))
-
-    def _coding(self, task: Task) -> LaneCoding:
-        match task.call.dtype:
-            case "int32":
-                return Int32(self._lanes)
-            case "int64":
-                return Int64(self._lanes)
-        blocks = self.workers * self._row_blocks(task, self._lanes) or -(-task.given.size // self._lanes)
-        divisor = self.workers if task.call.op == "mean" else 1
-        return FixedPoint(self._lanes, blocks, task.note, self.workers, divisor)
 
     # -- iterations
 

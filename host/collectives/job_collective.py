@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
 from kofn.config.plugins import COLLECTIVES
+from kofn.config.schema import Config
 from kofn.host.collectives.communicator import Communicator
 from kofn.host.wire.packet import FORWARDED_PORT
 
@@ -13,14 +14,15 @@ Ks = Literal["any", "fixed", "all"]
 class JobCollective:
     """A way to sum the gradients of a training.
 
-    The defaults describe workers that sum among themselves.  Such a class is also a Communicator; kofn constructs it
-    with (rank, addresses, job=ID), where `addresses` are all workers' addresses on the data network, by rank.
+    The defaults describe workers that sum among themselves.  Such a class is also a Communicator, made by `connect`.
     """
 
     ks: ClassVar[Ks] = "all"
     """The supported objectives: "any"; "fixed" (fixed:K and all: k never changes); "all" only."""
     ledger: ClassVar[bool] = False
     """Whether it sums kofn's packets; codecs, late gradients, late joiners, records and ledgers need this."""
+    counts_packets: ClassVar[bool] = False
+    """Whether its statistics have the packets of its protocol and retransmissions."""
     faults: ClassVar[tuple[str, ...]] = ()
     """The supported values of fault.where."""
     restarts: ClassVar[tuple[str, ...]] = ()
@@ -29,6 +31,8 @@ class JobCollective:
     """Whether a server process on a separate host sums, so that all workers share its link."""
     simulated: ClassVar[bool] = False
     """Whether `kofn simulate` supports it."""
+    data_plane: ClassVar[str] = "kofn"
+    """The data plane that the switch runs: kofn's, or `module:Name` (controller/p4runtime/data_plane.py)."""
     port: ClassVar[int] = FORWARDED_PORT
     """The UDP port of the switch or server that sums kofn's packets."""
 
@@ -43,10 +47,13 @@ class JobCollective:
         return 2 * (workers - 1) / workers * gradient_bytes
 
     @classmethod
-    def connect(cls, rank: int, addresses: Sequence[str], job: int) -> Communicator:
-        """Return a communicator of the workers, once all are there."""
+    def connect(cls, rank: int, addresses: Sequence[str], config: Config) -> Communicator:
+        """Return a communicator of the workers, once all are there: by default cls(rank, addresses, job=ID).
+
+        `addresses`: all workers' addresses on the data network, by rank.
+        """
         make: Any = cls
-        made: Communicator = make(rank, addresses, job=job)
+        made: Communicator = make(rank, addresses, job=config.job.id)
         return made
 
 

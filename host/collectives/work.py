@@ -1,7 +1,7 @@
 """A collective call under way, and its outcome."""
 
 import asyncio
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
@@ -15,7 +15,8 @@ T = TypeVar("T")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkOutcome(Generic[T]):
     """`value`: the call's array, None for a barrier.  `count`: number of workers in it, the least over all blocks.
-    `sent_bytes`, `received_bytes`: UDP or TCP payload.
+    `sent_bytes`, `received_bytes`: UDP or TCP payload.  `counts`: the packets of a protocol, by names of
+    results.worker_metrics.Totals.
 
     `skipped`: for elastic calls, means of later calls that the others have finished without this worker, in order; its
     next call joins the one after these.
@@ -26,6 +27,7 @@ class WorkOutcome(Generic[T]):
     times: Times = field(default_factory=Times)
     sent_bytes: int = 0
     received_bytes: int = 0
+    counts: Mapping[str, int] = field(default_factory=dict)
     skipped: Sequence[Array] = ()
 
 

@@ -7,6 +7,7 @@ the job ends.
 import asyncio
 import threading
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from typing import Any
@@ -44,7 +45,7 @@ class PeerToPeer:
         self._connect, self._plan = connect, plan
         self._communicator: Communicator | None = None
         self._failure = Future[None]()
-        self._bytes = {"bytes_sent": 0, "bytes_received": 0}
+        self._counts = Counter({"bytes_sent": 0, "bytes_received": 0})
 
     def all_reduce(self, given: Contribution, missed: Callable[[Exchange], bool] = lambda _: True) -> Exchange:
         """Sum as Reducer says; CollectiveError names the lost worker."""
@@ -59,8 +60,9 @@ class PeerToPeer:
         if self._failure.done():
             self._failure.result()
         outcome = work.wait()
-        self._bytes["bytes_sent"] += outcome.sent_bytes
-        self._bytes["bytes_received"] += outcome.received_bytes
+        self._counts.update(
+            {"bytes_sent": outcome.sent_bytes, "bytes_received": outcome.received_bytes, **outcome.counts}
+        )
         done = Aggregate.of_all(self.iteration, outcome.value, outcome.count, self._plan)
         self.iteration += 1
         return Exchange(handed_s=handed_s, ended=[done], times=outcome.times)
@@ -106,8 +108,8 @@ class PeerToPeer:
             await asyncio.to_thread(self._communicator.close)
 
     def statistics(self) -> dict[str, int]:
-        """Return the payload bytes of the communicator's connections."""
-        return dict(self._bytes)
+        """Return the payload bytes of all calls, and their packets where the communicator counts them."""
+        return dict(self._counts)
 
     @property
     def memory(self) -> Memory:

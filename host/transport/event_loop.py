@@ -17,6 +17,11 @@ class EventLoop:
         self._thread = threading.Thread(target=self._loop.run_forever, name="event loop", daemon=True)
         self._thread.start()
 
+    @property
+    def running(self) -> asyncio.AbstractEventLoop:
+        """The loop, for what its coroutines register."""
+        return self._loop
+
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the loop; wait for its result."""
         return self.spawn(coroutine).result()

@@ -8,7 +8,7 @@ import random
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from kofn.config.schema import FaultSection
+from kofn.config.schema import Config, FaultSection
 from kofn.host.errors import WireError
 from kofn.host.wire.packet import decode_header
 
@@ -79,6 +79,14 @@ class Faults:
     def _delay_s(self, rule: FaultSection) -> float:
         """Return an extra delay; unequal delays reorder datagrams."""
         return (rule.delay_ms + self._random.uniform(0.0, rule.jitter_ms)) / 1000
+
+
+def faults_of(config: Config, rank: int) -> tuple[Faults, Faults]:
+    """Return a worker's faults when it sends and when it receives."""
+    sending, receiving = (
+        Faults(config.fault, rank=rank, direction=direction, seed=config.run.seed) for direction in ("send", "receive")
+    )
+    return sending, receiving
 
 
 def _block_of(datagram: bytes) -> int | None:

@@ -50,7 +50,7 @@ class Registry:
 
     @property
     def group(self) -> str:
-        return f"kofn.{self.kind}s"
+        return f"kofn.{self.kind.replace(' ', '_')}s"
 
     @property
     def built_in(self) -> tuple[str, ...]:
@@ -160,6 +160,9 @@ CODECS = Registry(
 
 COLLECTIVES = Registry(kind="collective", folder="host/collectives/kinds", reserved=("full", "fixed", "adaptive"))
 """job.collective: a JobCollective (host/collectives/job_collective.py)."""
+
+DATA_PLANES = Registry(kind="data plane", folder="controller/p4runtime/planes")
+"""JobCollective.data_plane: a DataPlane (controller/p4runtime/data_plane.py)."""
 
 WORKLOADS = Registry(kind="workload", folder="host/workload/workloads")
 """model.workload: a Workload (host/workload/workload.py)."""

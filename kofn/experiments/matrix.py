@@ -60,6 +60,8 @@ class Scenario:
 
     name: str
     config: Config
+    others: tuple[Config, ...] = ()
+    """Further jobs at the same switch; the results are those of the first one."""
 
     def overridden(self, *, target: str | None, objectives: tuple[str, ...]) -> Self:
         """Return it with the command line's choices. ConfigError names the conflict."""
@@ -108,10 +110,15 @@ class Cell:
         """Write the configuration and plan its run. ConfigError names the conflict."""
         self.folder.parent.mkdir(parents=True, exist_ok=True)
         self.source.write_text(to_toml(self.config))
-        return make_plan(self.source, out=self.folder, quiet=True)
+        sources = [self.source]
+        for other in self.scenario.others:
+            sources.append(self.folder.with_name(f"{self.folder.name}-job-{other.job.id}.toml"))
+            sources[-1].write_text(to_toml(other))
+        return make_plan(*sources, out=self.folder, quiet=True)
 
     def job(self) -> JobFolder:
-        return RunFolder.at(self.folder, self.config.run.trials).jobs[0]
+        jobs = [config.job.id for config in (self.config, *self.scenario.others)]
+        return RunFolder.at(self.folder, self.config.run.trials, jobs).jobs[0]
 
     def drop(self) -> None:
         """Remove the workers' sums, which are checked, and their metrics: megabytes a training."""
@@ -127,7 +134,7 @@ class Cell:
             raise ConfigError(f"{self.folder} is no run's folder: choose another --out, nothing is overwritten")
         try:
             effective = self.job().effective.read_text()
-            trials = stored_trials(self.folder)
+            trials = stored_trials(self.folder, several=bool(self.scenario.others))
         except (FileNotFoundError, msgspec.DecodeError, ResultsError):
             return None
         if effective != to_toml(self.config.at_home(self.source.parent)):
@@ -225,7 +232,7 @@ def _run(cell: Cell, carry_out: CarryOut, console: Console, *, check: bool) -> C
     try:
         folder = carry_out(plan, console)
         with deferred():
-            (job,) = summarised(folder, plan.configs).jobs
+            job, *_ = summarised(folder, plan.configs).jobs
     except (InterruptedRun, LeftoversError, ConfigError):
         raise
     except KofnError as error:

@@ -28,9 +28,10 @@ EXPLAINED = {
     "pending in the end": "Gradients, by weight, that no sum holds yet, by worker; and for how many iterations the"
     " oldest one has been late.",
     "STARVED": "Workers with many gradients in a row that are in no sum.",
-    "sent": "By all workers: payload of UDP and TCP, and packets of kofn's protocol.",
+    "sent": "By all workers: payload of UDP and TCP, and packets of a protocol through the switch.",
     "received": "By all workers, likewise.",
     "links, to/from the switch": "Ethernet frames on all links together, as the kernel counted them.",
+    "counted by the switch": "Packets of all jobs by the names of the data plane, those above 0.",
     "memory of a worker": "Arrays between two iterations, of the worker that keeps most (parameters, gradients, state"
     " of the optimizer, residuals: left over by encoding or too late; rest of the ledger).",
     "gradients sent": "Values in contributions, without headers; their share of float32's bytes, and the plan.",

@@ -1,6 +1,7 @@
 """Cells of a summary's table: numbers as text."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from kofn.results.ranks import each
 
@@ -30,8 +31,8 @@ def significant(value: float | None) -> str:
     return "-" if value is None else f"{value:.4g}"
 
 
-def counts(by_k: Mapping[int, int]) -> str:
-    """Format how often each k was used."""
+def counts(by_k: Mapping[Any, int]) -> str:
+    """Format how often each k was used, or other counts by name."""
     return ", ".join(f"{k} ({count})" for k, count in by_k.items())
 
 

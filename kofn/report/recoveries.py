@@ -25,20 +25,26 @@ class Recoveries:
     """Times that a worker attached again, after its own or the controller's restart, or a broken connection."""
     regroups: int
     """Times that the switch had lost the job's slots."""
-    switch_checksum_errors: int
-    """Corrupted packets that the switch dropped, of all jobs."""
+    switch_counters: dict[str, int]
+    """Packets that the switch counted, of all jobs, by name."""
+
+    @property
+    def switch_checksum_errors(self) -> int:
+        """Corrupted packets that the switch dropped, of all jobs."""
+        return self.switch_counters.get("BAD_CHECKSUM", 0)
 
 
 def recoveries(statuses: Sequence[Status], events: Iterable[LoggedEvent]) -> Recoveries:
     """Count all recoveries of one trial."""
     lives = _lives(statuses)
     attachments = [entry for life in lives for entry in life[-1].get("worker", ()) if entry.get("attachments")]
-    counters = [status.get("counters", {}).get("BAD_CHECKSUM", 0) for status in statuses]
+    counted = [status.get("counters", {}) for status in statuses]
+    names = dict.fromkeys(name for counters in counted for name, count in counters.items() if count)
     return Recoveries(
         restarts=restarts(events),
         rejoins=sum(entry["attachments"] for entry in attachments) - len({entry["rank"] for entry in attachments}),
         regroups=sum(life[-1].get("regroups", 0) for life in lives),
-        switch_checksum_errors=total(counters),
+        switch_counters={name: total([counters.get(name, 0) for counters in counted]) for name in names},
     )
 
 

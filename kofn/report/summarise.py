@@ -81,10 +81,11 @@ def summarise_trial(
     finished = first_finishes(workers)
     times = [line.time for line in finished]
     late = tuple(sum(line.late for line in worker.iterations) for worker in workers)
-    ledger = load_collective(config.job.collective).ledger
+    collective = load_collective(config.job.collective)
+    ledger = collective.ledger
     told = [worker.totals for worker in workers if worker.totals is not None]
     totals = told if len(told) == len(workers) else None
-    packets = totals if ledger else None
+    packets = totals if collective.counts_packets else None
     events = read_event_log(folder.events)
     statuses = read_lines(folder.status)
     recovered = recoveries(statuses, events)
@@ -125,6 +126,7 @@ def summarise_trial(
         longest_stall_s=float(np.max(np.diff([begin, *sorted(map(_time, lines))]))),
         checksum_errors=_sum(packets, "checksum_errors"),
         switch_checksum_errors=recovered.switch_checksum_errors,
+        switch_counters=recovered.switch_counters,
         peer_fetches=_sum(packets, "peer_fetches"),
         resumed=tuple(entry.words for entry in events if entry.action == "resume"),
         missed_events=tuple(entry.words for entry in events if entry.missed),

@@ -123,6 +123,8 @@ class TrialSummary:
     workers' iterations but the first. They add up to the workers' mean iteration time."""
     link_bytes: dict[str, tuple[int, int]] = field(default_factory=dict)
     """Bytes of Ethernet frames in the whole trial, by host: to the switch and from it, counted by the kernel."""
+    switch_counters: dict[str, int] = field(default_factory=dict)
+    """Packets that the switch's program counted, of all jobs, by the data plane's names."""
     memory: Memory | None = None
     """Memory of arrays between two iterations, at the worker that keeps most; None if no worker reports it."""
     interventions: tuple[Intervention, ...] = ()
@@ -204,15 +206,17 @@ def stored_summary(folder: Path) -> StoredSummary:
     return msgspec.json.decode((folder / "summary.json").read_bytes(), type=StoredSummary)
 
 
-def stored_trials(folder: Path) -> tuple[TrialSummary, ...]:
-    """Read the trials of a finished run of one job; OSError without a file, msgspec.DecodeError for other content,
-    ResultsError if the run ended early or had several jobs or seeds."""
+def stored_trials(folder: Path, *, several: bool = False) -> tuple[TrialSummary, ...]:
+    """Read the trials of a finished run of one job, or of the first of `several`; OSError without a file,
+    msgspec.DecodeError for other content, ResultsError if the run ended early or had another number of jobs or seeds.
+    """
     stored = stored_summary(folder)
     if stored.early_end:
         raise ResultsError(f"{folder}: the run did not end: {stored.early_end}")
-    if not stored.trials:
+    (trials,) = [job.trials for job in stored.jobs[:1]] if several and stored.jobs else [stored.trials]
+    if not trials:
         raise ResultsError(f"{folder}: summary.json has no trial of one job")
-    return stored.trials
+    return trials
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -336,6 +340,7 @@ class Summary:
             ["sent", *(traffic(entry.bytes_sent, entry.packets_sent) for entry in self.trials)],
             ["received", *(traffic(entry.bytes_received, entry.packets_received) for entry in self.trials)],
             *self._links(),
+            *self._counters(),
             *self._memory(),
             *(compressed_rows([entry.compressed for entry in self.trials]) if self.compresses else []),
             *misfit_rows([entry.compressed for entry in self.trials]),
@@ -384,6 +389,12 @@ class Summary:
         if not any(entry.link_bytes for entry in self.trials):
             return []
         return [["links, to/from the switch", *(link_bytes(entry.link_bytes) for entry in self.trials)]]
+
+    def _counters(self) -> list[list[str]]:
+        """Return a row if the switch's program counted packets."""
+        if not any(entry.switch_counters for entry in self.trials):
+            return []
+        return [["counted by the switch", *(counts(entry.switch_counters) for entry in self.trials)]]
 
     def _memory(self) -> list[list[str]]:
         """Return a row if the workers report their memory."""

@@ -33,6 +33,8 @@ class Commands:
     """For plaintext: None."""
     switches: int = 1
     """One, or those of a tree."""
+    packets_port: int = PORT
+    """The UDP port of the packets that faults and traces of a switch concern."""
     controller_address: str = ""
     """HOST:PORT for workers; empty: the management network's."""
 
@@ -55,8 +57,9 @@ class Commands:
         ports = [part for port, name in sorted(interfaces.items()) for part in ("-i", f"{port}@{name}")]
         grpc_flags = ["--grpc-server-addr", self.p4runtime()[number], "--cpu-port", "255"]
         rules = [part for rule in faults for part in ("--fault", str(rule))]
-        rules += ["--fault-seed", str(fault_seed), "--fault-udp-port", str(PORT)] if rules else []
-        rules += ["--trace", str(self.network.trace), "--trace-udp-port", str(PORT)] if self.network.trace else []
+        rules += ["--fault-seed", str(fault_seed), "--fault-udp-port", str(self.packets_port)] if rules else []
+        if self.network.trace:
+            rules += ["--trace", str(self.network.trace), "--trace-udp-port", str(self.packets_port)]
         rules += [f"--pcap={pcap.resolve()}"] if pcap is not None else []
         device = str(self.network.device_id + number)
         return [*name, "--no-p4", *ports, *rules, "--device-id", device, "--", *grpc_flags]

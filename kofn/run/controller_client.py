@@ -60,6 +60,12 @@ class ControllerClient:
             yield None
             await asyncio.sleep(RETRY_S)
 
+    async def status(self, job: int) -> kofn_pb2.Status | None:
+        """Return a job's status with the switch's present counters; None if the controller does not answer."""
+        with contextlib.suppress(grpc.aio.AioRpcError):
+            return await self._stub.GetStatus(kofn_pb2.StatusRequest(job=job), timeout=CALL_S)
+        return None
+
     async def set_objective(self, job: int, objective: str) -> str | None:
         """Do as `kofn set-k`, for an event; return why it failed, if the controller is away. Raise RunError if it
         refuses."""

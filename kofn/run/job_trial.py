@@ -15,6 +15,7 @@ from kofn.results.link_bytes import LinkBytes, write_links
 from kofn.results.logs import tail
 from kofn.results.objective_notes import objective_notes
 from kofn.results.tail import LineTail
+from kofn.rpc import kofn_pb2 as pb
 from kofn.rpc.document import document
 from kofn.run.commands import Commands
 from kofn.run.controller_client import ControllerClient
@@ -198,11 +199,18 @@ class JobTrial:
 
     async def follow(self, client: ControllerClient) -> None:
         """Keep the controller's statuses for the table and for the report, until cancelled."""
-        with self.folder.status.open("ab") as out:
-            async for status in client.statuses(self.config.job.id):
-                self.view.update(status)
-                if status is not None:
-                    out.write(msgspec.json.encode({"time": time.time(), **document(status)}) + b"\n")
+        async for status in client.statuses(self.config.job.id):
+            self.view.update(status)
+            self._keep(status)
+
+    async def count(self, client: ControllerClient) -> None:
+        """Keep a last status, with the switch's counters at the end."""
+        self._keep(await client.status(self.config.job.id))
+
+    def _keep(self, status: pb.Status | None) -> None:
+        if status is not None:
+            with self.folder.status.open("ab") as out:
+                out.write(msgspec.json.encode({"time": time.time(), **document(status)}) + b"\n")
 
     async def _carry_out(self, event: Due, client: ControllerClient) -> str:
         """Carry out an event; return why not, where it has no subject."""

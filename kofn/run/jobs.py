@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from kofn.config.errors import ConfigError
 from kofn.config.objectives import check_objective
 from kofn.config.schema import RACK_WORKERS_MAX, SLOTS, Config
+from kofn.controller.p4runtime.data_plane import data_plane_of
 from kofn.host.collectives.job_collective import load_collective
 from kofn.host.wire.packet import FRAME_BYTES, HEADER_BYTES, WORD_BYTES
 from kofn.run.plugins import check_plugins
@@ -87,10 +88,17 @@ def _check_rate(config: Config) -> None:
 
 
 def _check_together(jobs: Sequence[JobPlan]) -> None:
-    """Check that the jobs fit one switch; a tree has one job."""
+    """Check that the jobs fit one switch and its program, which is compiled now; a tree has one job."""
+    plane = data_plane_of(job.config.job.collective for job in jobs)
+    plane.compiled  # noqa: B018
     for job in jobs:
         if len(jobs) > 1 and job.config.job.racks > 1:
             raise ConfigError(f"{job.source}: job.racks must be 1 with several jobs, got {job.config.job.racks}")
+        if job.config.job.racks > 1 and not plane.trees:
+            raise ConfigError(
+                f"{job.source}: job.racks must be 1 with the data plane of {job.config.job.collective!r}, got"
+                f" {job.config.job.racks}: it has no entries for a tree"
+            )
     taken: dict[int, Path] = {}
     for job in jobs:
         number = job.config.job.id

@@ -15,16 +15,14 @@ from kofn.nativebuild.errors import BuildError
 from kofn.switch.compiler.build import build_program, compile_runtime
 from kofn.switch.compiler.ir.program import Target
 
-PROGRAM = Path(__file__).parents[1] / "p4src" / "build" / "kofn.json"
-
 
 class NativeBuild:
-    """Compiles all C code that the cache lacks, in parallel, from its construction on."""
+    """Compiles all C code that the cache lacks, of `program` too, in parallel, from its construction on."""
 
-    def __init__(self, network: NetworkSection) -> None:
+    def __init__(self, network: NetworkSection, program: Path) -> None:
         builds: list[Callable[[], object]] = [compile_workers, kernel]
         if network.target == "embedded":
-            builds += [compile_runtime, partial(_compile_program, Target(trace=bool(network.trace)))]
+            builds += [compile_runtime, partial(_compile_program, program, Target(trace=bool(network.trace)))]
         pool = ThreadPoolExecutor(len(builds))
         self._builds: list[Future[None]] = [pool.submit(_attempt, build) for build in builds]
         pool.shutdown(wait=False)
@@ -38,8 +36,8 @@ class NativeBuild:
         await asyncio.gather(*map(asyncio.wrap_future, self._builds))
 
 
-def _compile_program(target: Target) -> None:
-    build_program(PROGRAM.read_bytes(), target)
+def _compile_program(program: Path, target: Target) -> None:
+    build_program(program.read_bytes(), target)
 
 
 def _attempt(build: Callable[[], object]) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kofn.config.schema import Config
+from kofn.controller.p4runtime.data_plane import DataPlane, data_plane_of
 from kofn.results.folder import RunFolder, default_path, point_latest
 from kofn.run.jobs import JobPlan, plan_jobs
 from kofn.run.stragglers import check_record
@@ -40,6 +41,11 @@ class RunPlan:
     def shared(self) -> Config:
         """The first job's configuration: its run and network sections are common to all."""
         return self.jobs[0].config
+
+    @property
+    def data_plane(self) -> DataPlane:
+        """The data plane that all jobs share."""
+        return data_plane_of(config.job.collective for config in self.configs)
 
 
 def make_plan(

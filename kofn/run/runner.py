@@ -191,7 +191,7 @@ def execute(plan: RunPlan, console: Console, at_early_end: AtEarlyEnd | None = N
         check_ports(plan.shared.network, plan.page_port, len(plan.shared.switches))
         check_management(plan.shared.network)
         folder = reopen(plan, topology) if plan.resume else prepare(plan, topology)
-        native = NativeBuild(plan.shared.network)
+        native = NativeBuild(plan.shared.network, plan.data_plane.compiled.blob)
         try:
             with (
                 noted_end(folder, at_early_end),
@@ -269,7 +269,11 @@ async def _train(
             if not native.done:
                 say(console, "compiling switch and workers to native code: the next run finds it in the cache")
         commands = Commands(
-            network=settings, topology=folder.topology, certificates=certs, switches=len(plan.shared.switches)
+            network=settings,
+            topology=folder.topology,
+            certificates=certs,
+            switches=len(plan.shared.switches),
+            packets_port=plan.data_plane.port,
         )
         ended = folder.record().finished
         for number, (entry, *_) in list(enumerate(folder.trials))[ended:]:

@@ -159,6 +159,7 @@ class Trial:
         after = self._network.link_bytes()
         for training in self._trainings:
             training.count_links(before, after)
+            await training.count(client)
 
     async def _supervise(
         self, client: ControllerClient, followers: Sequence["asyncio.Task[None]"], display: Display

@@ -114,6 +114,4 @@ class ControlledJob:
         collective = load_collective(name)
         if collective.ledger:
             return agent_of(self.config, place, coding, self._ledger)
-        return PeerReducer(
-            lambda: CommunicatorSum(collective.connect(place.rank, place.workers, self.config.job.id)), plan
-        )
+        return PeerReducer(lambda: CommunicatorSum(collective.connect(place.rank, place.workers, self.config)), plan)

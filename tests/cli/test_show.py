@@ -8,8 +8,8 @@ import pytest
 from rich.console import Console, RenderableType
 
 from kofn.cli import show
+from kofn.controller.p4runtime.planes.kofn import verdict_names
 from kofn.controller.p4runtime.program import CompiledProgram
-from kofn.controller.p4runtime.switch_link import verdict_names
 from kofn.rpc import kofn_pb2 as pb
 
 

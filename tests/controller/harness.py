@@ -15,7 +15,7 @@ from kofn.controller.job.journal import Journal
 from kofn.controller.job.service import serve
 from kofn.controller.job.session import JobSession
 from kofn.controller.p4runtime.layout import SlotLayout
-from kofn.controller.p4runtime.program import CompiledProgram
+from kofn.controller.p4runtime.planes.kofn import KofnPlane
 from kofn.controller.p4runtime.slots import Slots, unwritten
 from kofn.controller.p4runtime.switch_link import SwitchLink
 from kofn.controller.p4runtime.topology import PortMap, TopologyHost, UplinkPorts
@@ -148,7 +148,7 @@ async def serving(
     link = SwitchLink(
         address=switch or NO_SWITCH,
         device_id=0,
-        program=CompiledProgram(),
+        plane=KofnPlane(),
         jobs=[session.slots for session in sessions],
     )
     server, (port,) = serve(jobs, [link], ["127.0.0.1:0"], credentials)

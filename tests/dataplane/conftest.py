@@ -11,6 +11,7 @@ import pytest
 from kofn.config.schema import JobSection
 from kofn.controller.estimate.measurements import Arrival
 from kofn.controller.p4runtime.layout import SlotLayout
+from kofn.controller.p4runtime.planes.kofn import KofnPlane
 from kofn.controller.p4runtime.program import CompiledProgram, push
 from kofn.controller.p4runtime.slots import Slots
 from kofn.controller.p4runtime.switch_link import SwitchLink
@@ -38,7 +39,7 @@ class DataPlane:
         self.arrivals.clear()
         layout = SlotLayout(job=JobSection(workers=HOSTS, slots=slots), hosts=star(HOSTS))
         self._slots = Slots(layout=layout, k=k, on_arrival=self.arrivals.append)
-        self._link = SwitchLink(address=self.switch.address, device_id=0, program=CompiledProgram(), jobs=[self._slots])
+        self._link = SwitchLink(address=self.switch.address, device_id=0, plane=KofnPlane(), jobs=[self._slots])
         self._task = self.loop.run(self._connect())
 
     @property

@@ -8,6 +8,7 @@ class Server(JobCollective):
 
     ks = "fixed"
     ledger = True
+    counts_packets = True
     faults = ("host",)
     restarts = ("worker",)
     server = True

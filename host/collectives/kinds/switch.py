@@ -9,6 +9,7 @@ class Switch(JobCollective):
 
     ks = "any"
     ledger = True
+    counts_packets = True
     faults = ("host", "switch", "uplink")
     restarts = ("switch", "worker")
     simulated = True

@@ -22,6 +22,7 @@ from typing import Any
 
 from kofn.config.schema import JobSection
 from kofn.controller.p4runtime.layout import SlotLayout
+from kofn.controller.p4runtime.planes.kofn import KofnPlane
 from kofn.controller.p4runtime.program import CompiledProgram
 from kofn.controller.p4runtime.slots import Slots
 from kofn.controller.p4runtime.switch_link import SwitchLink
@@ -209,7 +210,7 @@ def layout(workers: int) -> SlotLayout:
 async def install(address: str, program: CompiledProgram, workers: int) -> None:
     """Install pipeline and entries through P4Runtime, as the controller does. Raise TimeoutError."""
     slots = Slots(layout=layout(workers), k=workers)
-    link = SwitchLink(address=address, device_id=DEVICE_ID, program=program, jobs=[slots])
+    link = SwitchLink(address=address, device_id=DEVICE_ID, plane=KofnPlane(program), jobs=[slots])
     task = asyncio.create_task(link.run())
     try:
         async with asyncio.timeout(START_S):

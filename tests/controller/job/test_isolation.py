@@ -14,6 +14,7 @@ from scapy.layers.l2 import ARP, Ether
 from kofn.config.schema import JobSection
 from kofn.controller.estimate.measurements import Arrival
 from kofn.controller.p4runtime.layout import lay_out
+from kofn.controller.p4runtime.planes.kofn import KofnPlane
 from kofn.controller.p4runtime.program import CompiledProgram
 from kofn.controller.p4runtime.slots import Slots
 from kofn.controller.p4runtime.switch_link import SwitchLink
@@ -58,7 +59,7 @@ def test_jobs_do_not_touch_each_other(place: tuple[Lab, str]) -> None:
         jobs = [
             Slots(layout=layout, k=2, on_arrival=arrivals[layout.job.id].append) for layout in lay_out(JOBS, star(4))
         ]
-        link = SwitchLink(address=address, device_id=0, program=CompiledProgram(), jobs=jobs)
+        link = SwitchLink(address=address, device_id=0, plane=KofnPlane(), jobs=jobs)
         task = asyncio.create_task(link.run())
         for job in jobs:
             await job.admit(GENERATION + job.job, 2)
@@ -97,7 +98,7 @@ def test_jobs_do_not_touch_each_other(place: tuple[Lab, str]) -> None:
 
 async def install(address: str, program: CompiledProgram) -> None:
     link = SwitchLink(
-        address=address, device_id=0, program=program, jobs=[Slots(layout=lay_out(JOBS, star(4))[0], k=2)]
+        address=address, device_id=0, plane=KofnPlane(program), jobs=[Slots(layout=lay_out(JOBS, star(4))[0], k=2)]
     )
     task = asyncio.create_task(link.run())
     async with asyncio.timeout(60):

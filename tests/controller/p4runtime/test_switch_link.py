@@ -13,6 +13,7 @@ from kofn.config.schema import JobSection
 from kofn.controller.errors import LayoutError, PushError
 from kofn.controller.p4runtime.entries import Found, find_jobs, fixed_entries, job_entries
 from kofn.controller.p4runtime.layout import SlotLayout, lay_out
+from kofn.controller.p4runtime.planes.kofn import KofnPlane
 from kofn.controller.p4runtime.program import CompiledProgram, ensure, push, read_all
 from kofn.controller.p4runtime.slots import Slots
 from kofn.controller.p4runtime.switch_link import SwitchLink
@@ -40,7 +41,7 @@ def a_job(workers: int = 4, k: int = 4, **fields: Any) -> Slots:
 
 @contextlib.asynccontextmanager
 async def linked(switch: SwitchProcess, *jobs: Slots) -> AsyncIterator[SwitchLink]:
-    link = SwitchLink(address=switch.address, device_id=0, program=CompiledProgram(), jobs=jobs)
+    link = SwitchLink(address=switch.address, device_id=0, plane=KofnPlane(), jobs=jobs)
     task = asyncio.create_task(link.run())
     try:
         async with asyncio.timeout(60):
@@ -83,7 +84,7 @@ def test_admission_waits_for_the_switch(switch: SwitchProcess) -> None:
     async def scenario() -> None:
         switch.kill()
         job = a_job()
-        link = SwitchLink(address=switch.address, device_id=0, program=CompiledProgram(), jobs=[job])
+        link = SwitchLink(address=switch.address, device_id=0, plane=KofnPlane(), jobs=[job])
         task = asyncio.create_task(link.run())
         await job.admit(GENERATION, 4)
         await job.set_k(3)
@@ -157,7 +158,7 @@ def test_another_program_is_replaced_once(switch: SwitchProcess, tmp_path: Path)
 
     async def scenario() -> None:
         job = a_job()
-        link = SwitchLink(address=switch.address, device_id=0, program=CompiledProgram(blob=other), jobs=[job])
+        link = SwitchLink(address=switch.address, device_id=0, plane=KofnPlane(CompiledProgram(blob=other)), jobs=[job])
         task = asyncio.create_task(link.run())
         async with asyncio.timeout(60):
             await link.ready.wait()
@@ -177,7 +178,7 @@ def test_another_client_may_be_primary_for_a_while(switch: SwitchProcess) -> Non
         job = a_job()
         async with linked(switch, job) as link:
             await job.admit(GENERATION, 4)
-            options = fy.SwitchOptions(p4info=link.program.p4info, device_id=0, initial_election_id=1000)
+            options = fy.SwitchOptions(p4info=link.plane.compiled.p4info, device_id=0, initial_election_id=1000)
             async with fy.Switch("person", switch.address, options) as person:
                 await person.modify(job_entries(job.layout, 1, GENERATION))
                 assert link._switch is not None
@@ -255,7 +256,7 @@ def test_jobs_have_their_own_hosts_slots_and_groups(switch: SwitchProcess) -> No
 
 def test_absent_switch_is_named() -> None:
     async def scenario() -> None:
-        link = SwitchLink(address="127.0.0.1:1", device_id=0, program=CompiledProgram(), jobs=[a_job()])
+        link = SwitchLink(address="127.0.0.1:1", device_id=0, plane=KofnPlane(), jobs=[a_job()])
         task = asyncio.create_task(link.run())
         await until(lambda: link.fault)
         assert not link.connected

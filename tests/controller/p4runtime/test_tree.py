@@ -17,6 +17,7 @@ from kofn.controller.estimate.measurements import Arrival
 from kofn.controller.p4runtime.entries import Found, fixed_entries, job_entries
 from kofn.controller.p4runtime.layout import SlotLayout, lay_out
 from kofn.controller.p4runtime.links import make_links
+from kofn.controller.p4runtime.planes.kofn import KofnPlane
 from kofn.controller.p4runtime.program import CompiledProgram, read_all
 from kofn.controller.p4runtime.roles import LeafSwitch, roles_of
 from kofn.controller.p4runtime.slots import JobSlots, LeafSlots, Slots
@@ -45,7 +46,7 @@ def a_job(**fields: Any) -> Slots:
 @contextlib.asynccontextmanager
 async def linked(switches: list[SwitchProcess], *jobs: Slots) -> AsyncIterator[list[SwitchLink]]:
     addresses = [switch.address for switch in switches]
-    links = make_links(TREE, jobs, addresses=addresses, device_id=0, program=CompiledProgram())
+    links = make_links(TREE, jobs, addresses=addresses, device_id=0, plane=KofnPlane())
     tasks = [asyncio.create_task(link.run()) for link in links]
     try:
         async with asyncio.timeout(60):
@@ -205,4 +206,4 @@ def test_leaf_waits_for_its_rack_only_if_all_workers_count(racks: int, k: int, s
 
 def test_each_switch_needs_its_address() -> None:
     with pytest.raises(StartError, match="--p4runtime must be given 3 times, once for each switch"):
-        make_links(TREE, [a_job()], addresses=["127.0.0.1:1"], device_id=0, program=CompiledProgram())
+        make_links(TREE, [a_job()], addresses=["127.0.0.1:1"], device_id=0, plane=KofnPlane())

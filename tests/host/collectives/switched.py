@@ -11,12 +11,14 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kofn.config.schema import JobSection
+from kofn.controller.p4runtime.data_plane import DataPlane
 from kofn.controller.p4runtime.layout import SlotLayout
-from kofn.controller.p4runtime.program import CompiledProgram
+from kofn.controller.p4runtime.planes.kofn import KofnPlane
 from kofn.controller.p4runtime.slots import Slots
 from kofn.controller.p4runtime.switch_link import SwitchLink
 from kofn.host.collectives.in_network import InNetwork
@@ -67,14 +69,14 @@ class Place:
             timeout_s=timeout_s,
         )
 
-    def transport(self, rank: int) -> Transport:
-        """Return a transport whose socket belongs to the current thread's namespace."""
+    def transport(self, rank: int, **given: Any) -> Transport:
+        """Return a transport whose socket belongs to the worker's namespace."""
 
         def transport() -> Transport:
             if self.namespaces:
                 with open(self.namespaces[rank]) as namespace:
                     assert ctypes.CDLL(None, use_errno=True).setns(namespace.fileno(), CLONE_NEWNET) == 0
-            return Transport(self.service, local=self.locals[rank])
+            return Transport(self.service, local=self.locals[rank], **given)
 
         with ThreadPoolExecutor(1) as thread:
             return thread.submit(transport).result()
@@ -107,11 +109,14 @@ def beneath_the_model(workers: int, addresses: tuple[str, ...], lose: int = 0, k
         switch.close()
 
 
+JOB = JobSection(workers=HOSTS, words=32, slots=256, exact_slots=128)
+
+
 class RealSwitch:
     """A switch, its controller's side and HOSTS namespaces, until close()."""
 
-    def __init__(self, target: str) -> None:
-        self.job = JobSection(workers=HOSTS, words=32, slots=256, exact_slots=128)
+    def __init__(self, target: str, plane: DataPlane | None = None, job: JobSection = JOB) -> None:
+        self.job = job
         self._stack, self._generation = ExitStack(), GENERATION
         names = [
             f"kofn{os.getpid() % 10_000}.{next(_links)}" for _ in range(HOSTS)
@@ -123,7 +128,7 @@ class RealSwitch:
         self._slots = Slots(layout=SlotLayout(job=self.job, hosts=star(HOSTS)), k=HOSTS)
         self._loop = EventLoop()
         self._stack.callback(self._loop.close)
-        link = SwitchLink(address=self.switch.address, device_id=0, program=CompiledProgram(), jobs=[self._slots])
+        link = SwitchLink(address=self.switch.address, device_id=0, plane=plane or KofnPlane(), jobs=[self._slots])
         self._loop.run(self._connect(link))
 
     def close(self) -> None:

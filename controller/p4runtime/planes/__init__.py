@@ -1,0 +1,1 @@
+"""The data planes of kofn: `module:Name` names another one."""

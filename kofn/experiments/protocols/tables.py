@@ -1,0 +1,183 @@
+"""The arms, tables and claims of `kofn experiment protocols`."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+import pandas as pd
+
+from kofn.controller.p4runtime.data_plane import load_data_plane
+from kofn.experiments.arms import Arm, groups
+from kofn.experiments.claims import Verdict
+from kofn.experiments.compare.columns import reduce_s
+from kofn.experiments.protocols.contenders import ALONE, CLEAN, LOSSES, SHARED, SITUATIONS, SLOTS, SLOW
+from kofn.experiments.statistics import Spread
+from kofn.experiments.tables import Columns, TextTable, count, milliseconds
+from kofn.experiments.trials import FinishedTrial, Row
+from kofn.host.collectives.job_collective import load_collective
+from kofn.report.iteration_costs import LinkMeans
+
+KOFN = "kofn"
+"""The protocol that others are compared with."""
+
+LEGEND = (
+    "Medians over the seeds, in brackets their range; 32 bits a value; workers of examples in Python, kofn's in C, on"
+    " links that limit both. all-reduce: from arrays to arrays, without a run's first iteration. loss: share of packets"
+    " lost in each direction; goodput: time on the clean link / time. slow worker: an iteration with one worker blocked"
+    " for 200 ms, less an iteration without. link up, down: bytes of Ethernet frames of a worker and iteration. memory:"
+    " the job's slots in the switch's registers. job alone, beside another: two workers with 8 slots, then with"
+    " a second such job (ATP's jobs share 8). a worker dies: the end of the job, or not."
+)
+
+
+def own_columns(trial: FinishedTrial) -> Row:
+    """Return this experiment's columns."""
+    situation, _, protocol = trial.cell.scenario.name.rpartition("-")
+    config = trial.config
+    collective = load_collective(config.job.collective)
+    links = LinkMeans.of(trial.summary.link_bytes, config.job.workers, trial.summary.iterations)
+    bits = load_data_plane(collective.data_plane)().slot_bits(config.job)
+    return {
+        "situation": situation,
+        "protocol": protocol,
+        "job_collective": config.job.collective,
+        "reduce_s": reduce_s(trial.metrics()),
+        "memory_bytes": bits * config.job.slots // 8,
+        "survives": "worker" in collective.restarts,
+        **asdict(links),
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ProtocolArms:
+    """One protocol in every situation that was run, over its seeds."""
+
+    name: str
+    arms: Mapping[str, Arm]
+
+    def spread(self, situation: str, column: str = "reduce_s") -> Spread | None:
+        return self.arms[situation].spread(column) if situation in self.arms else None
+
+    def goodput(self, situation: str) -> Spread | None:
+        """Return the clean link's time of an all-reduce over this one's, seed by seed."""
+        if CLEAN not in self.arms or situation not in self.arms:
+            return None
+        pairs = self.arms[CLEAN].pairs(self.arms[situation], "reduce_s")
+        return Spread.of([clean / other for clean, other in pairs]) if pairs else None
+
+    def cost_of_slow(self) -> Spread | None:
+        """Return the time that one slow worker adds to an iteration, seed by seed."""
+        if CLEAN not in self.arms or SLOW not in self.arms:
+            return None
+        pairs = self.arms[SLOW].pairs(self.arms[CLEAN], "mean_iteration_s")
+        return Spread.of([slow - clean for slow, clean in pairs]) if pairs else None
+
+    def fact(self, column: str) -> object:
+        return next(iter(self.arms.values())).fact(column)
+
+    def problems(self) -> Iterator[str]:
+        for situation, arm in self.arms.items():
+            yield from (f"{situation}, {self.name}: {why}" for why in arm.failures)
+
+
+def protocol_arms(trials: pd.DataFrame) -> list[ProtocolArms]:
+    """Return the protocols in the order of their runs."""
+    found = []
+    for rows in groups(trials, "protocol"):
+        by_name = {each["situation"].iloc[0]: Arm(trials=each) for each in groups(rows, "situation")}
+        arms = {name: by_name[name] for name in SITUATIONS if name in by_name}
+        found.append(ProtocolArms(name=rows["protocol"].iloc[0], arms=arms))
+    return found
+
+
+def _shown(spread: Spread | None, form: str, scale: float = 1.0) -> str:
+    if spread is None:
+        return "-"
+    middle, low, high = (form.format(scale * value) for value in (spread.median, spread.low, spread.high))
+    return f"{middle} ({low} .. {high})"
+
+
+def _bytes(one: ProtocolArms, column: str) -> str:
+    spread = one.spread(CLEAN, column)
+    return "-" if spread is None else f"{spread.median / 1e3:.0f} kB"
+
+
+COSTS: Columns[ProtocolArms] = {
+    "protocol": lambda one: one.name,
+    "all-reduce": lambda one: _shown(one.spread(CLEAN), "{:.0f}", 1e3) + " ms",
+    "slow worker": lambda one: _shown(one.cost_of_slow(), "{:+.0f}", 1e3) + " ms",
+    "link up": lambda one: _bytes(one, "worker_up_bytes"),
+    "link down": lambda one: _bytes(one, "worker_down_bytes"),
+    "memory": lambda one: f"{count(float(str(one.fact('memory_bytes'))) / 1e3)} kB",
+    "a worker dies": lambda one: "the others go on" if one.fact("survives") else "the job ends",
+}
+
+GOODPUT: Columns[ProtocolArms] = {
+    "protocol": lambda one: one.name,
+    **{
+        f"loss {loss:.2%}": lambda one, loss=loss: _shown(one.goodput(f"loss-{loss:g}"), "{:.2f}")  # type: ignore[misc]
+        for loss in LOSSES
+    },
+}
+
+FEW_SLOTS: Columns[ProtocolArms] = {
+    "protocol": lambda one: one.name,
+    **{
+        f"{slots} slots": lambda one, slots=slots: _shown(one.spread(f"slots-{slots}"), "{:.0f}", 1e3) + " ms"  # type: ignore[misc]
+        for slots in SLOTS
+    },
+    "64 slots": COSTS["all-reduce"],
+    "job alone": lambda one: _shown(one.spread(ALONE), "{:.0f}", 1e3) + " ms",
+    "beside another": lambda one: _shown(one.spread(SHARED), "{:.0f}", 1e3) + " ms",
+}
+
+
+def tables(arms: Sequence[ProtocolArms]) -> Iterator[TextTable]:
+    yield TextTable.of(COSTS, arms, title="Costs")
+    yield TextTable.of(GOODPUT, arms, title="Goodput under loss, clean = 1")
+    yield TextTable.of(FEW_SLOTS, arms, title="An all-reduce with few slots")
+
+
+def verdicts(arms: Sequence[ProtocolArms]) -> Iterator[Verdict]:
+    """Compare kofn with every other protocol, by medians: a NO is a situation in which kofn's loses."""
+    kofn = next((one for one in arms if one.name == KOFN), None)
+    for other in arms if kofn else ():
+        assert kofn is not None
+        if other.fact("job_collective") == kofn.fact("job_collective"):
+            continue  # kofn's with another k
+        for situation in SITUATIONS:
+            mine, theirs = kofn.spread(situation), other.spread(situation)
+            if mine and theirs:
+                yield Verdict(
+                    claim=f"{situation}: kofn's all-reduce takes no longer than {other.name}'s",
+                    holds=mine.median <= theirs.median,
+                    numbers=f"{milliseconds(mine.median)} and {milliseconds(theirs.median)}",
+                )
+        for column, what in (("worker_up_bytes", "sends"), ("memory_bytes", "needs in the switch")):
+            mine, theirs = kofn.spread(CLEAN, column), other.spread(CLEAN, column)
+            if mine and theirs:
+                yield Verdict(
+                    claim=f"kofn {what} no more bytes than {other.name}",
+                    holds=mine.median <= theirs.median,
+                    numbers=f"{mine.median / 1e3:,.0f} kB and {theirs.median / 1e3:,.0f} kB",
+                )
+
+
+def document(one: ProtocolArms) -> dict[str, object]:
+    """Return one protocol's figures, for JSON."""
+    return {
+        "protocol": one.name,
+        "seeds": max((len(arm.seeds) for arm in one.arms.values()), default=0),
+        "reduce_s": {situation: one.spread(situation) for situation in one.arms},
+        "goodput": {situation: one.goodput(situation) for situation in one.arms if situation != CLEAN},
+        "slow_worker_s": one.cost_of_slow(),
+        "link_up_bytes": one.spread(CLEAN, "worker_up_bytes"),
+        "link_down_bytes": one.spread(CLEAN, "worker_down_bytes"),
+        "memory_bytes": one.fact("memory_bytes"),
+        "survives_a_death": one.fact("survives"),
+        "retransmissions": {situation: _or_none(one.spread(situation, "retransmissions")) for situation in one.arms},
+    }
+
+
+def _or_none(spread: Spread | None) -> Spread | None:
+    return None if spread is None or math.isinf(spread.median) else spread

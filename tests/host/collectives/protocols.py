@@ -1,0 +1,57 @@
+"""Workers of a protocol with its own data plane, each in a namespace, at a real switch."""
+
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from kofn.config.schema import FaultSection, JobSection
+from kofn.controller.p4runtime.data_plane import load_data_plane
+from kofn.host.collectives.job_collective import load_collective
+from kofn.host.transport.fault_injection import Faults
+from kofn.host.transport.transport import Transport
+from tests.docs.markdown import ROOT, blocks
+from tests.host.collectives.crews import Threads, addresses
+from tests.host.collectives.switched import HOSTS, RealSwitch
+
+HOW_TO = ROOT / "docs" / "howto" / "protocol.md"
+EXAMPLES = ROOT / "examples" / "protocols"
+SMALLEST = "stop_and_wait:StopAndWait"
+PROTOCOLS = (SMALLEST, "switchml:Switchml", "atp:Atp", *filter(None, [os.environ.get("KOFN_PROTOCOL")]))
+
+FIFO = FaultSection(drop=0.03, duplicate=0.03)
+"""Faults of a network that keeps the order of packets."""
+
+
+def write_smallest(folder: Path) -> None:
+    """Write the files of the how-to."""
+    for block in blocks(HOW_TO):
+        if Path(block.note).suffix:
+            (folder / block.note).write_text(block.text)
+
+
+@contextmanager
+def protocol_crew(kind: str, target: str, *faults: FaultSection, **job: Any) -> Iterator[Threads]:
+    """Yield the workers at their own switch; `job`: keys of [job]."""
+    section, collective = JobSection(workers=HOSTS, **job), load_collective(kind)
+    with ExitStack() as stack:
+        switch = RealSwitch(target, load_data_plane(collective.data_plane)(), section)
+        stack.callback(switch.close)
+        place = switch.place(addresses(HOSTS))
+
+        def join(rank: int) -> Any:
+            sending, receiving = (Faults(faults, rank=rank, direction=way, seed=1) for way in ("send", "receive"))
+
+            def transport(port: int) -> Transport:
+                return place.transport(rank, sending=sending, receiving=receiving, port=port)
+
+            make: Any = collective
+            return make(rank, place.addresses, job=section, transports=transport, timeout_s=20.0)
+
+        with ThreadPoolExecutor(HOSTS) as pool:
+            made = list(pool.map(join, range(HOSTS)))
+        for communicator in made:
+            stack.enter_context(communicator)
+        yield Threads(made)
