@@ -68,10 +68,8 @@ class TaskEngine:
             places = {future.key: place for place, future in enumerate(futures)}
             for future in distributed.as_completed(futures):
                 place = places[future.key]
-                if future.status == "finished":
-                    yield place, future.result()
-                else:
-                    yield place, lost(items[place], in_words(future.exception()))
+                error = future.exception()  # waits where the result was lost with its worker, and is computed again
+                yield place, future.result() if error is None else lost(items[place], in_words(error))
 
     def _address(self, cluster: str, open_: contextlib.ExitStack) -> Any:
         """Return a scheduler's address, or a new cluster of a class, which ends with `open_`."""
