@@ -6,12 +6,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from kofn.config.plugins import look_in
 from kofn.config.schema import JobSection
 from kofn.controller.p4runtime.data_plane import data_plane_of
-from kofn.experiments.protocols.contenders import COLLECTIVES, EXAMPLES, SITUATIONS, ProtocolContender
+from kofn.experiments.protocols.contenders import CLEAN, COLLECTIVES, EXAMPLES, SITUATIONS, ProtocolContender
+from kofn.experiments.protocols.tables import COSTS, protocol_arms, verdicts
 from tests.run.real_run import KOFN, OWN_NETWORK
 
 UNUSED = ("leaf", "measure", "words", "votes")
@@ -41,6 +43,22 @@ def test_bits_of_a_slot_are_those_of_the_programs_registers(collective: str) -> 
     bits = sum(one["bitwidth"] * (1 if plane.holds_k else one["size"] // most) for one in own)
     bits += 4 * 2048 if plane.holds_k else 0
     assert plane.slot_bits(JobSection(words=4)) == bits
+
+
+def test_unknown_memory_is_neither_shown_nor_compared() -> None:
+    trials = pd.DataFrame(
+        {
+            "protocol": ["kofn", "mine"],
+            "job_collective": ["switch", "mine:Mine"],
+            "memory_bytes": [4096, None],
+            "situation": CLEAN,
+            "reduce_s": 1.0,
+            "worker_up_bytes": 9.0,
+        }
+    )
+    arms = protocol_arms(trials.convert_dtypes())
+    assert [COSTS["memory"](one) for one in arms] == ["4 kB", "-"]
+    assert not any("in the switch" in verdict.claim for verdict in verdicts(arms))
 
 
 @pytest.mark.root

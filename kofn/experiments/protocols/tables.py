@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import pandas as pd
 
@@ -42,7 +43,7 @@ def own_columns(trial: FinishedTrial) -> Row:
         "protocol": protocol,
         "job_collective": config.job.collective,
         "reduce_s": reduce_s(trial.metrics()),
-        "memory_bytes": bits * config.job.slots // 8,
+        "memory_bytes": bits * config.job.slots // 8 if bits else None,
         "survives": "worker" in collective.restarts,
         **asdict(links),
     }
@@ -58,6 +59,10 @@ class ProtocolArms:
     def spread(self, situation: str, column: str = "reduce_s") -> Spread | None:
         return self.arms[situation].spread(column) if situation in self.arms else None
 
+    def known(self, column: str) -> Spread | None:
+        """Return a figure's spread on a clean link; None where it is unknown."""
+        return self.arms[CLEAN].known_spread(column) if CLEAN in self.arms else None
+
     def goodput(self, situation: str) -> Spread | None:
         """Return the clean link's time of an all-reduce over this one's, seed by seed."""
         if CLEAN not in self.arms or situation not in self.arms:
@@ -72,7 +77,7 @@ class ProtocolArms:
         pairs = self.arms[SLOW].pairs(self.arms[CLEAN], "mean_iteration_s")
         return Spread.of([slow - clean for slow, clean in pairs]) if pairs else None
 
-    def fact(self, column: str) -> object:
+    def fact(self, column: str) -> Any:
         return next(iter(self.arms.values())).fact(column)
 
     def problems(self) -> Iterator[str]:
@@ -108,7 +113,7 @@ COSTS: Columns[ProtocolArms] = {
     "slow worker": lambda one: _shown(one.cost_of_slow(), "{:+.0f}", 1e3) + " ms",
     "link up": lambda one: _bytes(one, "worker_up_bytes"),
     "link down": lambda one: _bytes(one, "worker_down_bytes"),
-    "memory": lambda one: f"{count(float(str(one.fact('memory_bytes'))) / 1e3)} kB",
+    "memory": lambda one: "-" if (size := one.fact("memory_bytes")) is None else f"{count(size / 1e3)} kB",
     "a worker dies": lambda one: "the others go on" if one.fact("survives") else "the job ends",
 }
 
@@ -154,7 +159,7 @@ def verdicts(arms: Sequence[ProtocolArms]) -> Iterator[Verdict]:
                     numbers=f"{milliseconds(mine.median)} and {milliseconds(theirs.median)}",
                 )
         for column, what in (("worker_up_bytes", "sends"), ("memory_bytes", "needs in the switch")):
-            mine, theirs = kofn.spread(CLEAN, column), other.spread(CLEAN, column)
+            mine, theirs = kofn.known(column), other.known(column)
             if mine and theirs:
                 yield Verdict(
                     claim=f"kofn {what} no more bytes than {other.name}",
