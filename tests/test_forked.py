@@ -69,15 +69,16 @@ def test_error_is_raised_unchanged() -> None:
         next(results)
 
 
-class TwoThingsError(Exception):
-    """An error that cannot be unpickled."""
+class LockedError(Exception):
+    """An error that cannot be pickled."""
 
-    def __init__(self, one: str, other: str) -> None:
-        super().__init__(f"{one} and {other}")
+    def __init__(self, words: str) -> None:
+        super().__init__(words)
+        self.lock = threading.Lock()
 
 
 def break_off() -> None:
-    raise TwoThingsError("this", "that")
+    raise LockedError("this and that")
 
 
 @pytest.mark.usefixtures("several")

@@ -17,7 +17,7 @@ MEANINGS = {
     "version": "4",
     "kind": (
         "0 CONTRIBUTE, 1 PULL (workers); 2 RESULT, 3 LATE, 4 STALE, 5 FORMAT_MISMATCH (switch); 6 ADDED"
-        " ([root of a tree](tree.md))"
+        " ([switches of a tree](tree.md))"
     ),
     "job": "job, 1..127; job + 128 is used for the job's [exact sums](#exact-sums)",
     "worker": "rank of the sender, 0..63; in answers the rank it is sent to; in a [tree](tree.md) the rank in its rack",

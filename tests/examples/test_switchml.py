@@ -149,4 +149,4 @@ def test_digits_reach_95_percent_with_identical_replicas(tmp_path: Any, target: 
     (trial,) = json.loads(run.stdout.read_text())["trials"]
     assert trial["best_accuracy"] >= 0.95
     assert trial["identity_error"] is None
-    assert (trial["retransmissions"] > 0) == bool(drop)
+    assert trial["retransmissions"] > 0 or not drop
