@@ -1,4 +1,4 @@
-"""The time of a decision with many workers, and the error of its approximation.
+"""The time of a decision with many workers, and the error of the approximation.
 
     python -m bench.decision                    1,000, 10,000 and 100,000 workers: about two minutes
     python -m bench.decision --workers 1000 --json
@@ -36,11 +36,6 @@ def rates(workers: int, seed: int) -> FloatArray:
     found = np.random.default_rng(seed).gamma(4.0, 0.5, workers)
     found[: max(workers // 10, 1)] *= 8
     return found
-
-
-def relative_error(counts: FloatArray, exact: FloatArray) -> float:
-    """Return the largest relative error of E_k[T]."""
-    return float(np.max(np.abs(counts - exact) / (SERVICE_S / EVENT_S + exact)))
 
 
 def measured(workers: int, seed: int) -> tuple[Callable[[Estimate | None], Estimate], Estimate]:

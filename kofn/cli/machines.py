@@ -132,8 +132,9 @@ def switch(
     if rack is not None and leaves is not None:
         raise click.UsageError("--leaves is a root's and --rack a leaf's: one of them is possible")
     with ending("switch"):
-        check_ports(len(interfaces) or 1)
         names = list(interfaces)
+        if names:
+            check_ports(len(names))
         names += make_ports(tunnels, rack or 0) if tunnels else make_leaf_ports(leaves) if leaves else []
         names += [make_uplink(root, rack)] if root is not None and rack is not None else []
         ports = [part for port, name in enumerate(names, 1) for part in ("-i", f"{port}@{name}")]

@@ -60,6 +60,18 @@ class Choices:
     report_only: bool
 
 
+def processes_option(words: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Return --processes, with its help in `words`."""
+    return click.option(
+        "--processes",
+        type=click.IntRange(min=1),
+        default=len(os.sched_getaffinity(0)),
+        show_default="this machine's",
+        metavar="N",
+        help=words,
+    )
+
+
 def experiment_options(*, name: str, seeds: int) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Return the options of every experiment, for a command that takes them as `choices`; `seeds` is the default."""
     options = (
@@ -79,14 +91,7 @@ def experiment_options(*, name: str, seeds: int) -> Callable[[Callable[..., None
         click.option(
             "--simulate", "simulated", is_flag=True, help="In virtual time (kofn simulate), not on the real system."
         ),
-        click.option(
-            "--processes",
-            type=click.IntRange(min=1),
-            default=len(os.sched_getaffinity(0)),
-            show_default="this machine's",
-            metavar="N",
-            help="Simulations at a time; jobs, or workers, of a new cluster.",
-        ),
+        processes_option("Simulations at a time; jobs, or workers, of a new cluster."),
         click.option(
             "--cluster",
             metavar="WHERE",

@@ -1,6 +1,7 @@
 """A switch as a leaf and as a root answers any packets like the models, bit by bit, with few slots and changing k."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import finsy as fy
@@ -19,7 +20,6 @@ from kofn.host.wire.packet import (
     WEIGHT_MAX,
     Kind,
     KofnHeader,
-    Lanes,
     headers_of,
     members_of,
     sum_of,
@@ -28,6 +28,7 @@ from kofn.run.switch_identity import BMV2
 from tests.dataplane.conftest import HOSTS, DataPlane
 from tests.dataplane.frames import GENERATION, frame, host_mac
 from tests.host.protocol.specification.leaf_model import ROOT, LeafModel, Packet
+from tests.host.protocol.specification.leaf_scripts import SCRIPTS, Script, answered
 from tests.host.protocol.specification.root_model import RootModel
 
 pytestmark = pytest.mark.root
@@ -196,46 +197,16 @@ def test_leaf_answers_like_the_model(plane: DataPlane) -> None:
         asyncio.run(read_slots(plane.switch.address, 0))
 
 
-def test_leaf_has_held_contributions_repeated_once_the_root_needs_no_more(plane: DataPlane) -> None:
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_leaf_follows_a_script(plane: DataPlane, script: Callable[[KofnHeader], Script]) -> None:
     plane.install(k=HOSTS)
     beside = Beside(plane, LEAF_JOB, 3, {ROOT: UPLINK, **{rank: rank + 1 for rank in range(WORKERS)}})
     model = LeafModel(rack=RACK, workers=WORKERS, k=beside.k, slots=SLOTS, shift=SHIFT)
     model.generation = GENERATION
-    header = KofnHeader(job=LEAF_JOB, words=1, generation=GENERATION, iteration=1)
-    rising = header._replace(kind=Kind.ADDED, worker=RACK, rack=RACK, words=0, k=5)
-    for packet, answered in (
-        (Packet(0, header, (), beside.values(1)), []),
-        (Packet(ROOT, rising._replace(count=1)), []),
-        (Packet(ROOT, rising._replace(count=3)), [0]),
-        (Packet(ROOT, rising._replace(count=4)), []),
-        (Packet(0, header, (), beside.values(1)), [ROOT]),
-    ):
-        up = packet.to == ROOT
-        expected = model.above(packet) if up else model.below(packet.header, packet.values)
-        assert [one.to for one in expected] == answered
-        beside.compare(UPLINK if up else packet.to + 1, packet, expected)
-
-
-def test_leaf_refuses_no_other_lanes_until_the_root_has_confirmed_its_own(plane: DataPlane) -> None:
-    """An earlier contribution in these lanes may be in the root's sum."""
-    plane.install(k=HOSTS)
-    beside = Beside(plane, LEAF_JOB, 4, {ROOT: UPLINK, **{rank: rank + 1 for rank in range(WORKERS)}})
-    model = LeafModel(rack=RACK, workers=WORKERS, k=beside.k, slots=SLOTS, shift=SHIFT)
-    model.generation = GENERATION
-    wide = KofnHeader(job=LEAF_JOB, words=2, generation=GENERATION, iteration=1)
-    narrow = wide._replace(worker=1, words=1, lanes=Lanes.BITS_16)
-    confirmed = wide._replace(kind=Kind.ADDED, worker=RACK, rack=RACK, words=0, k=5, count=1, members=1)
-    for packet, answered in (
-        (Packet(1, narrow, (), beside.values(1)), []),
-        (Packet(0, wide, (), beside.values(2)), [(ROOT, Kind.PULL)]),
-        (Packet(ROOT, confirmed), []),
-        (Packet(1, narrow, (), beside.values(1)), [(1, Kind.FORMAT_MISMATCH)]),
-        (Packet(0, wide, (), beside.values(2)), [(ROOT, Kind.PULL)]),
-    ):
-        up = packet.to == ROOT
-        expected = model.above(packet) if up else model.below(packet.header, packet.values)
-        assert [(one.to, one.header.kind) for one in expected] == answered
-        beside.compare(UPLINK if up else packet.to + 1, packet, expected)
+    for header, wanted in script(KofnHeader(job=LEAF_JOB, generation=GENERATION)):
+        packet, expected = answered(model, header)
+        assert [(one.to, one.header.kind) for one in expected] == wanted
+        beside.compare(UPLINK if packet.to == ROOT else packet.to + 1, packet, expected)
 
 
 def from_root(beside: Beside, about: KofnHeader) -> Packet:

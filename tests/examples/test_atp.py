@@ -25,9 +25,8 @@ from examples.protocols.atp import (
 )
 from kofn.config.schema import JobSection
 from kofn.controller.p4runtime.p4c import sources_hash
-from tests.host.collectives.crews import addresses
-from tests.host.collectives.protocols import EXAMPLES, FIFO, protocol_crew
-from tests.host.collectives.switched import HOSTS, RealSwitch
+from tests.host.collectives.protocols import EXAMPLES, FIFO, protocol_crew, sockets
+from tests.host.collectives.switched import HOSTS
 from tests.run.real_run import RealRun
 from tests.targets import TARGETS
 
@@ -80,15 +79,8 @@ class AtpModel:
 def test_program_is_the_model(target: str) -> None:
     """Random packets of three workers and of the server, through one port."""
     draw, model = random.Random(5), AtpModel(HOSTS)
-    switch = RealSwitch(target, AtpPlane(), JobSection(workers=HOSTS, slots=4))
-    opened = []
-    try:
-        place = switch.place(addresses(HOSTS))
-        transports = [place.transport(rank, port=AtpPlane.port) for rank in range(HOSTS)]
-        transports.append(place.transport(0, port=SERVER_PORT))
-        opened = [one._socket for one in transports]
-        for one in opened:
-            one.settimeout(5)
+    job = JobSection(workers=HOSTS, slots=4)
+    with sockets(target, AtpPlane(), job, (0, SERVER_PORT)) as opened:
         ways = {"up": [opened[3]], "down": opened[:3]}
         seen = dict.fromkeys(("up", "down", "drop"), 0)
         for number in range(600):
@@ -103,10 +95,6 @@ def test_program_is_the_model(target: str) -> None:
             if answer is not None:
                 assert [receiver.recv(1 << 16) for receiver in ways[answer[0]]] == [answer[1]] * len(ways[answer[0]])
         assert min(seen.values()) > 50
-    finally:
-        for transport in transports:
-            transport.close()
-        switch.close()
 
 
 def test_compiled_program_is_that_of_the_source() -> None:

@@ -3,7 +3,6 @@
 import json
 import os
 import random
-import socket
 from typing import Any
 
 import numpy as np
@@ -13,9 +12,8 @@ from examples.protocols.switchml import HEADER, LANES, FloatSpeaker, Pool, Switc
 from kofn.config.schema import FaultSection, JobSection
 from kofn.controller.p4runtime.p4c import sources_hash
 from tests.examples.switchml_explorer import SwitchModel, World, explore
-from tests.host.collectives.crews import addresses
-from tests.host.collectives.protocols import EXAMPLES, protocol_crew
-from tests.host.collectives.switched import HOSTS, RealSwitch
+from tests.host.collectives.protocols import EXAMPLES, protocol_crew, sockets
+from tests.host.collectives.switched import HOSTS
 from tests.run.real_run import RealRun
 from tests.targets import TARGETS
 
@@ -78,30 +76,20 @@ def test_compiled_program_is_that_of_the_source() -> None:
 def test_program_is_algorithm_3(target: str) -> None:
     """Random packets of three workers, through one port, get the model's answers in its order."""
     draw, model = random.Random(3), SwitchModel(HOSTS)
-    switch = RealSwitch(target, SwitchmlPlane(), JobSection(workers=HOSTS, slots=4))
-    try:
-        place = switch.place(addresses(HOSTS))
-        transports = [place.transport(rank, port=SwitchmlPlane.port) for rank in range(HOSTS)]
-        sockets: list[socket.socket] = [one._socket for one in transports]
-        for opened in sockets:
-            opened.settimeout(5)
+    with sockets(target, SwitchmlPlane(), JobSection(workers=HOSTS, slots=4)) as opened:
         everyone, own = [], 0
         for number in range(400):
             header = HEADER.pack(1, draw.randrange(HOSTS), draw.randrange(2), draw.randrange(4), number, 0)
             lanes = np.random.default_rng(number).integers(0, 2**32, LANES, dtype=np.uint32)
             packet = header + lanes.astype(">u4").tobytes()
-            sockets[0].send(packet)
+            opened[0].send(packet)
             if (answer := model.receive(packet)) is not None:
-                assert sockets[0].recv(1 << 16) == answer[0]
+                assert opened[0].recv(1 << 16) == answer[0]
                 own += 1
                 everyone += [answer[0]] if answer[1] else []
         assert own > len(everyone) > 20
-        for opened in sockets[1:]:
-            assert [opened.recv(1 << 16) for _ in everyone] == everyone
-    finally:
-        for one in transports:
-            one.close()
-        switch.close()
+        for other in opened[1:]:
+            assert [other.recv(1 << 16) for _ in everyone] == everyone
 
 
 @pytest.mark.root

@@ -10,11 +10,11 @@ import pytest
 from click.testing import CliRunner
 from msgspec.structs import replace
 
+from bench.scale_validity import COSTS
 from kofn.config.errors import ConfigError
 from kofn.config.late_rules import RULES, LatePolicy
 from kofn.config.schema import Config
 from kofn.controller.policy.worth import AGE
-from kofn.sim.costs import Costs
 from kofn.sim.network import LATENCY_S
 from kofn.sim.runner import command
 from kofn.sim.scale.fleet import Ended, Fleet, Gradients
@@ -23,19 +23,6 @@ from kofn.sim.scale.simulation import JITTER_S, _Simulation, simulate_scale
 from kofn.sim.scale.sums import OpenSums
 from kofn.sim.times import ScaledTimes
 from tests.sim.lab import times
-
-WAKES = Costs(
-    cores=0,
-    wake_s=2.5e-5,
-    encode_s=0,
-    packet_s=0,
-    switch_s=0,
-    apply_s=0,
-    report_s=0,
-    take_s=0,
-    decide_s=0.003,
-)
-"""Nothing but wake-ups, which are as long as the simulation's, and decisions."""
 
 CONFIG = """
 [run]
@@ -73,7 +60,7 @@ def scaled(config: Config, name: str) -> ScaledTimes:
 
 def both(config: Config, name: str) -> tuple[Any, ScaledTimes]:
     trial = replace(config, run=replace(config.run, trials=(name,)))
-    return times(trial, WAKES), scaled(config, name)
+    return times(trial, COSTS), scaled(config, name)
 
 
 FIELDS = ("mean_iteration_s", "q05_s", "q50_s", "q95_s")

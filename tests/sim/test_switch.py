@@ -1,9 +1,11 @@
 """A simulation's switch answers like its model, packet by packet, to any packets: alone, as a leaf, and as a root."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from operator import itemgetter
 from random import Random
+
+import pytest
 
 from kofn.host.protocol.leaf import NativeLeaf
 from kofn.host.protocol.slots import NativeSlots
@@ -24,6 +26,7 @@ from kofn.sim.clock import VirtualClock
 from kofn.sim.machine import Machine
 from kofn.sim.network import Link, VirtualSwitch
 from tests.host.protocol.specification.leaf_model import ROOT, LeafModel, Packet
+from tests.host.protocol.specification.leaf_scripts import SCRIPTS, Script, answered
 from tests.host.protocol.specification.root_model import RootModel
 from tests.host.protocol.specification.slot_model import SlotModel
 
@@ -193,49 +196,16 @@ def test_leaf_answers_like_its_model() -> None:
     assert min(downs[kind] for kind in (Kind.RESULT, Kind.LATE, Kind.STALE, Kind.FORMAT_MISMATCH)) > 50, downs
 
 
-def test_leaf_has_held_contributions_repeated_once_the_root_needs_no_more() -> None:
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_leaf_follows_a_script(script: Callable[[KofnHeader], Script]) -> None:
     model = LeafModel(rack=RACK, workers=WORKERS, k=8, slots=SLOTS, shift=1)
     leaf = NativeLeaf.open(rack=RACK, workers=WORKERS, slots=SLOTS)
     leaf.k, leaf.shift = model.k, model.shift
     switch = Switch(leaf, WORKERS)
-    mine = [KofnHeader(worker=worker, words=1, iteration=1) for worker in range(WORKERS)]
-    rising = mine[RACK]._replace(kind=Kind.ADDED, rack=RACK, words=0, k=8)
-    for header, answered in (
-        (mine[0], []),
-        (mine[2], []),
-        (rising._replace(count=2), []),
-        (rising._replace(count=4), [2]),
-        (rising._replace(count=5), []),
-        (mine[2], [ROOT]),
-        (rising._replace(members=5, count=6), []),
-        (mine[1], [ROOT]),
-    ):
-        values = bytes(header.words * WORD_BYTES)
-        expected = model.above(Packet(ROOT, header)) if header.kind == Kind.ADDED else model.below(header, values)
-        assert [one.to for one in expected] == answered
-        assert switch.send(header, values) == said_by(expected)
-
-
-def test_leaf_refuses_no_other_lanes_until_the_root_has_confirmed_its_own() -> None:
-    """An earlier contribution in these lanes may be in the root's sum."""
-    model = LeafModel(rack=RACK, workers=WORKERS, k=8, slots=SLOTS, shift=1)
-    leaf = NativeLeaf.open(rack=RACK, workers=WORKERS, slots=SLOTS)
-    leaf.k, leaf.shift = model.k, model.shift
-    switch = Switch(leaf, WORKERS)
-    wide = KofnHeader(words=2, iteration=1)
-    narrow = wide._replace(worker=1, words=1, lanes=Lanes.BITS_16)
-    confirmed = wide._replace(kind=Kind.ADDED, worker=RACK, rack=RACK, words=0, k=8, count=1, members=1)
-    for header, answered in (
-        (narrow, []),
-        (wide, [(ROOT, Kind.PULL)]),
-        (confirmed, []),
-        (narrow, [(1, Kind.FORMAT_MISMATCH)]),
-        (wide, [(ROOT, Kind.PULL)]),
-    ):
-        values = bytes(header.words * WORD_BYTES)
-        expected = model.above(Packet(ROOT, header)) if header.kind == Kind.ADDED else model.below(header, values)
-        assert [(one.to, one.header.kind) for one in expected] == answered
-        assert switch.send(header, values) == said_by(expected)
+    for header, wanted in script(KofnHeader()):
+        packet, expected = answered(model, header)
+        assert [(one.to, one.header.kind) for one in expected] == wanted
+        assert switch.send(packet.header, packet.values) == said_by(expected)
 
 
 def increment(random: Random, header: KofnHeader) -> KofnHeader:

@@ -1,6 +1,5 @@
 """`kofn experiment scale`: sweeps over k, workers, racks, laws and any key, on this machine or a cluster."""
 
-import os
 import sys
 from pathlib import Path
 
@@ -8,7 +7,7 @@ import click
 import pandas as pd
 
 from kofn.config.errors import ConfigError
-from kofn.experiments.conduct import going_on
+from kofn.experiments.conduct import going_on, processes_option
 from kofn.experiments.engine import TaskEngine
 from kofn.experiments.scale.tasks import CHOICE, LAW, RESULTS, SEED, WORKERS, Axes, Value, failures, run, table, tasks
 from kofn.report.table import PlainTable, make_console
@@ -54,14 +53,7 @@ Exit codes: 0 every task has a row; 1 some failed: they are run again with the s
     type=click.Path(path_type=Path, file_okay=False),
     help="Folder for the results; finished tasks in it are not repeated.  [default: runs/experiment-scale-TIME]",
 )
-@click.option(
-    "--processes",
-    type=click.IntRange(min=1),
-    default=len(os.sched_getaffinity(0)),
-    show_default="this machine's",
-    metavar="N",
-    help="Tasks at a time; jobs, or workers, of a new cluster.",
-)
+@processes_option("Tasks at a time; jobs, or workers, of a new cluster.")
 @click.option(
     "--cluster",
     metavar="WHERE",

@@ -1,13 +1,12 @@
 """`kofn experiment zero`: the cost and the savings of few bits in a sharded training."""
 
-import os
 import sys
 from pathlib import Path
 
 import click
 
 from kofn.config.suggestion import did_you_mean
-from kofn.experiments.conduct import check_results, going_on
+from kofn.experiments.conduct import check_results, going_on, processes_option
 from kofn.experiments.kept_options import given_options, with_kept_options, write_options
 from kofn.experiments.zero.contenders import CONTENDERS, REFERENCE
 from kofn.experiments.zero.convergence import show, train_all, trainings
@@ -65,14 +64,7 @@ stopped by a signal. Claims are printed and do not count.
     type=click.Path(path_type=Path, file_okay=False),
     help="Folder for the results; finished trainings in it are not repeated.  [default: runs/experiment-zero-TIME]",
 )
-@click.option(
-    "--processes",
-    type=click.IntRange(min=1),
-    default=len(os.sched_getaffinity(0)),
-    show_default="this machine's",
-    metavar="N",
-    help="Trainings at a time.",
-)
+@processes_option("Trainings at a time.")
 @click.option(
     "--report-only",
     is_flag=True,

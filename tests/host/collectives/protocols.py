@@ -1,6 +1,7 @@
 """Workers of a protocol with its own data plane, each in a namespace, at a real switch."""
 
 import os
+import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -8,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from kofn.config.schema import FaultSection, JobSection
-from kofn.controller.p4runtime.data_plane import load_data_plane
+from kofn.controller.p4runtime.data_plane import DataPlane, load_data_plane
 from kofn.host.collectives.job_collective import load_collective
 from kofn.host.transport.fault_injection import Faults
 from kofn.host.transport.transport import Transport
@@ -55,3 +56,18 @@ def protocol_crew(kind: str, target: str, *faults: FaultSection, **job: Any) -> 
         for communicator in made:
             stack.enter_context(communicator)
         yield Threads(made)
+
+
+@contextmanager
+def sockets(target: str, plane: DataPlane, job: JobSection, *more: tuple[int, int]) -> Iterator[list[socket.socket]]:
+    """Yield a socket of each worker at a real switch with this program; `more`: rank and UDP port of further ones."""
+    with ExitStack() as opened:
+        switch = RealSwitch(target, plane, job)
+        opened.callback(switch.close)
+        place, found = switch.place(addresses(HOSTS)), []
+        for rank, port in (*((rank, plane.port) for rank in range(HOSTS)), *more):
+            transport = place.transport(rank, port=port)
+            opened.callback(transport.close)
+            transport._socket.settimeout(5)
+            found.append(transport._socket)
+        yield found

@@ -277,19 +277,24 @@ WANTED = (
 )
 """Kinds of steps that must happen, or the network was not tried enough."""
 
-ROUNDS = 5
+ROUNDS = 10
 """Most repetitions; a rare step may be missing in one of them."""
+
+
+def explore(machine, wanted, least):
+    """Run a machine with `least` examples or more, until each wanted kind of step has happened."""
+    STEPS.clear()
+    machine.TestCase.settings = settings(max_examples=max(least, settings().max_examples))
+    for number in range(ROUNDS):
+        if number:
+            seed(number)(machine)
+        machine.TestCase("runTest").runTest()
+        if not (never := [name for name in wanted if not STEPS[name]]):
+            break
+    print(dict(STEPS))
+    assert not never
 
 
 @pytest.mark.slow
 def test_protocol_holds_whatever_the_network_does():
-    STEPS.clear()
-    ProtocolMachine.TestCase.settings = settings(max_examples=max(120, settings().max_examples))
-    for number in range(ROUNDS):
-        if number:
-            seed(number)(ProtocolMachine)
-        ProtocolMachine.TestCase("runTest").runTest()
-        if not (never := [name for name in WANTED if not STEPS[name]]):
-            break
-    print(dict(STEPS))
-    assert not never
+    explore(ProtocolMachine, WANTED, 120)

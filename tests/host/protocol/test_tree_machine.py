@@ -1,11 +1,10 @@
 """A tree of switches as a state machine: each may restart, and the network does anything to packets."""
 
 import pytest
-from hypothesis import seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
-from tests.host.protocol.test_protocol_machine import ROUNDS, STEPS, ProtocolMachine, choice
+from tests.host.protocol.test_protocol_machine import STEPS, ProtocolMachine, choice, explore
 from tests.host.tree import Tree
 
 
@@ -69,13 +68,4 @@ WANTED = (
 
 @pytest.mark.slow
 def test_tree_holds_whatever_the_network_does():
-    STEPS.clear()
-    TreeMachine.TestCase.settings = settings(max_examples=max(60, settings().max_examples))
-    for number in range(ROUNDS):
-        if number:
-            seed(number)(TreeMachine)
-        TreeMachine.TestCase("runTest").runTest()
-        if not (never := [name for name in WANTED if not STEPS[name]]):
-            break
-    print(dict(STEPS))
-    assert not never
+    explore(TreeMachine, WANTED, 60)
