@@ -1,6 +1,6 @@
 """ATP (Lao et al., NSDI 2021) as a collective: workers, and a parameter server beside worker 0 (switch: atp.p4).
 
-docs/reference/atp.md says what is the paper's, and what is not.
+docs/reference/atp.md compares it with the paper.
 """
 
 import contextlib

@@ -1,6 +1,6 @@
 """SwitchML (Sapio et al., NSDI 2021) as a collective: algorithm 4 here, algorithm 3 in the switch (switchml.p4).
 
-docs/reference/switchml.md says what is the paper's, and what is not.
+docs/reference/switchml.md compares it with the paper.
 """
 
 import struct

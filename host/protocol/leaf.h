@@ -17,7 +17,7 @@ struct leaf_slot {
     int32_t phase;
     int32_t confirmed; /* whether the root has the format */
     int32_t scale, words, lanes;
-    int32_t missing; /* contributions that the root needs, as far as this leaf knows */
+    int32_t missing; /* contributions that the root needs, by its latest answer */
     int32_t last; /* 1 + the worker of the open buffer's latest contribution; 0: none, or told already */
     uint64_t taken[KOFN_PARTS], acked[KOFN_PARTS];
     struct header result; /* once done; its values are in the first buffer */

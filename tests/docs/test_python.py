@@ -93,7 +93,7 @@ def test_copy_of_the_ring_is_a_users_collective(tmp_path: Path, monkeypatch: pyt
 
 
 def executed(notebook: Path, tmp_path: Path) -> list[dict[str, Any]]:
-    """Execute a notebook in a folder of its own, and return the data of its outputs."""
+    """Execute a notebook in a separate folder, and return the data of its outputs."""
     shutil.copy(notebook, tmp_path)
     environment = {
         **os.environ,

@@ -51,7 +51,7 @@ class LeafSlot:
     acked: int = 0
     missing: int = 0
     last: int | None = None
-    """The worker of the open buffer's latest contribution, until it is told."""
+    """The worker of the open buffer's latest contribution; None once an ADDED has gone to it."""
     open: Buffer = field(default_factory=Buffer)
     sent: Buffer = field(default_factory=Buffer)
     result: Packet | None = None
