@@ -1,11 +1,11 @@
 """One sweep of simulations on this machine and on Dask clusters, and whether the tables are the same to the last digit.
 
-    python -m bench.scale_sweep                 1,000 tasks, five times: some minutes
+    python -m bench.scale_sweep                 1,000 tasks, four times: some minutes
     python -m bench.scale_sweep --seeds 1       50 tasks
 
-Without Dask; on a cluster of two worker processes, of which one is killed in the middle; interrupted and continued on
-this machine; on dask-jobqueue's LocalCluster, whose jobs are shell scripts; and on its SLURMCluster with stand-ins for
-sbatch and scancel, which start the job script and end it. Exit code 1 where a table differs.
+Without Dask; interrupted and continued on this machine; on a cluster of two worker processes, of which one is killed in
+the middle; and on dask-jobqueue's SLURMCluster with stand-ins for sbatch and scancel, which start the job script and end
+it. Exit code 1 where a table differs.
 """
 
 import contextlib
@@ -40,8 +40,8 @@ SCANCEL = """#!/bin/sh
 kill -- "-$1"
 """
 
-JOBQUEUE = {f"jobqueue.{name}": {"cores": 1, "processes": 1, "memory": "2GiB"} for name in ("local", "slurm")}
-"""Dask's own configuration of the clusters; a user has it in ~/.config/dask."""
+JOBQUEUE = {"cores": 1, "processes": 1, "memory": "2GiB"}
+"""Dask's own configuration of the cluster; a user has it in ~/.config/dask."""
 
 
 def sweep(seeds: int) -> list[ScaleTask]:
@@ -104,7 +104,7 @@ def configured(folder: Path) -> Iterator[None]:
     before = os.environ["PATH"]
     os.environ["PATH"] = f"{folder}:{before}"
     try:
-        with dask.config.set({name: dask.config.get(name) | mine for name, mine in JOBQUEUE.items()}):
+        with dask.config.set({"jobqueue.slurm": dask.config.get("jobqueue.slurm") | JOBQUEUE}):
             yield
     finally:
         os.environ["PATH"] = before
@@ -139,13 +139,9 @@ def rows(seeds: int, folder: Path) -> list[Row]:
 
         engine = TaskEngine(cluster=address)
         found.append({"where": "Dask, one of two workers killed"} | done(wanted, folder / "dask", engine, half))
-    for name, cluster in {
-        "LocalCluster": "dask_jobqueue.local:LocalCluster",
-        "SLURMCluster": "dask_jobqueue:SLURMCluster",
-    }.items():
-        say(f"dask-jobqueue, {name}")
-        engine = TaskEngine(processes=2, cluster=cluster)
-        found.append({"where": f"dask-jobqueue's {name}"} | done(wanted, folder / name, engine, nothing))
+    say("dask-jobqueue, SLURMCluster")
+    engine = TaskEngine(processes=2, cluster="dask_jobqueue:SLURMCluster")
+    found.append({"where": "dask-jobqueue's SLURMCluster"} | done(wanted, folder / "slurm", engine, nothing))
     return found
 
 

@@ -6,6 +6,8 @@ A task is a call of an importable function with a picklable item. Dask runs the 
 import contextlib
 import importlib
 import re
+import shlex
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -75,8 +77,18 @@ class TaskEngine:
         """Return a scheduler's address, or a new cluster of a class, which ends with `open_`."""
         if CLASS.fullmatch(cluster) is None:
             return cluster
+        import dask.config  # noqa: PLC0415  # of the extra "cluster"
+
         module, _, name = cluster.partition(":")
-        made = open_.enter_context(getattr(importlib.import_module(module), name)())
+        kind = getattr(importlib.import_module(module), name)
+        # dask-jobqueue writes the interpreter's path into a shell script as it is: one with a space needs quotes.
+        quoted = {
+            f"jobqueue.{queue}.python": shlex.quote(sys.executable)
+            for queue, settings in dask.config.get("jobqueue", {}).items()
+            if settings.get("python") is None
+        }
+        open_.enter_context(dask.config.set(quoted))
+        made = open_.enter_context(kind())
         made.scale(self.processes)
         return made
 
