@@ -4,8 +4,8 @@
     python -m bench.scale_sweep --seeds 1       50 tasks
 
 Without Dask; interrupted and continued on this machine; on a cluster of two worker processes, of which one is killed in
-the middle; and on dask-jobqueue's SLURMCluster with stand-ins for sbatch and scancel, which start the job script and end
-it. Exit code 1 where a table differs.
+the middle; and on dask-jobqueue's SLURMCluster with stand-ins for sbatch and scancel, which start the job script and
+end it. Exit code 1 where a table differs.
 """
 
 import contextlib
