@@ -100,8 +100,8 @@ screenshots: setup-dev ## docs/images/ of the live page, from the default run; n
 header: setup-dev ## rewrite what is made from the header's fields: the C header, and docs/reference/protocol.md's table
 	@.venv/bin/python -m kofn.host.wire.header_text
 
-p4: ## rebuild p4src/build with p4c (p4c-bm2-ss on the PATH)
-	@exec python3 p4src/build.py
+p4: setup-dev ## compile p4src and examples/protocols with p4c (p4c-bm2-ss on the PATH)
+	@exec .venv/bin/python -m kofn.controller.p4runtime.p4c p4src/kofn.p4 examples/protocols/*.p4
 
 proto: setup-dev ## regenerate the gRPC stubs in kofn/rpc/
 	@.venv/bin/python -m grpc_tools.protoc -I. --python_out=. --grpc_python_out=. --mypy_out=. --mypy_grpc_out=. \

@@ -1,7 +1,5 @@
 """Committed output is that of p4c, of protoc for kofn/rpc/kofn.proto, and of the table of header fields."""
 
-import importlib.util
-import json
 import shutil
 import subprocess
 import sys
@@ -9,40 +7,49 @@ from pathlib import Path
 
 import pytest
 
+from kofn.controller.p4runtime import p4c
 from kofn.host.wire import header_text
 from kofn.host.wire.packet import HEADER_FIELDS
 
 ROOT = Path(__file__).parents[1]
 
-specification = importlib.util.spec_from_file_location("p4_build", ROOT / "p4src" / "build.py")
-assert specification and specification.loader
-p4_build = importlib.util.module_from_spec(specification)
-specification.loader.exec_module(p4_build)
+PROGRAMS = [ROOT / "p4src" / "kofn.p4", *sorted((ROOT / "examples" / "protocols").glob("*.p4"))]
 
 
-def test_p4_output_belongs_to_the_sources():
-    stamp = json.loads(p4_build.STAMP.read_text())
-    assert stamp["sources"] == p4_build.sources_hash(), "p4src/*.p4 changed after p4src/build: run `make p4`"
-    assert stamp["outputs"] == p4_build.outputs_hash(), "p4src/build was edited: run `make p4`"
-    assert stamp["p4c"].startswith("Version 1.")
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda path: path.stem)
+def test_p4_output_belongs_to_the_sources(program: Path) -> None:
+    stamp = p4c.Stamp.read(program)
+    assert stamp is not None
+    assert stamp.sources == p4c.sources_hash(program), "a P4 source changed after its output: run `make p4`"
+    assert stamp.outputs == p4c.outputs_hash(program), "p4c's output was edited: run `make p4`"
+    assert stamp.p4c.startswith("Version 1.")
 
 
-@pytest.mark.skipif(shutil.which(p4_build.COMPILER) is None, reason="p4c-bm2-ss is not on the PATH")
-def test_p4c_gives_the_committed_output(tmp_path, monkeypatch):
-    if p4_build.compiler_version() != json.loads(p4_build.STAMP.read_text())["p4c"]:
-        pytest.skip(f"another p4c than the one that made p4src/build: {p4_build.compiler_version()}")
-    copy = shutil.copytree(p4_build.SOURCES, tmp_path / "p4src")
-    monkeypatch.setattr(p4_build, "SOURCES", copy)
-    p4_build.compile_program()
-    for name in ("kofn.json", "kofn.p4info.txtpb"):
-        assert (copy / "build" / name).read_bytes() == (p4_build.BUILD / name).read_bytes(), name
+@pytest.mark.skipif(shutil.which(p4c.COMPILER) is None, reason="p4c-bm2-ss is not on the PATH")
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda path: path.stem)
+def test_p4c_gives_the_committed_output(program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stamp, version = p4c.Stamp.read(program), p4c.compiler_version()
+    if stamp is None or version != stamp.p4c:
+        pytest.skip(f"another p4c than the one that made the committed output: {version}")
+    for folder in {ROOT / "p4src", program.parent}:
+        shutil.copytree(folder, tmp_path / folder.relative_to(ROOT))
+    monkeypatch.setattr(p4c, "INCLUDE", tmp_path / "p4src" / "include")  # its relative path is in the output
+    assert p4c.compile_program(tmp_path / program.relative_to(ROOT)) == stamp
 
 
-def test_make_p4_names_the_missing_p4c(tmp_path):
-    command = [sys.executable, str(ROOT / "p4src" / "build.py")]
+def test_source_that_an_included_one_includes_counts(tmp_path: Path) -> None:
+    for name, text in {"mine.p4": '#include "a.p4"', "a.p4": '#include "b.p4"', "b.p4": ""}.items():
+        (tmp_path / name).write_text(text)
+    before = p4c.sources_hash(tmp_path / "mine.p4")
+    (tmp_path / "b.p4").write_text("// more")
+    assert p4c.sources_hash(tmp_path / "mine.p4") != before
+
+
+def test_make_p4_names_the_missing_p4c(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", p4c.__name__, str(PROGRAMS[0])]
     result = subprocess.run(command, env={"PATH": str(tmp_path)}, capture_output=True, text=True, check=False)
     assert result.returncode == 2
-    assert "p4c-bm2-ss is not on the PATH" in result.stderr
+    assert "p4c-bm2-ss must be on the PATH" in result.stderr
     assert "p4lang-p4c" in result.stderr
 
 

@@ -1,10 +1,17 @@
-"""Compiles a data plane's P4 source, unless build/ in its folder has p4c's output of the same sources."""
+"""Compiles a data plane's P4 source, unless build/ in its folder has p4c's output of the same sources.
+
+python -m kofn.controller.p4runtime.p4c SOURCE... compiles in any case (`make p4`).
+"""
 
 import hashlib
 import os
+import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
+
+import msgspec
 
 from kofn.config.errors import ConfigError
 from kofn.controller.p4runtime.program import CompiledProgram
@@ -12,6 +19,27 @@ from kofn.controller.p4runtime.program import CompiledProgram
 COMPILER = "p4c-bm2-ss"
 INCLUDE = Path(__file__).resolve().parents[2] / "p4src" / "include"
 """Searched for #include, after the source's own folder."""
+
+_INCLUDED = re.compile(r'^\s*#include\s+"(.+)"', re.MULTILINE)
+
+
+class Stamp(msgspec.Struct, frozen=True, kw_only=True):
+    """The origin of p4c's output, in build/NAME.stamp.json."""
+
+    p4c: str
+    """The line in which p4c says its version."""
+    sources: str
+    """SHA-256 over the names and texts of the source and all that it includes."""
+    outputs: str
+    """SHA-256 over the JSON and the p4info."""
+
+    @classmethod
+    def read(cls, program: Path) -> "Stamp | None":
+        """Return the stamp of a source's output, None if there is none or it is not a stamp."""
+        try:
+            return msgspec.json.decode(_stamp_of(program).read_bytes(), type=cls)
+        except (FileNotFoundError, msgspec.DecodeError):
+            return None
 
 
 def compiled(program: Path) -> CompiledProgram:
@@ -24,34 +52,73 @@ def compiled(program: Path) -> CompiledProgram:
         raise ConfigError(f"{program}: no such file: a data plane's program must be a P4 source or p4c's JSON")
     if program.suffix == ".json":
         return CompiledProgram(p4info=program.with_suffix(".p4info.txtpb"), blob=program)
+    stamp = Stamp.read(program)
+    if stamp is None or stamp.sources != sources_hash(program):
+        compile_program(program)
+    return output_of(program)
+
+
+def output_of(program: Path) -> CompiledProgram:
+    """Return the files that p4c writes for a source."""
     build = program.parent / "build"
-    stamp, wanted = build / f"{program.stem}.sources", sources_hash(program)
-    files = CompiledProgram(p4info=build / f"{program.stem}.p4info.txtpb", blob=build / f"{program.stem}.json")
-    if not (stamp.is_file() and stamp.read_text().split()[0] == wanted):
-        _compile(program, files)
-        stamp.write_text(f"{wanted}\n")
-    return files
+    return CompiledProgram(p4info=build / f"{program.stem}.p4info.txtpb", blob=build / f"{program.stem}.json")
 
 
 def sources_hash(program: Path) -> str:
-    """Return SHA-256 over the names and texts of all P4 files that the source may include, without its path."""
-    digest = hashlib.sha256(program.name.encode())
-    for folder in (program.parent, INCLUDE):
-        for path in sorted(folder.glob("*.p4")):
-            if folder == INCLUDE or path == program or f'"{path.name}"' in program.read_text():
-                digest.update(f"{path.name}\0".encode() + path.read_bytes() + b"\0")
+    digest, found = hashlib.sha256(), [program]
+    for path in found:
+        digest.update(f"{path.name}\0".encode() + path.read_bytes() + b"\0")
+        for name in _INCLUDED.findall(path.read_text()):
+            candidates = (folder / name for folder in (path.parent, INCLUDE))
+            found += [file for file in candidates if file.is_file() and file not in found][:1]
     return digest.hexdigest()
 
 
-def _compile(program: Path, files: CompiledProgram) -> None:
+def outputs_hash(program: Path) -> str:
+    files = output_of(program)
+    return hashlib.sha256(b"\0".join(path.read_bytes() for path in (files.blob, files.p4info))).hexdigest()
+
+
+def compiler_version() -> str:
+    run = subprocess.run([COMPILER, "--version"], check=True, capture_output=True, text=True)
+    lines = (run.stdout + run.stderr).splitlines()  # p4c writes it to standard error
+    return next(line for line in lines if line.startswith("Version"))
+
+
+def compile_program(program: Path) -> Stamp:
+    """Compile a source into build/ in its folder. ConfigError if p4c is missing, or refuses the source."""
     if shutil.which(COMPILER) is None:
         raise ConfigError(
-            f"{program}: {COMPILER} must be on the PATH to compile it (package p4lang-p4c); or give its output, a"
-            " .json beside its .p4info.txtpb"
+            f"{program}: {COMPILER} must be on the PATH to compile it (package p4lang-p4c of the p4lang repositories,"
+            " or github.com/p4lang/p4c); or give its output, a .json beside its .p4info.txtpb"
         )
+    files = output_of(program)
     files.blob.parent.mkdir(exist_ok=True)
     command = [COMPILER, "--arch", "v1model", "-I", os.path.relpath(INCLUDE, program.parent)]
     command += ["-o", f"build/{files.blob.name}", "--p4runtime-files", f"build/{files.p4info.name}", program.name]
     result = subprocess.run(command, cwd=program.parent, capture_output=True, text=True, check=False)
     if result.returncode:
         raise ConfigError(f"{program}: p4c refuses it:\n{result.stderr.strip()}")
+    stamp = Stamp(p4c=compiler_version(), sources=sources_hash(program), outputs=outputs_hash(program))
+    _stamp_of(program).write_bytes(msgspec.json.format(msgspec.json.encode(stamp)) + b"\n")
+    return stamp
+
+
+def _stamp_of(program: Path) -> Path:
+    return program.parent / "build" / f"{program.stem}.stamp.json"
+
+
+def main() -> int:
+    """Compile the sources of the command line; exit code 2 if one cannot be."""
+    try:
+        for name in sys.argv[1:]:
+            stamp = compile_program(Path(name))
+            print(f"{name}: {stamp.p4c}, sources {stamp.sources[:12]}")
+    except ConfigError as error:
+        print(error, file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
