@@ -84,6 +84,8 @@ def _until(
     deadline, full = time.monotonic() + TIMEOUT_S, False
     try:
         while (newest := _newest(folder)) < moment:
+            if full and process.poll() == 1:
+                break  # a line of metrics met the full disk: the run ends with a message, and can be resumed
             if process.poll() is not None or time.monotonic() > deadline:
                 raise RunError(f"the run ended, or stood still, before iteration {moment}")
             if kind == "disk-full" and disk is not None and not full and newest >= moment // 2:
