@@ -213,7 +213,7 @@ workers = {workers}
 @pytest.mark.slow
 @needs_root
 @pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("drop", [0.0, 0.01])
+@pytest.mark.parametrize("drop", [pytest.param(0.0, marks=pytest.mark.long), 0.01])
 def test_digits_reach_95_percent_with_identical_replicas(tmp_path: Any, target: str, drop: float) -> None:
     fault = f"[[fault]]\ndrop = {drop}\n" if drop else ""
     config = TRAINING.format(job=1, kind=KIND, folder=EXAMPLES, workers=4, fault=fault)
@@ -230,7 +230,7 @@ def test_digits_reach_95_percent_with_identical_replicas(tmp_path: Any, target: 
 @pytest.mark.root
 @pytest.mark.slow
 @needs_root
-@pytest.mark.parametrize("kind", [KIND, "switchml:Switchml"])
+@pytest.mark.parametrize("kind", [KIND, pytest.param("switchml:Switchml", marks=pytest.mark.long)])
 def test_two_jobs_train_on_one_switch(tmp_path: Any, kind: str) -> None:
     one, other = (TRAINING.format(job=job, kind=kind, folder=EXAMPLES, workers=2, fault="") for job in (1, 2))
     with RealRun(tmp_path, "--json", config=one, others=[other]) as run:

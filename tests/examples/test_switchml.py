@@ -121,7 +121,7 @@ def test_float_sums_are_within_the_bound_of_the_scale() -> None:
 @pytest.mark.slow
 @needs_root
 @pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("drop", [0.0, 0.01])
+@pytest.mark.parametrize("drop", [pytest.param(0.0, marks=pytest.mark.long), 0.01])
 def test_digits_reach_95_percent_with_identical_replicas(tmp_path: Any, target: str, drop: float) -> None:
     fault = f"[[fault]]\ndrop = {drop}\n" if drop else ""
     config = f'[run]\ntarget = 0.95\ntrials = ["all"]\n[job]\ncollective = "{KIND}"\nmodules = "{EXAMPLES}"\n{fault}'
