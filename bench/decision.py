@@ -5,7 +5,7 @@
 
 `choose_ms` is the time from an estimate to k and rule for `throughput`, `progress_ms` for `progress`, and `fit_ms` that
 of the estimate itself; medians of CPU time, without the first decision of a job. `error_median` and `error_worst` are
-relative errors of E_k[T] over all k against the exact distribution (bench/choice.py), with a rate of its own for every
+relative errors of E_k[T] over all k against the exact distribution (bench/choice.py), with a separate rate for every
 worker. `k` is the choice of `throughput` by the approximation, `exact_k` that by the exact distribution, and `regret`
 the share by which the former costs more.
 """

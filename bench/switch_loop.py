@@ -9,10 +9,10 @@ controller does it. "unchecked" (only when asked for) is the embedded switch wit
 checksum over header and values.  --lanes chooses the lanes of packets of as many bytes: votes have eight times as
 many elements as int8, and answers that are longer, which BMv2 does not survive.
 
-All targets are up at the same time, each between links of its own, and take turns that are short: other load of
-the machine hits all of them.  A ratio is that of two turns of one round; rates and ratios are medians over the
-rounds.  The exit code is 1 when the embedded switch misses a goal: 15 times BMv2 and 0.7 of the reflector at 256
-values, 12 times BMv2 at 2048.
+All targets are up at the same time, each between separate links, and take short turns, so that other load of the
+machine affects all of them.  A ratio compares two turns of one round; rates and ratios are medians over the rounds.
+The exit code is 1 when the embedded switch misses a goal: 15 times BMv2 and 0.7 of the reflector at 256 values, 12
+times BMv2 at 2048.
 """
 
 import argparse

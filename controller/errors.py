@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # a simulation does not import gRPC, which takes long
 
 
 class ControllerError(Exception):
-    """The base of all errors of this package. Its message names the object, what must hold, and what was found."""
+    """The base of all errors of this package. Its message names the object, the condition, and the value found."""
 
 
 class TopologyError(ControllerError):

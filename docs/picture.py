@@ -1,6 +1,6 @@
 """`make picture`: docs/picture.svg, the picture of the README.
 
-Above: who sends what to whom.  Below: one iteration with n = 4 and k = 3.
+Above: the messages between worker, switch and controller.  Below: one iteration with n = 4 and k = 3.
 """
 
 from pathlib import Path

@@ -2,4 +2,4 @@
 
 
 class NetworkError(Exception):
-    """A network that cannot be built or changed: one line that says what must hold and what was found."""
+    """A network that cannot be built or changed; one line names the condition and the value found."""

@@ -14,7 +14,7 @@ RATE_MBPS = (0.1, 100_000.0)
 
 
 class TopologyError(NetworkError):
-    """A topology that cannot be built; the message names the field, what must hold and what was found."""
+    """A topology that cannot be built; the message names the field, the condition and the value found."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

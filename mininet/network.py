@@ -4,7 +4,7 @@
       s1-eth1  <---- shaped veth ---->        h1-eth0   10.0.0.1
       kofn-mgmt 172.30.255.1                  mgmt0     172.30.255.2
           |                                     |
-          +---- bridge, in a namespace of its own
+          +---- bridge, in a separate namespace
 
 The switch's program runs on s1-eth1...; in a tree, a leaf's link to the root is a veth pair in the root namespace, such
 as s1-eth3 and s0-eth1.  gRPC between workers and controller takes the management network and never crosses a switch.
@@ -222,7 +222,7 @@ def check_machine(plan: NetworkPlan) -> None:
 
 
 def _preconditions(plan: NetworkPlan) -> None:
-    """Check the machine before anything is made; NetworkError says what is missing."""
+    """Check the machine before anything is made; raise NetworkError if something is missing."""
     if os.geteuid() != 0:
         raise NetworkError("not root: network namespaces need root, use sudo")
     for tool in ("ip", "tc"):

@@ -102,7 +102,7 @@ control LeafBelow(inout headers_t hdr, inout metadata_t meta, inout leaf_t leaf,
                 meta.verdict = verdict_t.ASKED;
             }
         }
-        // What goes up describes the increment; answers describe the slot.
+        // A packet to the root describes the increment; an answer describes the slot.
         if (meta.verdict == verdict_t.SENT) {
             hdr.kofn.members = leaf.sent_set;
             hdr.kofn.count = leaf.sent_count;

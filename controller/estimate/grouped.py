@@ -43,7 +43,7 @@ def by_value(rates: FloatArray, most: int = GROUPS) -> CountGroups:
     """Divide the range of the square roots of the rates (workers,) evenly into at most `most` groups.
 
     The root of a Poisson count has the same variance for any mean, so all groups lose the same precision. A straggler
-    gets a group of its own.
+    gets a separate group.
     """
     roots = np.sqrt(rates)
     low, high = roots.min(initial=np.inf), roots.max(initial=0.0)

@@ -140,7 +140,7 @@ class Members:
                 seat.send(message)
 
     def _check(self, hello: pb.Hello) -> None:
-        """Check a Hello; AttachError says what is wrong."""
+        """Check a Hello; raise AttachError with the reason for a refusal."""
         if hello.rank >= self.workers:
             message = f"rank {hello.rank}: job {self.job} has the ranks 0 to {self.workers - 1}"
             raise AttachError(grpc.StatusCode.INVALID_ARGUMENT, message)

@@ -70,7 +70,7 @@ or not over after run.trial_deadline_s of virtual time, 2 the configuration or t
 """
 
 MANAGEMENT = "172.16.0.0/12"
-"""In the network that the folder describes: it has addresses for all workers, and nobody uses them."""
+"""The management network in the folder's description: it has addresses for all workers, and none is used."""
 
 
 @click.command(epilog=EXAMPLES)

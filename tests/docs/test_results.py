@@ -31,7 +31,7 @@ def test_every_figure_has_its_source() -> None:
     [
         ("README.md", "What it is worth"),
         ("README.md", "One result"),
-        ("docs/explanation/experiments.md", "What came out"),
+        ("docs/explanation/experiments.md", "Findings"),
     ],
 )
 def test_quoted_numbers_are_stored_figures(document: str, heading: str) -> None:

@@ -1,6 +1,6 @@
 """Every interleaving of SwitchML's workers, packets, losses and duplicates, with algorithm 3 as a model of the switch.
 
-The workers are those of examples/protocols/switchml.py. Each link keeps the order of packets, unless it is told not to.
+The workers are those of examples/protocols/switchml.py. Each link keeps the order of packets, unless a test reorders.
 """
 
 import copy

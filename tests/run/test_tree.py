@@ -1,4 +1,4 @@
-"""Runs with a tree of switches: what is started, what is refused, and a real training whose switches are restarted."""
+"""Runs with a tree of switches: the processes started, refusals, and a real training whose switches are restarted."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Start a switch with a program, do what a README of p4-guide says, in its order, and print what comes of it.
+"""Start a switch with a program, follow a README of p4-guide in its order, and print the outcome.
 
     python3 readme.py README.md PROGRAM.json
 

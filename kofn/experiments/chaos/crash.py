@@ -52,7 +52,7 @@ def crashed(crash: Crash, source: Path, out: Path, arguments: Sequence[str], con
 
     The output of the runs is in OUT.log.
 
-    Raise RunError where the run does not come as far as the moment, or the machine has no loop devices.
+    Raise RunError if the run ends before the moment, or if the machine has no loop devices.
     """
     failures, log = list[str](), out.with_suffix(".log")
     with _disk(crash.kind) as disk:

@@ -24,7 +24,7 @@ EXAMPLE = ROOT / "examples" / "objectives"
 
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Return a function that registers a one-module package as an installer would: its metadata lies beside it on the
+    """Return a function that registers a one-module package as an installer would, with its metadata next to it on the
     path.
     """
     monkeypatch.syspath_prepend(tmp_path)

@@ -25,7 +25,7 @@ def test_results_of_the_next_iteration_are_not_mixed_with_this_ones() -> None:
 
 
 def test_reducer_is_told_the_awaited_range() -> None:
-    """It is told the latest wait, then the one before it. Nothing is told before a reducer registers."""
+    """A reducer gets the latest wait, then the one before it, and nothing before it registers."""
     coding = JobCoding.of(JobSection(workers=2, words=1), CompressSection(), 4 * 64)
     sums, size = Sums(coding, coding.planner.first(), "gradients"), coding.layout.elements
     stream = GradientStream(np.zeros(4 * size, np.float32), size)

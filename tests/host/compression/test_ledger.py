@@ -338,7 +338,7 @@ def end_without(ledger: Ledger, *iterations: int) -> None:
 
 
 def test_two_parts_of_a_block_are_counted_together() -> None:
-    """The second part carries what came after the first. One sum has both, or one of them, or neither."""
+    """The second part carries the values that followed the first. One sum has both, or one of them, or neither."""
     for inside, aggregated, left in (((0, 1), 5, 0), ((0,), 2, 3), ((1,), 3, 2), ((), 0, 5)):
         ledger = ledger_of(LedgerStorage.in_memory(blocks=1, lanes=8), CODEC)
         ledger.begin(1)

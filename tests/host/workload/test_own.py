@@ -1,4 +1,4 @@
-"""A user's workloads: what they may define, what is refused, and where their module is found."""
+"""A user's workloads: their definitions, refusals, and where their module is found."""
 
 import subprocess
 import sys

@@ -535,7 +535,7 @@ class Protocol:
     def _pull(self, now: float) -> list[Instruction]:
         """PULL open blocks once the others are ahead: all blocks that are open here are closed there.
 
-        It asks for every open block without a sent request, as far as the window permits.
+        It asks for every open block without a sent request, within the window.
         """
         instructions: list[Instruction] = []
         if not self.left_behind or self.regrouping:
