@@ -1,7 +1,7 @@
 """docs/RESULTS.md from the figures in bench/results, and measuring them again.
 
-A figure is a JSON file: a claim, the command that measures it, what that printed, and where and when. Without arguments
-the page is printed anew. With names of files these are measured first, one after another, and their files are written:
+A figure is a JSON file: a claim, the command that measures it, its output, and where and when. Without arguments the
+page is printed again. With names of files these are measured first, one after another, and their files are written:
 
     python -m bench.results                        the page
     python -m bench.results switch-speed faults    measure two again, then the page
@@ -31,8 +31,8 @@ INTRODUCTION = """\
 # Results
 
 `make results` prints this page from the JSON files in [bench/results](../bench/results): each has a claim, the command
-that measures it, what the command printed, the commit, the machine and the date. `python -m bench.results NAME`
-measures one again. A claim that does not hold stays here as **NO**.
+that measures it, its output, the commit, the machine and the date. `python -m bench.results NAME` measures one again. A
+claim that does not hold stays here as **NO**.
 """
 
 
@@ -61,14 +61,15 @@ def figures() -> dict[str, Figure]:
 
 def page(found: dict[str, Figure]) -> str:
     """Return the page as Markdown."""
-    rows = [f"| {one.claim} | {_answer(one)} | [{name}](#{_anchor(name)}) |" for name, one in found.items()]
-    parts = [INTRODUCTION, "\n".join(["| claim | holds | figures |", "|---|---|---|", *rows])]
-    section = ""
+    sections: dict[str, dict[str, Figure]] = {}
     for name, one in found.items():
-        if one.section != section:
-            section = one.section
-            parts.append(f"## {section}")
-        parts += _shown(name, one)
+        sections.setdefault(one.section, {})[name] = one
+    rows = [f"| {title} | {_links(ones, True)} | {_links(ones, False)} |" for title, ones in sections.items()]
+    parts = [INTRODUCTION, "\n".join(["| | claims that hold | claims that do not |", "|---|---|---|", *rows])]
+    for title, ones in sections.items():
+        parts.append(f"## {title}")
+        for name, one in ones.items():
+            parts += _shown(name, one)
     return "\n\n".join(part.strip("\n") for part in parts) + "\n"
 
 
@@ -105,6 +106,10 @@ def _shown(name: str, one: Figure) -> list[str]:
         *([one.meaning] if one.meaning else []),
         f"*{source}*",
     ]
+
+
+def _links(ones: dict[str, Figure], holds: bool) -> str:
+    return ", ".join(f"[{name}](#{_anchor(name)})" for name, one in ones.items() if one.holds == holds)
 
 
 def _answer(one: Figure) -> str:
