@@ -20,8 +20,8 @@ control Admission(inout headers_t hdr, inout metadata_t meta, inout standard_met
         meta.generation = generation;
         meta.racks = racks;
     }
-    // At a leaf a slot has two buffers. `everyone`: part 0 of the rack's workers. A leaf sends what it holds when that is
-    // what the root still needs, divided by 2^`shift`; 0: when the rack is complete.
+    // `everyone`: part 0 of the rack's workers. `shift`: the open buffer is due when it has as many contributions as the
+    // root misses >> shift; 0: when the rack is complete. `base`: the job's first buffer; a slot has two.
     action set_leaf(bit<16> k, bit<16> group, bit<32> base, bit<32> mask, bit<32> generation, bit<8> racks, bit<8> rack,
             bit<9> uplink, bit<256> everyone, bit<8> shift) {
         set_job(k, group, base + ((bit<32>)hdr.kofn.slot & mask), mask, generation, 0, racks);

@@ -1,10 +1,10 @@
 // A leaf switch of a tree: sums its rack's contributions, and sends the sums as increments to the root.
 //
-// A leaf's slot has two buffers. One is open and takes contributions. The other one holds the latest increment that was
-// sent, until the root has acknowledged it. Sending an increment turns them round, and forgets what the other one held.
-// `taken`: the contributions that are in a buffer, on their way, or in the root's sum. `acked`: those in the root's sum.
-// When a leaf sends an increment affects the time of a block, but never its sum: the root adds an increment only if it
-// has none of its members.
+// A leaf's slot has two buffers. The open one takes contributions. The sent one holds the latest increment until the root
+// has acknowledged it. Sending an increment exchanges them and forgets what the sent one held.
+// `taken`: the contributions in a buffer, on their way, or in the root's sum. `acked`: those in the root's sum.
+// The moment at which a leaf sends an increment affects a block's time, but never its sum: the root adds an increment only
+// if it has none of its members.
 
 control Leaf(inout headers_t hdr, inout metadata_t meta, in standard_metadata_t standard_metadata) {
     register<bit<96>>(SLOTS) block_ids;
@@ -14,7 +14,7 @@ control Leaf(inout headers_t hdr, inout metadata_t meta, in standard_metadata_t 
     register<bit<256>>(SLOTS) ackeds;
     register<bit<16>>(SLOTS) missings;
     register<bit<16>>(SLOTS) lasts;
-    // By buffer.
+    // The index of these is a buffer's.
     register<bit<256>>(SLOTS) sets;
     register<bit<16>>(SLOTS) counts;
     register<bit<32>>(SLOTS) weights;

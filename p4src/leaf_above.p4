@@ -1,16 +1,16 @@
 // A leaf's rules for a packet of the root.
 //
 //   block_id < slot's                             IGNORED  the rack's workers get STALE, and peers have the result
-//   RESULT, LATE: > slot's, or = and not done     CLOSED   stored, and sent to all workers of the rack
+//   RESULT, LATE: > slot's, or = and not closed   CLOSED   stored, and sent to all workers of the rack
 //   STALE: = slot's, open                         HEARD    gone: workers get STALE from now on
 //   ADDED, FORMAT_MISMATCH: = slot's, open,
 //     in another format than the slot's           HEARD    the slot begins again in the root's format
 //     in the slot's                               HEARD    members are acknowledged; a buffer with any of them is emptied
-//       ... and the open buffer is enough now     HEARD    its latest contributor is told (ADDED), and repeats
+//       ... and the open buffer is due now        HEARD    the worker of its latest contribution gets ADDED, and repeats it
 //   else                                          IGNORED
 //
-// A buffer that holds a part of the acknowledged members will never be added by the root: what else it held leaves `taken`,
-// so the workers' repetitions bring it again.
+// The root never adds a buffer that holds some of the acknowledged members. So the buffer's other members leave `taken`, and
+// their workers' repetitions bring them again.
 
 control LeafAbove(inout headers_t hdr, inout metadata_t meta, inout leaf_t leaf) {
     apply {

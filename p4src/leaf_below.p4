@@ -3,14 +3,14 @@
 //   block_id < slot's                        STALE            the slot has moved on
 //   block_id > slot's, PULL                  ASKED            the PULL goes to the root
 //   block_id > slot's                        OPENED           both buffers are emptied; then as ADDED
-//   block_id = slot's, other words           FORMAT_MISMATCH  members = taken; unless only another lane's width explains
-//                                                             them, in a slot whose format the root has not confirmed
-//   block_id = slot's, done                  LATE             the stored result
+//   block_id = slot's, other words           FORMAT_MISMATCH  members = taken; if the lanes are other ones, too, and the root
+//                                                             has not confirmed the open slot's format: the rows below
+//   block_id = slot's, closed                LATE             the stored result
 //   block_id = slot's, gone                  STALE            the root's slot has moved on
 //   block_id = slot's, PULL or taken         urged            one packet goes to the root, as below
 //   block_id = slot's, other scale or lanes  FORMAT_MISMATCH  if the root has confirmed the format; else urged
 //   block_id = slot's, open                  ADDED            the open buffer takes it
-//   ... rack complete, or enough             SENT             the open buffer goes to the root
+//   ... rack complete, or buffer due         SENT             the open buffer goes to the root
 //
 // Urged: a contribution that no buffer holds and the root has not acknowledged goes up alone (PASSED); else the latest
 // increment again (SENT); else the open buffer (SENT); else a PULL (ASKED).

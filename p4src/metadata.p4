@@ -95,7 +95,7 @@ struct metadata_t {
     bit<8> rack;           // the sender's at the root; this switch's at a leaf
     bit<256> everyone;     // part 0 of all workers of a leaf's rack
     bit<9> onward;         // where a leaf passes a packet on: the port towards the root, or a worker's
-    bit<8> shift;          // a leaf sends when it holds missing >> shift contributions; 0: complete racks only
+    bit<8> shift;          // an open buffer is due with missing >> shift contributions; 0: with a complete rack
     bit<16> slot_racks;    // racks with members in the slot, as a bitmap
     bit<2> tell;           // whom the root, or a leaf, tells about an open sum
     bool leaf;             // this switch is a leaf of the job's tree

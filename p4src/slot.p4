@@ -4,12 +4,12 @@
 //   block_id < slot's                        STALE            the slot has moved on
 //   block_id > slot's                        OPENED           members := {contribution}, the values are stored
 //   block_id = slot's, other words           FORMAT_MISMATCH  nothing is added, the slot's format returns
-//   block_id = slot's, done                  LATE             the sum returns to the sender
+//   block_id = slot's, closed                LATE             the sum returns to the sender
 //   block_id = slot's, has contribution      DUPLICATE        nothing is added
 //   block_id = slot's, other scale or lanes  FORMAT_MISMATCH  as above
 //   block_id = slot's, open                  ADDED            members + contribution
 //   not counted, no room beside k counted    FULL             nothing is added, no block is opened
-//   ... and k counted ones are in the sum    CLOSED           done until the block changes; after k is lowered a duplicate closes
+//   ... and k counted ones are in the sum    CLOSED           until the block changes; after k is lowered a duplicate closes
 //   ... and no room for more                 CLOSED           k was raised after uncounted ones had been added
 //   PULL of anything but a closed block      NOT_READY
 //

@@ -1,6 +1,6 @@
 // The root's answer to an increment that closes no block: ADDED, with the members of the leaf's rack in the sum.
 //
-// All leaves get it whenever the number of missing contributions has halved, because they send increments by it.
+// All leaves get it whenever the number of missing contributions has halved, because increments are due by it.
 
 control Tell(in headers_t hdr, inout metadata_t meta) {
     // Missing contributions when all leaves last learned of them.

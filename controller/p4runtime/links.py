@@ -20,10 +20,9 @@ def make_links(
     plane: DataPlane,
     credentials: SwitchCredentials = None,
 ) -> list[SwitchLink]:
-    """Return the link to the only switch; or of a tree to the root, and then to each leaf, by rack.
+    """Return the link to the only switch, or the links of a tree: to the root, then to each leaf by rack.
 
-    The `addresses` have this order, and so have the device ids, from `device_id` on. StartError for a wrong number of
-    addresses.
+    `addresses` and the device ids, from `device_id` on, have this order. StartError for a wrong number of addresses.
     """
     for slots in jobs:
         slots.leaves = [LeafSlots(root=slots, rack=rack) for rack in range(len(topology.uplinks))]

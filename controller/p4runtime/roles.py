@@ -1,4 +1,4 @@
-"""A switch's role in the network, which decides on its entries of a job: alone, the root of a tree, or a rack's leaf.
+"""A switch's role, which determines its table entries of a job: the only switch, the root of a tree, or a rack's leaf.
 
 docs/reference/tree.md has the protocol between leaf and root.
 """

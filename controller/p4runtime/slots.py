@@ -4,7 +4,7 @@ The switch's entry of the job has k and the generation. As long as the session h
 entry stays, because workers may be training with it. The module knows nothing of connections: `switch_link.SwitchLink`
 sets `write`.
 
-In a tree the root decides: `Slots` are those in the root, and `LeafSlots`, those in the leaves, follow them.
+In a tree `Slots` are the root's, which decide, and `LeafSlots` the leaves', which follow.
 """
 
 import asyncio
@@ -86,7 +86,7 @@ class Slots:
         await self._write()
 
     async def _write(self) -> None:
-        """Write the wanted entry to the switch that decides, then to the leaves, whose k is only a hint."""
+        """Write the wanted entry to the only switch or the root, then to the leaves, whose k is only a hint."""
         written = [await _outcome(self.write(self))]
         written += await asyncio.gather(*(_outcome(leaf.write(leaf)) for leaf in self.leaves))
         for refusal in filter(None, written):
@@ -168,7 +168,7 @@ class LeafSlots:
         return self.root.wanted
 
     def confirm(self, k: int) -> None:
-        """Nothing depends on the k of a leaf."""
+        """Ignore the k of a leaf, on which nothing depends."""
 
     def prepare(self, found: Found | None) -> Wanted | None:
         """Return what a leaf with the entry `found` should have; None for no entry."""

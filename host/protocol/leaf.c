@@ -174,7 +174,7 @@ static void add(struct leaf_slot *slot, const struct header *header, const uint8
     slot->last = 1 + header->worker;
 }
 
-/* Whether the open buffer has this leaf's share of what the root misses. */
+/* Whether the open buffer has as many contributions as the root misses >> `shift`. */
 static int is_due(const struct leaf *leaf, struct leaf_slot *slot) {
     const int32_t count = open_buffer(slot)->count;
     return leaf->shift && count && count >= slot->missing >> leaf->shift;
@@ -241,7 +241,7 @@ static int close_slot(struct leaf *leaf, struct leaf_slot *slot, const struct he
     return 1;
 }
 
-/* Begin again in the root's format: it has added nothing in this one. */
+/* Begin again in the root's format: the root has added nothing in the slot's. */
 static void begin_again(struct leaf_slot *slot, const struct header *header) {
     const int32_t words = slot->words << slot->lanes & 255; /* half as many in lanes half as wide */
     slot->words = words >> header->lanes;
@@ -272,7 +272,7 @@ static void hear(struct leaf_slot *slot, const struct header *header) {
         }
 }
 
-/* Have the open buffer's latest contribution repeated, so that the buffer leaves, if it is due now. */
+/* If the open buffer is due now, ask the worker of its latest contribution to repeat it, so that the buffer leaves. */
 static int tell_last(const struct leaf *leaf, struct leaf_slot *slot, const struct header *header, struct answer *answer) {
     const int32_t last = slot->last;
     if (!last || is_empty(open_buffer(slot)) || !is_empty(sent_buffer(slot)) || !is_due(leaf, slot))

@@ -33,8 +33,8 @@ struct leaf {
     struct leaf_slot slots[];
 };
 
-/* The slots of a rack of `workers` workers. An increment leaves when the rack is complete, or when it has the contributions that
- * the root misses >> `shift`. NULL: no memory. */
+/* The slots of a rack of `workers` workers. An increment leaves when the rack is complete, or when it has as many contributions
+ * as the root misses >> `shift`. NULL: no memory. */
 struct leaf *leaf_open(int32_t rack, int32_t workers, int64_t count);
 void leaf_close(struct leaf *leaf);
 /* Handle a packet of a worker, or of the root, whose bitmaps and values are the `body`; returns whether there is an answer. */

@@ -33,7 +33,7 @@ class NativeLeaf(ctypes.Structure):
 
 
 def leaf_shift(k: int, workers: int, racks: int) -> int:
-    """Return a leaf's `shift`: it sends an increment that has the contributions the root still misses >> shift.
+    """Return a leaf's `shift`: its open buffer is due with as many contributions as the root misses >> shift.
 
     0 with k = n: a leaf waits for its whole rack.  Otherwise all leaves together hold back at most half of what the
     root misses.

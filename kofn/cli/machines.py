@@ -40,7 +40,7 @@ Examples:
                                                     the leaf of its first rack, of four workers
 
 \b
-Exit codes: 0 ended by a signal, 1 an interface cannot be had, 2 the command line is wrong.
+Exit codes: 0 ended by a signal, 1 an interface is not available, 2 the command line is wrong.
 """
 
 CONTROLLER_EXAMPLES = """
@@ -122,8 +122,8 @@ def switch(
 
     Workers reach it by a cable each (--interface), or through any IP network (--tunnels): VXLAN over UDP port 19277,
     which firewalls must let pass. In a tree, leaves reach the root (--leaves) in the same way (--root). The controller
-    brings the program, so that all start in any order. Without --certs anybody can program the switch who reaches its
-    P4Runtime: keep that at an address of this machine then.
+    brings the program, so that all start in any order. Without --certs every process that reaches the switch's
+    P4Runtime can program it: then use an address of this machine alone, or a network that you trust.
     """
     if sum((bool(interfaces), tunnels is not None, leaves is not None)) != 1:
         raise click.UsageError("--interface NAME for each neighbour, --tunnels N or --leaves R: one of them is needed")

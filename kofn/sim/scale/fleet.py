@@ -1,8 +1,8 @@
-"""Workers' gradients in progress, iteration by iteration, by the rules for late gradients. No links, no sums.
+"""The workers' gradients, iteration by iteration, under the rules for late gradients; without links and sums.
 
-Arrays are (seeds, workers), or (seeds, 1) for times that a seed's workers share; times are in seconds. The gradient
-that a worker begins in an iteration is *late* once the iteration has ended without it, and *old* in the later one in
-which it is finished.
+Arrays are (seeds, workers), or (seeds, 1) for times that a seed's workers share; times are in seconds. A gradient is
+*late* once the iteration in which it was begun has ended without it, and *old* in the later iteration in which it is
+finished.
 """
 
 from collections.abc import Callable
@@ -16,11 +16,11 @@ from kofn.controller.policy.process import Beyond, IntArray, counted, finished
 from kofn.host.wire.packet import PARTS
 
 Draw = Callable[[FloatArray, int], FloatArray]
-"""Returns the times that the `batch`-th gradients of the iteration take, from the times when they begin, after its
-beginning."""
+"""Takes when the workers begin a gradient, in seconds after the iteration's beginning, and how many they have computed
+in the iteration before; returns how long it takes."""
 
 Ends = Callable[[FloatArray], FloatArray]
-"""Returns when iterations end (seeds, 1), from the times when gradients are finished (seeds, workers or a multiple)."""
+"""Takes when gradients are finished (seeds, workers or a multiple); returns when iterations end (seeds, 1)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,12 +37,12 @@ class Ended:
 
     length_s: FloatArray  # (seeds, 1)
     included: BoolArray  # the worker's latest gradient counts
-    given_up: BoolArray  # the worker has given it up
+    given_up: BoolArray  # the worker has given its latest gradient up
     latest: Gradients
-    old: BoolArray  # the worker finished an old one, which does not count
-    before: Gradients  # the old ones
-    old_s: FloatArray  # when they were finished, after the beginning
-    more: IntArray  # (seeds,) further gradients of workers that repeat
+    old: BoolArray  # the worker finished an old gradient, which does not count
+    before: Gradients  # the old gradients
+    old_s: FloatArray  # when they were finished, after the iteration's beginning
+    more: IntArray  # (seeds,) further gradients of workers that were done
 
 
 @dataclass(slots=True, kw_only=True)
@@ -53,7 +53,7 @@ class Fleet:
     overhead_s: float
     way_s: float
     """The part of the overhead in which workers do not know yet that the iteration has ended."""
-    _rest_s: FloatArray = field(init=False)  # of the gradients in progress, when the iteration begins
+    _rest_s: FloatArray = field(init=False)  # still to compute of the gradients in progress when an iteration begins
     _latest: Gradients = field(init=False)
     _idle: BoolArray = field(init=False)  # the worker has no gradient in progress
     _missed: IntArray = field(init=False)  # iterations in a row in which it was late
@@ -73,8 +73,8 @@ class Fleet:
     def _with_old(self, iteration: int, draw: Draw, ends: Ends) -> Ended:
         """Simulate an iteration of async, in which old gradients count.
 
-        A gradient that is finished before its worker knows of the end is sent to the ended iteration. It does not count
-        then, and its worker begins another one.
+        A gradient that is finished before its worker knows of the end goes to the ended iteration. So it does not
+        count, and its worker begins another one.
         """
         idle, drawn_s = self._idle, draw(np.zeros(self.shape), 0)
         rest_s = np.where(idle, drawn_s, self._rest_s)
@@ -99,7 +99,7 @@ class Fleet:
         )
 
     def _without_old(self, iteration: int, rule: LateRule, draw: Draw, ends: Ends) -> Ended:
-        """Simulate an iteration of the other rules, in which only its own gradients count."""
+        """Simulate an iteration of the other rules, in which only gradients begun in it count."""
         before, rest_s = self._latest, np.maximum(self._rest_s, 0.0)
         drawn_s = draw(rest_s, 0)
         arrival_s = rest_s + drawn_s
@@ -129,8 +129,8 @@ class Fleet:
 
 
 def _repeated(arrival_s: FloatArray, end_s: FloatArray, draw: Draw, ends: Ends) -> tuple[FloatArray, IntArray]:
-    """Return the ends of iterations in which workers that are done compute further gradients, and the numbers of these
-    (seeds,)."""
+    """Return when iterations end if workers that are done compute further gradients, and the numbers of these in the
+    sums (seeds,)."""
     latest_s, points_s = arrival_s, [arrival_s]
     for batch in range(1, PARTS):
         again = latest_s < end_s

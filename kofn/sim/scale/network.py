@@ -15,7 +15,7 @@ MEGABIT = 8.0
 
 @dataclass(slots=True, kw_only=True)
 class Transfers:
-    """The transfers of whole gradients, from worker to switch; results come back while others still leave."""
+    """The transfers of whole gradients from worker to switch; results come back while other blocks still leave."""
 
     config: Config
     _extra_s: FloatArray = field(init=False)  # (workers,)
@@ -39,7 +39,7 @@ class Transfers:
         return least_s + 2 * levels * LATENCY_S
 
     def extra_s(self, ended: int) -> FloatArray:
-        """Return by how much longer than at full rate each worker's transfer takes (workers,), after so many
+        """Return the seconds that each worker's transfer takes longer than at full rate (workers,), after `ended`
         iterations."""
         while self._coming and self._coming[-1].at_iteration <= ended:
             link = self._coming.pop()
@@ -52,10 +52,10 @@ class Transfers:
 
 
 def ends(config: Config, ks: IntArray, points_s: FloatArray) -> FloatArray:
-    """Return when iterations end (seeds, 1), from the times when gradients are there (seeds, ...) and each seed's k.
+    """Return when iterations end (seeds, 1), from the times when gradients arrive (seeds, ...) and each seed's k.
 
-    A tree sends on what it holds when the root misses little, so that it ends like one switch, with the k-th gradient.
-    With scale.rack_share an iteration ends when this share of the racks has each closed with its part of k.
+    In a tree an iteration ends with the k-th gradient, as at one switch, because leaves send what they hold when the
+    root misses little. With scale.rack_share it ends when that share of the racks have their part of k.
     """
     racks = config.job.racks
     if config.scale.rack_share:

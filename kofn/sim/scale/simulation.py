@@ -23,13 +23,13 @@ from kofn.sim.scale.sums import OpenSums, Sum, described
 from kofn.sim.times import ScaledTimes
 
 CELLS = 2**17
-"""Maximum number of workers times seeds that are simulated side by side, or one seed."""
+"""Maximum of workers x seeds that are simulated side by side; a single seed may have more workers."""
 
 JITTER_S = 1e-4
-"""Range of the random additional time of a gradient, for wake-ups: without it equal times would tie."""
+"""Range of a gradient's random additional time, which stands for wake-ups: without it equal times would tie."""
 
 DECIDE_S, DECIDE_WORKER_S = 3e-3, 3e-6
-"""The controller's time for a decision, and for each worker of it: measured where blocking is not Poisson's."""
+"""The controller's time for a decision, and the part of each worker: measured with blocking that is not Poisson's."""
 
 Progress = Callable[[int, float], None]
 """Takes the iteration and the virtual time."""

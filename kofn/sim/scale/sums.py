@@ -6,8 +6,8 @@ units of an iteration with exact and fresh gradients. phi is the gradient noise 
 gradients of weight w, L the correlation length of gradients, and 2 a / L the cost of age of
 controller/policy/worth.py.
 
-**Validity.** phi and L are constants: of one phase of a training, with a learning rate that suits the size of the sum.
-The law of phi is McCandlish's; that of age was fitted to trainings of 4 to 16 workers with mean ages below L. All
+**Validity.** phi and L are constant, as in one phase of a training whose learning rate suits the size of the sum. The
+law of phi is McCandlish's; the law of age was fitted to trainings of 4 to 16 workers with mean ages below L. All
 workers have data of the same distribution.
 """
 
@@ -31,7 +31,7 @@ class Sum:
     """An iteration's sum; arrays are (seeds,)."""
 
     gradients: FloatArray  # their number
-    effective: FloatArray  # the same, less the noise that unequal weights add
+    effective: FloatArray  # their effective number, (sum w)^2 / sum w^2
     age: FloatArray  # mean by weight, in iterations
 
     def progress(self, model: ScaleSection) -> FloatArray:
