@@ -24,7 +24,7 @@ EXIT_REFUSED = 2
 EXIT_NO_CONTROLLER = 3
 TIMEOUT_S = 3.0
 
-CERTS_HELP = "Folder of certificates (kofn certs).  [env: KOFN_CERTS; default: those of the run that is going on]"
+CERTS_HELP = "Folder of certificates (kofn certs).  [env: KOFN_CERTS; default: those of the current run]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -48,14 +48,14 @@ Examples:
   echo 'ip route' | kofn shell h1
 
 \b
-Exit codes: as of kofn exec.
+Exit codes: those of kofn exec.
 """
 
 
 @click.command(epilog=HOSTS_EXAMPLES)
 @click.option("--json", "as_json", is_flag=True, help="JSON on stdout.")
 def hosts(*, as_json: bool) -> None:
-    """The hosts of the run that goes on: addresses, and which interface of the switch each is behind.
+    """Show the hosts of the current run: addresses, and the switch's interface to each.
 
     Worker 0 runs in the first host, worker 1 in the second, and so on, then the parameter servers.
     """
@@ -71,7 +71,7 @@ def hosts(*, as_json: bool) -> None:
 @click.argument("host")
 @click.argument("argv", nargs=-1, required=True, type=click.UNPROCESSED, metavar="COMMAND [ARG]...")
 def command(host: str, argv: Sequence[str]) -> None:
-    """Run a command inside a host of the run that goes on.
+    """Run a command inside a host of the current run.
 
     It has the host's network, and everything else of this machine: files, users, processes. Its input, output, signals
     and exit code are those of this command.
@@ -82,9 +82,9 @@ def command(host: str, argv: Sequence[str]) -> None:
 @click.command(epilog=SHELL_EXAMPLES)
 @click.argument("host")
 def shell(host: str) -> None:
-    """A shell inside a host of the run that goes on, whose prompt says which.
+    """Open a shell inside a host of the current run; its prompt names the host.
 
-    It stays when the run ends, with a network that is gone.
+    It stays open when the run ends, without the network.
     """
     if shutil.which("bash") is None:
         _enter("shell", host, ["sh"], {"PS1": f"{host}# "})

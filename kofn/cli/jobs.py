@@ -66,7 +66,7 @@ def jobs() -> None:
 @_file
 @_namespace
 def submit(path: Path, namespace: str | None) -> None:
-    """Submit a request, after a look at it: fields, configuration and split where it names its nodes."""
+    """Check a request and submit it: its fields, its configuration and, if it names its nodes, the split."""
     with ending("jobs submit"), cluster(namespace) as client:
         from kofn.jobs.api import CONFLICT, ApiError, decoded  # noqa: PLC0415  # needs kofn[jobs]
 
@@ -90,7 +90,7 @@ def submit(path: Path, namespace: str | None) -> None:
 @jobs.command("list")
 @_namespace
 def listing(namespace: str | None) -> None:
-    """List requests and how they stand."""
+    """List requests and their phases."""
     with ending("jobs list"), cluster(namespace) as client:
         from kofn.jobs.api import Requests  # noqa: PLC0415
 
@@ -151,7 +151,7 @@ def _of_ranks(pods: list[Any]) -> list[str]:
 @click.argument("name")
 @_namespace
 def delete(name: str, namespace: str | None) -> None:
-    """Delete a request and everything of it."""
+    """Delete a request and all its objects."""
     with ending("jobs delete"), cluster(namespace) as client:
         from kofn.jobs.api import Requests  # noqa: PLC0415
 
@@ -163,12 +163,12 @@ def delete(name: str, namespace: str | None) -> None:
 @jobs.command()
 @_file
 @click.option("--data", type=click.Path(path_type=Path), help="A folder in place of spec.data's volume: KOFN_DATA.")
-@click.option("--out", type=click.Path(path_type=Path), help="Folder for the results.  [default: as of kofn run]")
+@click.option("--out", type=click.Path(path_type=Path), help="Folder for the results.  [default: as for kofn run]")
 def run(path: Path, data: Path | None, out: Path | None) -> None:
     """Train what a request asks for on this machine, in namespaces, without a cluster. Needs root.
 
-    It is split as on a cluster, over the nodes that it names; otherwise this machine runs them all. A run that fails
-    is tried again, up to spec.backoffLimit times, unless it fails before its first iteration.
+    The request is split as on a cluster, over the nodes that it names; without names this machine runs all workers. A
+    run that fails is tried again, up to spec.backoffLimit times, unless it fails before its first iteration.
     """
     with ending("jobs run"):
         request = checked(load(path))

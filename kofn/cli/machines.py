@@ -92,7 +92,7 @@ _interface = click.option("--interface", metavar="NAME", help="The cable to the 
     "interfaces",
     multiple=True,
     metavar="NAME",
-    help="To worker 0, to worker 1, and so on; of a leaf, the last one is to the root; of a root, to leaf 0 and so on.",
+    help="The interface to worker 0, worker 1, and so on; a leaf's last one leads to the root, a root's to the leaves.",
 )
 @click.option("--tunnels", type=click.IntRange(1, RACK_WORKERS_MAX), metavar="N", help="A tunnel to each of N workers.")
 @click.option("--leaves", type=click.IntRange(2, RACKS_MAX), metavar="R", help="A tunnel to each of R leaves: a root.")
@@ -161,7 +161,7 @@ def _tls(folder: Path | None) -> list[str]:
     default=["127.0.0.1:50051"],
     show_default=True,
     metavar="HOST:PORT",
-    help="The switch's P4Runtime; repeated: of a tree, the root's and then each leaf's.",
+    help="The switch's P4Runtime; repeat it for a tree: the root's, then each leaf's.",
 )
 @click.option(
     "--listen",
@@ -179,7 +179,7 @@ def _tls(folder: Path | None) -> list[str]:
     default=600.0,
     show_default=True,
     metavar="SECONDS",
-    help="For the switch to come.",
+    help="The longest wait for the switch.",
 )
 @click.option(
     "--p4runtime-certs", type=click.Path(path_type=Path), help="The folder of `kofn certs --p4runtime`; else plaintext."
@@ -217,7 +217,7 @@ def controller(
 @_switch
 @_interface
 def link(path: Path, rank: int, host: str | None, interface: str | None) -> None:
-    """A worker's way to the switch, and nothing else: for one that torchrun starts. Needs root.
+    """Make the interface of a worker to the switch, for a worker that torchrun starts. Needs root.
 
     The interface stays when this command has ended.
     """
@@ -237,7 +237,7 @@ def link(path: Path, rank: int, host: str | None, interface: str | None) -> None
 @click.option(
     "--metrics",
     type=click.Path(path_type=Path),
-    help="JSON lines go here, the ledger beside.  [default: worker-RANK.jsonl]",
+    help="File for JSON lines; the ledger is beside it.  [default: worker-RANK.jsonl]",
 )
 @click.option(
     "--checkpoints",
@@ -259,7 +259,7 @@ def worker(
     """Run one worker of a job on this machine. Needs root.
 
     Trains the configuration's workload, or its torch.script by torchrun. Restarted with the same
-    arguments on the same machine, it goes on where it was. Gives up if no controller answers for a minute.
+    arguments on the same machine, it continues. Ends if no controller answers for a minute.
     """
     with ending("worker"):
         config, own = Config.load(path), address or own_address(peer)

@@ -1,4 +1,4 @@
-"""`kofn watch --web`: a run on a page, as it goes on or again."""
+"""`kofn watch --web`: a run on a page, live or replayed."""
 
 import contextlib
 import sys
@@ -25,7 +25,7 @@ def watch_page(folder: Path | None, port: int) -> None:
 def _going_on() -> Path:
     run = running()
     if run is None:
-        raise ConfigError("no run is going on: kofn watch --web FOLDER shows one that is over, runs/latest for example")
+        raise ConfigError("no run is going on: kofn watch --web FOLDER shows a finished one, runs/latest for example")
     return Path(run.folder)
 
 

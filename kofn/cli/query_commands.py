@@ -83,14 +83,14 @@ def lambda_(asked: Asking, wide: bool) -> None:
     help="Seconds between updates, at least.",
 )
 @click.argument("folder", type=click.Path(path_type=Path), required=False)
-@click.option("--web", is_flag=True, help="Serve a page of the run that is going on, or of the one in FOLDER.")
+@click.option("--web", is_flag=True, help="Serve a page of the current run, or of the one in FOLDER.")
 @click.option(
     "--port", type=click.IntRange(0, 65535), default=0, help="The page's port at 127.0.0.1.  [default: a free one]"
 )
 def watch(asked: Asking, interval: float, wide: bool, folder: Path | None, web: bool, port: int) -> None:
     """The status, live, until Ctrl-C or the controller's end. --json: one line for each change.
 
-    With --web it serves a page with the topology, slots, workers and curves, of a run as it goes on, or of a finished
+    With --web it serves a page with the topology, slots, workers and curves, of the current run, or of a finished
     run or simulation in FOLDER (play, pause, speed, seek), until Ctrl-C.
 
     \b

@@ -24,10 +24,10 @@ def _goes_on(folder: Path) -> bool:
 @click.option("--json", "as_json", is_flag=True, help="The summary as JSON on stdout, the rest on stderr.")
 @click.option("--details", is_flag=True, help="Show every row of the summary.")
 def command(*, folder: Path, as_json: bool, details: bool) -> None:
-    """Write summary.json and report.html of a run again, from what its folder holds, and show the summary.
+    """Write summary.json and report.html of a run again, from the files in its folder, and show the summary.
 
-    FOLDER is a run's; without one runs/latest. Also of a run that was stopped or killed, or that goes on: of a trial
-    that did not end there is what its workers wrote.
+    FOLDER is a run's, by default runs/latest. The run may have been stopped or killed, or be the current one: of an
+    unfinished trial the report has what its workers have written.
 
     \b
     Examples:
@@ -36,7 +36,7 @@ def command(*, folder: Path, as_json: bool, details: bool) -> None:
       kofn report runs/mine --json | jq .trials
 
     \b
-    Exit codes: as those of the run (kofn run --help), 1 where it did not end; 2 it is no run's folder.
+    Exit codes: those of the run (kofn run --help), 1 if it did not end; 2 FOLDER is no run's.
     """
     with ending("report"):
         found = RunFolder.open(folder)

@@ -22,7 +22,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="JSON on stdo
 
 @click.group(invoke_without_command=True)
 @folder_option
-@click.option("--prune", is_flag=True, help="Remove all but the newest runs; never the latest, nor one that goes on.")
+@click.option("--prune", is_flag=True, help="Remove all but the newest runs; never the latest, nor a current one.")
 @click.option(
     "--keep",
     type=click.IntRange(min=0),

@@ -20,7 +20,7 @@ TEXTS = ("trial", "family", "")
 @click.argument("folder", type=click.Path(path_type=Path), default=Path("runs/latest"))
 @click.option("--json", "as_json", is_flag=True, help="JSON on stdout.")
 def command(folder: Path, as_json: bool) -> None:
-    """Show the schedules of the run in FOLDER, which may go on: [default: runs/latest]
+    """Show the schedules of the run in FOLDER, finished or current.  [default: runs/latest]
 
     A row for each that was in force, with the median time of its iterations at the slowest worker, without blocking.
     The threshold is in KiB of float32.

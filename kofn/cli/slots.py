@@ -37,7 +37,7 @@ Examples:
   kofn slots --json | jq '.[0].slots[] | select(.state == "open") | .missing'
 
 \b
-Exit codes: 0 shown, 2 the switch cannot be looked into (BMv2 cannot), 3 no switch answers.
+Exit codes: 0 shown, 2 the switch cannot show its slots (BMv2 cannot), 3 no switch answers.
 """
 
 

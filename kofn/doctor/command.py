@@ -54,9 +54,9 @@ Exit codes: 0 every check holds, 1 one fails, 2 the configuration is wrong, 130 
 )
 @click.option("--remote", is_flag=True, help="Check the way from this worker's machine to the job's other machines.")
 @click.option("--rank", type=click.IntRange(0, WORKERS_MAX - 1), default=0, help="With --remote: this worker's.")
-@click.option("--switch", metavar="HOST", help="With --remote: the switch's machine, as of kofn worker.")
+@click.option("--switch", metavar="HOST", help="With --remote: the switch's machine, as for kofn worker.")
 @click.option(
-    "--controller", type=checked_address, metavar="HOST:PORT", help="With --remote: the controller, as of kofn worker."
+    "--controller", type=checked_address, metavar="HOST:PORT", help="With --remote: the controller, as for kofn worker."
 )
 @click.option("--certs", type=click.Path(path_type=Path), help="With --remote: the folder of this worker.")
 @click.option(
@@ -65,7 +65,7 @@ Exit codes: 0 every check holds, 1 one fails, 2 the configuration is wrong, 130 
     metavar="HOST:PORT",
     help="With --remote, at the controller's machine: the switch's.",
 )
-@click.option("--p4runtime-certs", type=click.Path(path_type=Path), help="With --remote: as of kofn controller.")
+@click.option("--p4runtime-certs", type=click.Path(path_type=Path), help="With --remote: as for kofn controller.")
 @click.option("--json", "as_json", is_flag=True, help="All findings as JSON on stdout, progress on stderr.")
 def command(
     *,
@@ -83,7 +83,7 @@ def command(
 ) -> None:
     """Run every check, from root's rights to exact sums at every worker, and name the first one that fails.
 
-    A small network is made and removed again. During a run no network is made: the checks look at that run's
+    The command makes a small network and removes it again. During a run it makes none, but checks that run's
     controller, switch and workers.
 
     --remote checks each hop of a job on several machines, with the arguments of `kofn worker`: its certificates, the

@@ -1,4 +1,4 @@
-"""`kofn run --resume FOLDER`: continue a run that was cut off, at the newest checkpoint of its unfinished trial.
+"""`kofn run --resume FOLDER`: continue an interrupted run, from the newest checkpoint of its unfinished trial.
 
 Trials that had ended stay.  The unfinished one goes back to its checkpoint: what its files say of later iterations is
 removed, as these are computed again.
@@ -46,7 +46,7 @@ class Resumed:
 
 
 def plan_resumed(path: Path, *, settings: Sequence[str], as_json: bool, quiet: bool) -> RunPlan:
-    """Return the plan of a run that was cut off; ConfigError if there is nothing to resume.
+    """Return the plan of an interrupted run; ConfigError if there is nothing to resume.
 
     `settings` may give another job.workers, if no trial has ended.
     """

@@ -55,7 +55,7 @@ Examples:
   kofn run --trial throughput --trial fixed:2 other objectives; the last one is the baseline
   kofn run --target bmv2                      with simple_switch_grpc
   kofn run --set model.learning_rate=0.05     another value for a key of the configuration
-  kofn run --set network.trace=1              the way of the first packet of kofn's, in logs/switch.log of the trial
+  kofn run --set network.trace=1              the first packet's way through the program, in the trial's logs/switch.log
   kofn run --trial all --set job.collective=ring     a ring of the workers in place of the switch's sums
   kofn run mine.toml --torch train.py         a script of your own in PyTorch, by torchrun
   kofn run one.toml other.toml                two jobs at once on one switch
@@ -65,7 +65,8 @@ Examples:
 
 \b
 Exit codes: 0 every trial reached its target and is consistent (with model.replay: is consistent),
-1 not so, an objective or a process failed, 2 the configuration or the command line is wrong, 130 stopped by a signal.
+1 otherwise, or if an objective or a process failed, 2 the configuration or the command line is wrong,
+130 stopped by a signal.
 """
 
 
@@ -96,7 +97,7 @@ Exit codes: 0 every trial reached its target and is consistent (with model.repla
     "--resume",
     type=click.Path(path_type=Path),
     metavar="FOLDER",
-    help="Continue the run in FOLDER, which was cut off, at its newest checkpoint (run.checkpoint_every).",
+    help="Continue the interrupted run in FOLDER from its newest checkpoint (run.checkpoint_every).",
 )
 @set_option
 @record_option
@@ -120,13 +121,13 @@ def command(
     web: bool | None,
     port: int | None,
 ) -> None:
-    """Train through the switch, or by job.collective, once for each trial, and compare the trials.
+    """Train once for each trial, through the switch or by another job.collective, and compare the trials.
 
-    CONFIG is a TOML file; without one the default experiment runs: four workers, one of them blocked, which recovers
-    half-way while another one slows down; first with the k that the controller chooses, then with k = all workers.
+    CONFIG is a TOML file; without one the default experiment runs. Of its four workers one is blocked; half-way it
+    recovers, and another one slows down. Its trials are source, progress and all.
 
-    Several CONFIGs are as many jobs at once on one switch, each with its own workers, slots and k. The sections [run]
-    and [network] are the first one's, everything else is each job's own; job.id must differ.
+    Several CONFIGs are jobs at the same time on one switch, each with separate workers, slots and k. The sections [run]
+    and [network] are the first one's; job.id must differ.
     """
     console = make_console(stderr=as_json)
     with ending("run"):

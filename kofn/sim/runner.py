@@ -64,7 +64,7 @@ Examples:
   kofn simulate mine.toml --times --set schedule.family=auto     how long, by the best schedule of each family
 
 \b
-Exit codes: 0 every trial reached its target and is consistent (with --times: it ended), 1 not so,
+Exit codes: 0 every trial reached its target and is consistent (with --times: it ended), 1 otherwise,
 or not over after run.trial_deadline_s of virtual time, 2 the configuration or the command line is wrong,
 130 stopped by a signal.
 """
@@ -80,11 +80,11 @@ MANAGEMENT = "172.16.0.0/12"
     "objectives",
     multiple=True,
     metavar="OBJECTIVE",
-    help="As of kofn run, with its default; repeat it for more.",
+    help="As for kofn run, with its default; repeat it for more.",
 )
 @set_option
 @record_option
-@click.option("--out", type=click.Path(path_type=Path), help="Folder for the results.  [default: as of kofn run]")
+@click.option("--out", type=click.Path(path_type=Path), help="Folder for the results.  [default: as for kofn run]")
 @click.option(
     "--cores",
     type=click.IntRange(min=0),

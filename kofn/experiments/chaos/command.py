@@ -46,7 +46,7 @@ Examples:
   kofn chaos loss-10 switch-killed            two of them
   kofn chaos --racks 2                        four workers in a tree of two racks, and faults of leaves and uplinks
   kofn chaos --objective async:3              every scenario, with another rule for late gradients
-  kofn chaos --list                           what there is
+  kofn chaos --list                           the scenarios' names
   kofn run runs/chaos-.../embedded/loss-10.toml   one again, with the live table and a report
 
 \b
@@ -65,7 +65,11 @@ Exit codes: 0 every scenario passed, 1 one did not, 2 the command line is wrong,
     help="Objective of every scenario without one: RULE:K (async:3, for example) or one that chooses.",
 )
 @click.option(
-    "--racks", type=click.IntRange(1, 4), default=1, show_default=True, help="Workers in so many racks of a tree."
+    "--racks",
+    type=click.IntRange(1, 4),
+    default=1,
+    show_default=True,
+    help="Racks of a tree for the workers; 1: one switch.",
 )
 @click.option(
     "--set",
@@ -96,7 +100,7 @@ def command(
     as_json: bool,
 ) -> None:
     """Train under faults: loss, repetition, reordering, corruption, partitions, crashes, changes of k and of workers,
-    the death of everything.
+    the death of all processes.
 
     SCENARIOs are names from --list; without any, all are run.
     """

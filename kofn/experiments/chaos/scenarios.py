@@ -48,7 +48,7 @@ class FaultScenario:
     embedded_only: str = ""
     """The reason why BMv2 cannot do it."""
     crash: Crash | None = None
-    """The death of everything at once."""
+    """The death of all processes at once."""
 
     def under(self, objective: str) -> Self:
         """Return the scenario with this objective in place of BASE's. Raise ConfigError for an invalid one."""

@@ -32,7 +32,7 @@ Examples:
 
 \b
 Exit codes: 0 every training with error feedback reached its target, and all with identical replicas and every gradient
-conserved; 1 not so; 2 the command line is wrong; 130 stopped by a signal. Claims are printed and do not count.
+conserved; 1 otherwise; 2 the command line is wrong; 130 stopped by a signal. Claims are printed and do not count.
 """
 
 

@@ -36,7 +36,8 @@ Examples:
 
 \b
 Exit codes: 0 every training reached its target (with a fixed k it may miss it), with identical replicas and every
-gradient conserved; 1 not so; 2 the command line is wrong; 130 stopped by a signal. Claims are printed and do not count.
+gradient conserved; 1 otherwise; 2 the command line is wrong; 130 stopped by a signal. Claims are printed, and do not
+count.
 """
 
 

@@ -45,7 +45,7 @@ Examples:
   kofn run runs/k/two-slow-8w-0.1/seed-1.toml                one scenario once, with the live table and a report
 
 \b
-Exit codes: 0 every training had identical replicas and every gradient conserved; 1 not so, or a run failed; 2 the
+Exit codes: 0 every training had identical replicas and every gradient conserved; 1 otherwise, or if a run failed; 2 the
 command line is wrong; 130 stopped by a signal. Claims and missed targets are printed and do not count.
 """
 

@@ -166,7 +166,7 @@ WORLDS = {
     ),
     "alternating": World("changing", f"one and half of them 60 ms, by turns of {PERIOD} iterations", _alternating),
     "returning": World("changing", "two are away for 1.5 s and 2.5 s", _returning),
-    "owned": World("skewed", "two 60 ms, who alone hold two classes", _owned),
+    "owned": World("skewed", "two 60 ms, which alone hold two classes", _owned),
     "dirichlet": World(
         "skewed",
         "two 40 ms; classes divided by Dirichlet(0.3)",

@@ -25,8 +25,8 @@ Examples:
   kofn experiment schedule --out runs/schedule --report-only   tables, claims and report of the finished runs
 
 \b
-Exit codes: 0 all replicas were identical and every gradient was conserved; 1 not so; 2 the command line is wrong; 130
-stopped by a signal. Claims are printed and do not count.
+Exit codes: 0 all replicas were identical and every gradient was conserved; 1 otherwise; 2 the command line is wrong;
+130 stopped by a signal. Claims are printed and do not count.
 """
 
 

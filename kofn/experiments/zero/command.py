@@ -30,7 +30,7 @@ Examples:
   kofn experiment zero --convergence --task digits --contender "stage 2, 1 bit" --seeds 5
 
 \b
-Exit codes: 0 all workers were alike and every gradient was conserved; 1 not so; 2 the command line is wrong; 130
+Exit codes: 0 all workers were alike and every gradient was conserved; 1 otherwise; 2 the command line is wrong; 130
 stopped by a signal. Claims are printed and do not count.
 """
 
