@@ -96,7 +96,7 @@ MIXES: dict[str, Callable[[np.random.Generator, int], FloatArray]] = {
     "unlike": lambda random, workers: random.gamma(2.0, 3.0, workers),
     "one slow": lambda random, workers: np.append(random.gamma(2.0, 0.5, workers - 1), 60.0),
 }
-"""Mean blocking events of so many workers."""
+"""Draw mean blocking events (workers,)."""
 
 
 def grouping(mix: str, workers: int, count: int, seeds: int, first: int) -> Row:

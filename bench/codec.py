@@ -181,7 +181,7 @@ def main() -> None:
     parser.add_argument(
         "--workers", type=whole(1, RACK_WORKERS_MAX), default=4, help="whose lanes are to fit a sum (default 4)"
     )
-    parser.add_argument("--repetitions", type=whole(), default=50, help="medians are of so many calls (default 50)")
+    parser.add_argument("--repetitions", type=whole(), default=50, help="calls of which medians are taken (default 50)")
     options = parser.parse_args()
     blocks = WORDS * WORD_BYTES * 2
     if options.elements % blocks:

@@ -22,7 +22,7 @@ from kofn.controller.policy.expected_time import expected_times
 WINDOW, TRUTH = 16, 40_000
 
 Blocking = Callable[[np.random.Generator, tuple[int, int]], FloatArray]
-"""Blocking times in seconds of so many workers and iterations."""
+"""Draws blocking times in seconds, of the shape (workers, iterations)."""
 
 
 def bursts(random: np.random.Generator, shape: tuple[int, int]) -> FloatArray:

@@ -97,7 +97,7 @@ def main() -> None:
         "--lanes", type=whole(), action="append", help="elements of a block, repeat for several (default 2048, 256)"
     )
     parser.add_argument(
-        "--repetitions", type=whole(), default=20, help="medians are of so many iterations (default 20)"
+        "--repetitions", type=whole(), default=20, help="iterations of which medians are taken (default 20)"
     )
     options = parser.parse_args()
     lanes = options.lanes or [2048, 256]

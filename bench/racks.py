@@ -29,7 +29,7 @@ SIZES = ((4, 4), (8, 8))
 """Numbers of racks, and of workers in each."""
 
 States = Callable[[np.random.Generator, int], BoolArray]
-"""Returns in which of ITERATIONS iterations each of so many racks is slow (racks, ITERATIONS)."""
+"""Returns in which of ITERATIONS iterations each rack is slow (racks, ITERATIONS)."""
 
 
 def slow(share: float, *, only: int | None = None) -> States:
@@ -74,7 +74,7 @@ class RackWorld:
         return self.racks * self.size
 
     def cluster(self, seed: int, racks: int = 1) -> Cluster:
-        """Return workers that are about to begin, for a controller that knows so many racks; their blocking does not
+        """Return workers that are about to begin, for a controller that knows `racks` racks; their blocking does not
         depend on k.
         """
         states = WORLDS[self.world](np.random.default_rng([seed, 1]), self.racks)
@@ -93,7 +93,7 @@ class RackWorld:
         return np.array(times_s[BURN_IN:]).reshape(-1, self.racks, self.size)
 
     def chosen_s(self, seed: int, racks: int) -> float:
-        """Return the time for n gradients if the control loop chooses k and knows so many racks."""
+        """Return the time for n gradients if the control loop chooses k and knows `racks` racks."""
         running, gradients, begin_s = self.cluster(seed, racks), 0, 0.0
         running.looking = False
         running.control_loop.chooser.follow(LAW)

@@ -117,7 +117,7 @@ def _ratio(ratios: list[float]) -> str:
 
 
 def settings(workers: int) -> list[tuple[ValiditySetting, str]]:
-    """Return every setting and objective with so many workers."""
+    """Return every setting and objective with `workers` workers."""
     tree, ks = SIZES[workers] > 1, (workers // 2, round(0.9 * workers))
     rules = ("stash", "abort") if tree else ("merge", "async", "batch-sync", "abort")
     found = [(ValiditySetting(workers=workers, law="poisson", rule=rule), f"{rule}:{k}") for rule in rules for k in ks]

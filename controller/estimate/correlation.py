@@ -53,7 +53,7 @@ class Correlation:
     def add(
         self, iteration: int, *, gradients: float, gradient_norm2: float, norm2: float, products: tuple[float, ...]
     ) -> None:
-        """Take an iteration's aggregate a, the mean of so many gradients.
+        """Take an iteration's aggregate a, the mean of `gradients`.
 
         `norm2` is |a|^2, `products` are its products with the aggregates of 1, 2, ... iterations before,
         `gradient_norm2` is the mean |g|^2 of single gradients. The less signal aggregates have, the less each counts.

@@ -17,7 +17,7 @@ from kofn.controller.p4runtime.entries import JOBS, RECIPIENTS
 from kofn.host.wire.packet import MEMBERS_BITS, members_of
 
 BLOCK_IDS, CONTRIBUTORS, STATES = "ingress.slot.block_ids", "ingress.members", "ingress.slot.states"
-RACK_ROWS = 4096  # of CONTRIBUTORS: a slot's members of the next rack are so many rows later
+RACK_ROWS = 4096  # of CONTRIBUTORS: rows from a slot's members of one rack to those of the next
 ATTEMPTS = 10
 NUMBER = (1 << 32) - 1  # mask of each of a block id's three numbers: generation, iteration, block
 NO_REGISTERS = "kofn slots needs the embedded switch: this switch does not read registers over P4Runtime (BMv2 cannot)"

@@ -41,7 +41,7 @@ With it, a link at a quarter of its rate that is measured a tenth too low still 
 below 1/2, so that a halved link is always noticed."""
 
 LATE = 1 / 0.81
-"""A gradient is late if it takes longer than so many times the planned time.  Packets of narrow lanes have the same
+"""A gradient is late if it takes longer than LATE times the planned time.  Packets of narrow lanes have the same
 headers as those of wide ones, so even suitably narrowed lanes take 1.1 to 1.2 times as long.  It is below 2, so that a
 halved link makes an unchanged gradient late."""
 

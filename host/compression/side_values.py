@@ -23,7 +23,7 @@ NOTHING: SideValues = (0,) * NUMBERS
 
 
 def words(workers: int) -> int:
-    """Return the number of 256-byte words for so many workers: WORDS for each 64 of them."""
+    """Return the number of 256-byte words for `workers` workers: WORDS for each 64 of them."""
     return WORDS * -(-workers // RANKS)
 
 

@@ -14,7 +14,7 @@ from kofn.host.arrays import Floats64, Integers
 from kofn.host.workload.blocking_laws import DRAWN, NEVER, quantiles, uniforms
 
 SOME = 8
-"""Iterations whose numbers are copied together: a processor reads so many at once."""
+"""Iterations whose numbers are copied together, as a processor reads them."""
 
 
 class DrawnTogether:

@@ -233,7 +233,7 @@ class ZeroOptimizer:
         self.steps = steps
 
     def needs(self, workers: int) -> list[int]:
-        """Return the ranks, of so many before, that have elements of this worker's shard."""
+        """Return the ranks that have elements of this worker's shard in a state of `workers` workers."""
         before, mine = self._shards_of(workers), [there for there, _ in self.shards.parts(self.rank)]
         return [
             rank

@@ -16,7 +16,7 @@ from kofn.rpc import kofn_pb2 as pb
 CHANGES_SHOWN = 5
 
 OLD = 50
-"""A k that was measured so many iterations ago is marked."""
+"""A k whose measurement is OLD iterations old is marked."""
 
 OTHER_LINES = 10
 """Lines of a status beside those of workers and changes."""

@@ -37,8 +37,8 @@ BMV2_GROWTH = 2
 
 
 def check_votes(workers: int, words: int, target: str) -> None:
-    """Raise ConfigError unless this target answers packets of so many words of votes, with a plane
-    for each bit of n."""
+    """Raise ConfigError unless this target answers packets of `words` words of votes, with a
+    plane for each bit of n."""
     planes, most = workers.bit_length(), VOTE_WORDS
     if target == "bmv2" and planes > 1:
         most = min(most, BMV2_GROWTH // (planes - 1))
@@ -53,7 +53,7 @@ def check_votes(workers: int, words: int, target: str) -> None:
 
 
 def limit_of(width: int, workers: int) -> int:
-    """Return the largest magnitude of a signed lane of so many bits of which `workers` may be added; 0: no room."""
+    """Return the largest magnitude of a signed lane of `width` bits that `workers` workers may add; 0: no room."""
     most: int = (1 << (width - 1)) - 1
     return most // workers
 
@@ -68,7 +68,9 @@ class CompressSection(Section, frozen=True):
     ratio: Annotated[float, Meta(gt=0, le=1)] = (
         1.0  # of the float32 gradient's bytes; below the lanes' own share, blocks are selected
     )
-    max_send_interval: Annotated[int, Meta(ge=1, le=1000)] = 8  # each block is sent at least every so many iterations
+    max_send_interval: Annotated[int, Meta(ge=1, le=1000)] = (
+        8  # most iterations from one sending of a block to the next
+    )
     ratio_control: RatioControl = "off"  # how the ratio follows the link's rate; needs codec = "auto"
     rate_stability: Annotated[float, Meta(gt=0, lt=1)] = (
         0.1  # share by which successive rates may differ for the rate to count as stable
@@ -89,7 +91,7 @@ class CompressSection(Section, frozen=True):
         return ERROR_MAX[self.error_feedback] if self.max_encoding_error is None else self.max_encoding_error
 
     def widths(self, workers: int) -> tuple[int, ...]:
-        """Return bits of the lanes that a codec of FIXED_POINT may use among so many workers, widest first; may be
+        """Return bits of the lanes that a codec of FIXED_POINT may use among `workers` workers, widest first; may be
         empty.
 
         The sum of all workers' lanes must fit a lane: one of w bits holds (2**(w-1) - 1) // workers steps of each
@@ -125,7 +127,7 @@ class CompressSection(Section, frozen=True):
         self.check_words(widths, words)
 
     def check_words(self, widths: Sequence[int], words: int) -> None:
-        """Check that a block of so many words in the widest lanes has whole words in the narrowest."""
+        """Check that a block of `words` words in the widest lanes has whole words in the narrowest."""
         whole = widths[0] // widths[-1]
         if words % whole:
             raise ConfigError(

@@ -127,7 +127,7 @@ class JobSection(Section, frozen=True):
         1  # 1: one switch; more: a leaf switch each, below a root switch; at most 16, unless --scale simulates
     )
     words: Annotated[int, Meta(ge=1, le=WORDS_MAX)] = 4  # 256-byte words in a packet
-    start_workers: PositiveInt | None = None  # the job starts once so many are attached; None: all
+    start_workers: PositiveInt | None = None  # number of attached workers at which the job starts; None: all
     slots: Annotated[int, Meta(ge=2, le=SLOTS)] = 1024  # of the switch's; a power of two
     window: PositiveInt = 64  # blocks in flight; a power of two, at most slots / 2
     exact_slots: Annotated[int, Meta(ge=0, le=SLOTS // 2)] = (
@@ -154,7 +154,9 @@ class PolicySection(Section, frozen=True):
     window: PositiveInt = 16  # blocks that an estimate rests on
     decide_every: PositiveInt = 1  # iterations between decisions
     warm_up: PositiveInt = 1  # reports from every live worker before the first decision
-    include_after: Annotated[int, Meta(ge=0)] = 0  # wait for a worker that was late so many times in a row; 0: never
+    include_after: Annotated[int, Meta(ge=0)] = (
+        0  # wait for a worker after this many late iterations in a row; 0: never
+    )
     late_gradient: LateGradient = "auto"  # the rule for late gradients (late_rules.py); auto: the objective chooses
     age_weight: Probability | None = None  # factor of its weight for each iteration of age; None: by late_gradient
     age_limit: Annotated[int, Meta(ge=1)] = 64  # an older gradient is in no sum
@@ -322,7 +324,7 @@ class EventSection(Section, frozen=True):
     at_iteration: PositiveInt  # once any worker has finished this iteration
     kill: str | None = None  # "switch" (of a tree: "root", "leaf-R"), "controller" or "worker-R": SIGKILL
     start: str | None = None  # the same names: a restart, or a late start
-    after_s: NotNegative = 0.0  # so much later
+    after_s: NotNegative = 0.0  # delay after that
     objective: str | None = None  # as for `kofn set-k`
 
     def actions(self) -> dict[str, str]:
@@ -336,7 +338,7 @@ class LinkSection(Section, frozen=True):
     workers: tuple[Annotated[int, Meta(ge=0)], ...]  # as straggler.workers
     mbps: Mbps
     at_iteration: PositiveInt  # once any worker has finished this iteration
-    after_s: NotNegative = 0.0  # so much later, for example in the middle of an iteration
+    after_s: NotNegative = 0.0  # delay after that, for example into the middle of an iteration
 
     def check(self) -> None:
         """Check that it names workers."""
@@ -355,7 +357,7 @@ class CpuSection(Section, frozen=True):
     workers: tuple[Annotated[int, Meta(ge=0)], ...]
     share: Annotated[float, Meta(ge=0.05, le=1)]  # of one processor; 1: no limit
     at_iteration: Annotated[int, Meta(ge=0)] = 0  # once any worker has finished this iteration; 0: from the start
-    after_s: NotNegative = 0.0  # so much later
+    after_s: NotNegative = 0.0  # delay after that
 
     def check(self) -> None:
         """Check that it names workers."""
@@ -403,7 +405,7 @@ class RunSection(Section, frozen=True):
 
     name: str = "default"
     seed: Annotated[int, Meta(ge=0)] = 1
-    seeds: Annotated[int, Meta(ge=1, le=1000)] = 1  # every trial with so many, from run.seed on; 3 or more for a claim
+    seeds: Annotated[int, Meta(ge=1, le=1000)] = 1  # seeds of every trial, from run.seed on; 3 or more for a claim
     trials: tuple[str, ...] = ()  # objectives; the last one is the baseline.  None: policy.objective, then "all"; only
     # that where job.collective is not "switch"
     target: float | None = (

@@ -25,7 +25,7 @@ class Echo:
     interface: str = ""
 
     def comes_back(self, size: int) -> bool:
-        """Return whether a packet of so many bytes, IP header included, returns; this side does not fragment it."""
+        """Return whether a packet of `size` bytes, IP header included, returns; this side does not fragment it."""
         data = bytes(max(0, size - IP_BYTES - ICMP_BYTES))
         return self._exchange(ECHO, ECHO_REPLY, data) is not None
 

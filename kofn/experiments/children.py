@@ -8,7 +8,7 @@ from multiprocessing.pool import Pool
 
 
 def children(processes: int) -> Pool:
-    """Return so many processes as a context. They end when it is left, or when this process is killed."""
+    """Return a pool of processes as a context. They end when it is left, or when this process is killed."""
     return multiprocessing.get_context("spawn").Pool(processes, _follow_parent)
 
 

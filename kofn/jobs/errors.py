@@ -12,7 +12,7 @@ class RequestError(JobsError):
 
 
 class SplitError(JobsError):
-    """The nodes cannot take so many accelerators; the message has the arithmetic."""
+    """The nodes cannot take a request's accelerators; the message has the arithmetic."""
 
 
 class ClusterError(JobsError):

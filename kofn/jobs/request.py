@@ -94,7 +94,8 @@ class Elastic(ApiStruct, frozen=True):
         | None
     ) = None
     start_workers: (
-        Annotated[int, Meta(ge=1, le=WORKERS_MAX, description="Training begins with so many; else config's.")] | None
+        Annotated[int, Meta(ge=1, le=WORKERS_MAX, description="Workers with which training begins; else config's.")]
+        | None
     ) = None
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 STARVED = 8
-"""A worker with so many gradients in a row in no sum is starved."""
+"""A worker of which STARVED gradients in a row are in no sum is starved."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

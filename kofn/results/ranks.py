@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from statistics import median
 
 FEW = 8
-"""Up to so many workers, the numbers are listed one by one."""
+"""Up to FEW workers, the numbers are listed one by one."""
 
 RUN = 4
-"""From so many consecutive ranks on, they are written as a range."""
+"""RUN consecutive ranks or more are written as a range."""
 
 
 PARTS = 64

@@ -52,7 +52,7 @@ class LiveTable:
 
 
 def split(workers: Sequence[WorkerView], lines: int) -> tuple[list[WorkerView], list[WorkerView]]:
-    """Return the workers that get one of so many rows, in rank order, and those that share the last one.
+    """Return the workers that get one of the `lines` rows, in rank order, and those that share the last one.
 
     Starved workers come first, then those that are out, then those that are blocked longest; this order is stable.
     """

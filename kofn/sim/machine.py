@@ -15,7 +15,7 @@ class Machine:
         self.native = Native("machine", clock.native.address, cores, keeps=clock)
 
     def work(self, duration_s: float, call: Callable[..., object], *args: Any) -> None:
-        """Call after so much CPU time."""
+        """Call `call` after `duration_s` of CPU time."""
         self.clock.after(self.native.call("spend", duration_s), call, *args)
 
     def spend(self, duration_s: float) -> None:

@@ -8,7 +8,7 @@
 #include "slots.h"
 
 #define LATENCY_S 50e-6
-#define BURST_S 2e-3       /* an idle link passes the bytes of so much time at once, */
+#define BURST_S 2e-3       /* an idle link passes the bytes of this time at once, */
 #define BURST_BYTES 36056  /* or these bytes if they are more: burst_bytes() of mininet/interfaces.py */
 #define QUEUED_MOST 1000   /* entries of a link's queue: the kernel's default for an interface */
 

@@ -17,7 +17,7 @@ class TakesStates(Protocol):
     """A session or a sharded optimizer."""
 
     def takes(self, saved: int) -> Sequence[int]:
-        """Return the workers, of so many in a state, whose entries this worker needs."""
+        """Return the workers, of the `saved` in a state, whose entries this worker needs."""
 
 
 class LoadPlanner(DefaultLoadPlanner):  # type: ignore[misc]  # no types of PyTorch's are read

@@ -33,7 +33,7 @@ class Begun:
 
 
 class IterationLog:
-    """The records and reports of one worker, whose gradients have so many `elements`."""
+    """The records and reports of one worker, whose gradients have `elements` elements."""
 
     def __init__(self, config: Config, metrics: Metrics, blocking: StragglerSource, elements: int) -> None:
         self._metrics, self._blocking = metrics, blocking

@@ -106,7 +106,7 @@ class PeerReducer(PeerToPeer):
 
 
 class PeerExchange:
-    """Like exchange.GradientExchange, for so many elements in a job of so many workers."""
+    """The exchange of exchange.GradientExchange, between peers."""
 
     def __init__(self, reducer: PeerReducer, elements: int, workers: int) -> None:
         self._reducer, self._workers = reducer, workers

@@ -51,7 +51,7 @@ c10d = torch._C._distributed_c10d
 GLOO = dist.ProcessGroup.BackendType.GLOO
 
 GATHERED = 64
-"""All-reduces of up to so many floats are gathered, and each worker sums them: a script's statistics may have any mix
+"""All-reduces of up to GATHERED floats are gathered, and each worker sums them: a script's statistics may have any mix
 of magnitudes. Larger ones share a step in each block."""
 
 _job: ContextVar[GroupJob | None] = ContextVar("job", default=None)

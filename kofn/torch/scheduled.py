@@ -59,7 +59,7 @@ class LayeredLayout(ParameterLayout):
 
 
 def schedule_of(job: TorchJob, layers: int, *, clips: bool) -> PassSchedule:
-    """Return the schedule of [schedule]. Raise TorchError where so many layers do not permit it."""
+    """Return the schedule of [schedule]. Raise TorchError if the number of layers does not permit it."""
     section, collective = job.config.schedule, job.config.job.collective
     if section.family is None:
         raise TorchError(f"schedule.family is not given: one of {', '.join(FAMILIES)} is needed")

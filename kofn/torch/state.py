@@ -140,7 +140,7 @@ class ResumableSession(ABC):
         self._tell_note()
 
     def takes(self, saved: int) -> list[int]:
-        """Return the workers, of so many in a state, whose entries this worker takes over."""
+        """Return the workers, of the `saved` in a state, whose entries this worker takes over."""
         return [rank for rank in range(saved) if rank % self.workers == self.rank]
 
     @abstractmethod

@@ -273,11 +273,11 @@ class ShardedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]  # no types
             self._layers.begin()
 
     def takes(self, saved: int) -> list[int]:
-        """Return the workers, of so many in a state, whose entries this worker needs."""
+        """Return the workers, of the `saved` in a state, whose entries this worker needs."""
         return sorted({*self._zero.needs(saved), *self._merged(saved)})
 
     def _merged(self, saved: int) -> list[int]:
-        """Return the workers, of so many, whose pending gradients this worker takes over."""
+        """Return the workers, of the `saved`, whose pending gradients this worker takes over."""
         ranks = range(self._calls.rank, saved, self._calls.workers)
         return [] if self._compressed is None else [*ranks]
 

@@ -14,14 +14,14 @@ from kofn.host.kernels.kernel import kernel
 from kofn.host.kernels.lanes import WIDTHS, code_of
 
 HEADROOM = 2.0**6
-"""32-bit lanes clip a gradient that is so many times larger than the previous iteration's mean.  This leaves 22 bits
+"""32-bit lanes clip a gradient that is HEADROOM times larger than the previous iteration's mean.  This leaves 22 bits
 below for 4 workers, 18 for 64."""
 
 STEPS_LEAST = 2.0**10
 """The least steps of a gradient's largest element for which the codec's own scale suits the first iteration."""
 
 TAIL = 12.0
-"""Values above so many mean magnitudes (times the square root of the largest lane) are clipped.  2 would minimise the
+"""Values above TAIL mean magnitudes (times the square root of the largest lane) are clipped.  2 would minimise the
 squared error of a Laplace distribution, but the clipped part is sent many iterations later, which harms training; a
 rounded part is sent once it has grown to half a step."""
 

@@ -67,7 +67,7 @@ class GradientModel:
 
     @property
     def scripted(self) -> bool:
-        """Whether a script in PyTorch trains it, for so many iterations."""
+        """Whether a PyTorch script trains it, for a fixed number of iterations."""
         return self.name == GPT
 
     @property

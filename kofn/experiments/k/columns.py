@@ -9,7 +9,7 @@ from kofn.report.in_force import InForce
 from kofn.report.summary import TrialSummary
 
 SOON = 80
-"""A change that is undone within so many iterations was not worth it."""
+"""A change that is undone within SOON iterations was not worth it."""
 
 
 def own_columns(trial: FinishedTrial) -> Row:

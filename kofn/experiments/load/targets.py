@@ -125,7 +125,7 @@ def _new_namespace() -> None:
 
 @contextlib.contextmanager
 def running(name: str, folder: Path, ports: int) -> Iterator[LoadTarget]:
-    """Run a target with so many ports, set up for a job of as many workers that waits for all of them."""
+    """Run a target with `ports` ports, set up for a job of as many workers that waits for all of them."""
     with (
         links(name, ports) as (inner, outer),
         reflector(folder, inner) if name == "reflector" else switch(name, folder, inner) as pid,

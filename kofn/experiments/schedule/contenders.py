@@ -79,7 +79,7 @@ class Contender:
         return Scenario(name=self.name, config=config).overridden(target=target, objectives=())
 
     def _with_layers(self, config: Config) -> Config:
-        """Return the configuration with so many elements that the link needs its time for them."""
+        """Return the configuration with the number of elements that takes the link its time."""
         computation, parameters = MODELS[self.model]
         elements = float(self.ratio) * COMPUTE_MS / 1000 * link_of(config).rate
         unit_ms = COMPUTE_MS / (3 * sum(computation) - computation[0])

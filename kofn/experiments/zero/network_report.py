@@ -20,7 +20,7 @@ LEGEND = (
     " precision, where the first ones are; up, down: bytes of Ethernet frames over a worker's link to the switch and"
     " from it, mean of a step after the warm-up, by the kernel's counts; formula: of what is in them; steps: to within"
     " 0.5 % of what uncompressed Adam has after its last step (kofn experiment zero --convergence --task mlp, same"
-    " --out); to the loss: so many steps at the times measured; x gloo: how many times faster than float32 of the same"
+    " --out); to the loss: these steps at the measured times; x gloo: how many times faster than float32 of the same"
     " stage over gloo."
 )
 

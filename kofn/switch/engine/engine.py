@@ -30,7 +30,7 @@ LOG = logging.getLogger(__name__)
 class Trace:
     """The packets to trace, and the file for their ways."""
 
-    packets: int  # trace so many packets
+    packets: int  # number of packets to trace
     file: int  # a descriptor; each packet's text is written at once
     udp_port: int = 0  # only IPv4 packets to it; 0: every packet
 

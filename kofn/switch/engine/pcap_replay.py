@@ -71,7 +71,7 @@ class Input:
             yield seconds * 1_000_000_000 + fraction * unit_ns, data
 
     def _read(self, size: int, what: str) -> bytes | None:
-        """Return so many bytes, or None at the file's end. Raise PcapError when the file ends in between."""
+        """Return `size` bytes, or None at the file's end. Raise PcapError when the file ends in between."""
         data = self.file.read(size)
         if data and len(data) < size:
             raise PcapError(f"{self.path}: ends inside {what}")

@@ -3,7 +3,7 @@
     python -m kofn.torch.scripts.sharded_memory WORKERS LAYERS WIDTH BLOCK
 
 Each worker is a thread with its own model, optimizer and ledger, in lockstep. They make two steps of a perceptron with
-equal layers, whose gradients go in blocks of so many elements. Prints a list of KeptMemory as JSON: for each training
+equal layers, whose gradients go in blocks of BLOCK elements. Prints a list of KeptMemory as JSON: for each training
 that of the worker with the most memory, first for Adam without sharding.
 """
 

@@ -165,7 +165,7 @@ class Expected:
         return self.unsent > 0 and (not sums or late > 0) and (sums < 2 or late < self.settled)
 
     def _share(self, iterations: int, age: int) -> int:
-        """Return the share that remains after so many iterations of a gradient of this final age."""
+        """Return the share that remains of a gradient of this final age after the iterations."""
         left = LEFT[self.age.weight]
         return left[min(iterations, len(left) - 1)] if age <= self.age.limit else 0
 

@@ -100,7 +100,7 @@ class Bench:
         return self.protocol.news()
 
     def closed(self, blocks: int) -> list[int]:
-        """Return so many closed blocks, in the order of their news."""
+        """Return the next closed blocks, in the order of their news."""
         found = list[int]()
         while len(found) < blocks:
             found += [block for one in self.news() if isinstance(one, Deliver) for block in one.results.blocks.tolist()]

@@ -18,7 +18,7 @@ from tests.switch.fuzz.programs import Subject
 
 PATIENCE_S = 30
 RUN_EVERY = 40
-"""One accepted document in so many is run: compiling one takes seconds."""
+"""One accepted document in this many is run: compiling one takes seconds."""
 
 
 def run(subjects: Sequence[Subject], *, seconds: float, chance: random.Random) -> None:

@@ -83,7 +83,7 @@ def _stack(low: Lowering, expression: Expression) -> tuple[str, list[str]]:
 
 
 def push(low: Lowering, arguments: Arguments) -> None:
-    """Make room for so many elements in front."""
+    """Make room for the given number of elements in front."""
     stack, rows = _stack(low, arguments[0])
     depth, following, n = low.layout.depth(stack), low.layout.next_index(stack), _count(low, stack, arguments[1])
     low.block.add(f"{following} = {following} + {n} < {depth} ? (uint32_t)({following} + {n}) : {depth};")
@@ -93,7 +93,7 @@ def push(low: Lowering, arguments: Arguments) -> None:
 
 
 def pop(low: Lowering, arguments: Arguments) -> None:
-    """Remove so many elements from the front."""
+    """Remove the given number of elements from the front."""
     stack, rows = _stack(low, arguments[0])
     depth, following, n = low.layout.depth(stack), low.layout.next_index(stack), _count(low, stack, arguments[1])
     low.block.add(f"{following} = {following} > {n} ? (uint32_t)({following} - {n}) : 0;")

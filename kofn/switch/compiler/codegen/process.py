@@ -20,7 +20,7 @@ from kofn.switch.compiler.ir.expressions import Expression, FieldOf
 from kofn.switch.compiler.ir.program import PORTS, Program
 
 REPLICATION = 5  # instance_type of a multicast copy
-COPIED_TAIL = 2048  # up to so many bytes, copying a tail is faster than sending a packet of one more part
+COPIED_TAIL = 2048  # up to this number of bytes, copying a tail is faster than sending a packet of one more part
 
 
 class ProcessWriter:
