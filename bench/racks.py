@@ -1,4 +1,4 @@
-"""Racks that are slow as a whole: the choice of k beside fixed ks and ks of each rack in hindsight.
+"""Slow racks: the controller's choice of k against fixed ks, and against a k of each rack, in hindsight.
 
     python -m bench.racks                       16 workers in 4 racks, 64 in 8: some minutes
     python -m bench.racks --seeds 2 --json

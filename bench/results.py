@@ -1,7 +1,7 @@
 """docs/RESULTS.md from the figures in bench/results, and measuring them again.
 
-A figure is a JSON file: a claim, the command that measures it, its output, and where and when. Without arguments the
-page is printed again. With names of files these are measured first, one after another, and their files are written:
+A figure is a JSON file: a claim, the command that measures it, its output, and where and when. The command
+writes the page. With names of files it first measures these, one after another, and writes their files:
 
     python -m bench.results                        the page
     python -m bench.results switch-speed faults    measure two again, then the page

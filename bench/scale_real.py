@@ -1,4 +1,4 @@
-"""The simulation by iterations beside real runs, with the same blocking. As root; the runs have a network of their own.
+"""The simulation by iterations beside real runs, with the same blocking. As root; the runs have a separate network.
 
     python -m bench.scale_real                     4, 8, 16 and 64 workers: about eight minutes
     python -m bench.scale_real --workers 4
@@ -56,7 +56,9 @@ FIRST = 5
 
 
 def lengths_s(folder: Path) -> dict[str, FloatArray]:
-    """Return the iteration times of each trial of a run: from one first end at a worker to the next."""
+    """Return the iteration times of each trial of a run: between the ends of successive iterations at their first
+    worker.
+    """
     metrics = kofn.read(folder).metrics
     ends = metrics.groupby(["trial", "iteration"]).time.min()
     return {str(trial): np.diff(ends[trial].to_numpy())[FIRST:] for trial in ends.index.unique("trial")}

@@ -4,8 +4,8 @@
     python -m bench.scale_validity --workers 16 --seeds 2 --json
 
 Above 64 workers there is a tree of switches. Figures are `--scale` over `--times`, geometric means over the seeds with
-the range of all seeds: the mean of the iteration time and three of its quantiles. For `throughput` `k` is each one's
-last k, seed by seed, and `step` the distance of the ks that a forecast is simulated for. The last lines are verdicts:
+the range of all seeds: the mean of the iteration time and three of its quantiles. For `throughput`, `k` is the last k
+of both simulations, seed by seed, and `step` the distance between the ks of a forecast. The last lines are verdicts:
 quantiles within 5 %, ks within one step. Progress goes to stderr.
 """
 
@@ -28,7 +28,7 @@ SIZES = {16: 1, 64: 1, 256: 4, 1008: 16}
 """Racks by number of workers."""
 
 WORK = 60_000
-"""Workers times iterations of a simulation by packets, within bounds of iterations."""
+"""Workers x iterations of a simulation by packets; the number of iterations has bounds, too."""
 
 LEAST, MOST = 60, 600
 

@@ -87,7 +87,7 @@ def speedup(seeds: int) -> list[Row]:
 
 
 def rules(seeds: int) -> list[Row]:
-    """Return each rule over drop, by n, which is the noise scale as well: so the number of gradients matters."""
+    """Return each rule's progress over drop's, by n; the noise scale is n, so that the number of gradients matters."""
     slow = '[[straggler]]\nworkers = "0-:4"\nmean_ms = 60\nevent_ms = 1\n'
     names = ("drop", "abort", "stash", "merge", "async", "batch-sync")
     rows = []
@@ -118,7 +118,7 @@ def rack(seeds: int) -> list[Row]:
 
 
 def alone(seeds: int) -> list[Row]:
-    """Return n workers with k = 0.9 n over one worker, which has no network, by n and phi.
+    """Return the progress of n workers with k = 0.9 n over that of one worker without a network, by n and phi.
 
     A gradient of 100 MB takes 80 ms on a link of 10 Gbit/s.
     """

@@ -43,10 +43,10 @@ class Stamp(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def compiled(program: Path) -> CompiledProgram:
-    """Return p4c's output: of a source the files in build/ in its folder, compiled now if its sources have changed; of
-    p4c's JSON itself, and its p4info in the same folder.
+    """Return p4c's output of a program: for a P4 source the files in build/ in its folder, compiled now if its sources
+    have changed; for p4c's JSON this file, and the p4info in the same folder.
 
-    ConfigError if a file is missing, or p4c is, or refuses the source.
+    ConfigError if a file or p4c is missing, or p4c refuses the source.
     """
     if not program.is_file():
         raise ConfigError(f"{program}: no such file: a data plane's program must be a P4 source or p4c's JSON")

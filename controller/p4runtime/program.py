@@ -74,7 +74,7 @@ async def _primary(address: str, options: fy.SwitchOptions) -> AsyncIterator[fy.
     """Open a primary connection; PushError if another controller is primary.
 
     The switch may not have noticed yet that an earlier connection of this controller, with the same election id, was
-    closed. So it is tried again for LEAVE_S.
+    closed. So the call is repeated for LEAVE_S.
     """
     give_up = time.monotonic() + LEAVE_S
     while True:

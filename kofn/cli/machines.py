@@ -237,7 +237,7 @@ def link(path: Path, rank: int, host: str | None, interface: str | None) -> None
 @click.option(
     "--metrics",
     type=click.Path(path_type=Path),
-    help="File for JSON lines; the ledger is beside it.  [default: worker-RANK.jsonl]",
+    help="File for JSON lines, with the ledger beside.  [default: worker-RANK.jsonl]",
 )
 @click.option(
     "--checkpoints",

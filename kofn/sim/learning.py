@@ -57,7 +57,7 @@ class Learning:
 
     def gradient(self, rank: int, iteration: int, number: int = 0) -> tuple[float | None, Floats]:
         """Return a worker's loss and gradient over its `number`-th batch of an iteration, with the parameters after the
-        iteration before."""
+        previous iteration."""
         worker = self._workers[rank]
         worker.parameters[:] = self._parameters[iteration - 1]
         self._computed[rank] = iteration
@@ -65,7 +65,7 @@ class Learning:
         return worker.gradient(iteration, number)
 
     def agreement(self, gradient: Floats, iteration: int) -> float:
-        """Return the agreement of a gradient with the iteration before's aggregate (host.compression.alignment); 0
+        """Return the agreement of a gradient with the previous iteration's aggregate (host.compression.alignment); 0
         without one."""
         before = self._after.get(iteration - 1)
         return agreement(sample(gradient), before.looked_at) if before else 0.0

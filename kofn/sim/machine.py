@@ -8,7 +8,7 @@ from kofn.sim.native import Native
 
 
 class Machine:
-    """Cores that do one thing after another, in order of request; 0: every host has its own."""
+    """Cores that carry out work in order of request; 0: every host has a separate core."""
 
     def __init__(self, clock: VirtualClock, cores: int) -> None:
         self.clock = clock

@@ -8,7 +8,7 @@ from kofn.sim.clock import VirtualClock
 
 
 class VirtualSchedule(Generic[Timed]):
-    """Has `act` called with each entry once, `after_s` after the iteration `at_iteration` is reached."""
+    """Calls `act` with each entry once, `after_s` after the iteration `at_iteration` is reached."""
 
     def __init__(self, clock: VirtualClock, entries: Iterable[Timed], act: Callable[[Timed], object]) -> None:
         self._clock, self._waiting, self._act = clock, in_order(entries), act

@@ -103,7 +103,7 @@ class Simulation:
         self.switches.lead(self.downlinks)
 
     def run(self, look: Callable[[ControlLoop, float], None]) -> None:
-        """Simulate from the start to the last worker's end. Raise RunError if that does not come in time.
+        """Simulate from the start to the last worker's end. Raise RunError if it takes too long.
 
         `look` gets the control loop and the time, now and then and at the end.
         """

@@ -26,7 +26,7 @@ from kofn.sim.network import Link
 from kofn.sim.worker_model import WorkerModel, nothing
 
 KEEPERS = 8
-"""The number of workers, or fewer, that keep results for all others: those of 1,024 would fill the memory."""
+"""At most this number of workers keep results for all others: the results of 1,024 would fill the memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

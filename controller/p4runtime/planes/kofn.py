@@ -54,7 +54,7 @@ class KofnPlane(DataPlane):
         return find_jobs(present, schema)
 
     def slot_bits(self, job: JobSection) -> int:
-        """Return those of the sum, of its members in one rack, and of slot.p4 and tell.p4."""
+        """Return the bits of the sum, of its members in one rack, and of slot.p4's and tell.p4's registers."""
         return job.words * WORD_BITS + 481
 
     def digests(self, layouts: Sequence[SlotLayout]) -> list[fy.P4DigestEntry]:

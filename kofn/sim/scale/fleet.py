@@ -16,8 +16,8 @@ from kofn.controller.policy.process import Beyond, IntArray, counted, finished
 from kofn.host.wire.packet import PARTS
 
 Draw = Callable[[FloatArray, int], FloatArray]
-"""Takes when the workers begin a gradient, in seconds after the iteration's beginning, and how many they have computed
-in the iteration before; returns how long it takes."""
+"""Takes when the workers begin a gradient, in seconds after the iteration's beginning, and its number in the iteration,
+from 0; returns how long it takes."""
 
 Ends = Callable[[FloatArray], FloatArray]
 """Takes when gradients are finished (seeds, workers or a multiple); returns when iterations end (seeds, 1)."""
