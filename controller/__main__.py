@@ -7,7 +7,6 @@ import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import click
 import finsy as fy
@@ -154,7 +153,7 @@ def _settings(path: Path, objective: str | None) -> Config:
 async def _run(
     jobs: Jobs, links: Sequence[SwitchLink], listen: tuple[str, ...], wait_s: float, credentials: Credentials | None
 ) -> None:
-    """Run everything until a signal ends it; StartError if a switch does not answer in time."""
+    """Run everything until a signal ends it. StartError if a switch does not answer in time; EntryError."""
     server, _ = serve(jobs, links, listen, credentials)
     ended = _signals()
     try:
@@ -166,6 +165,8 @@ async def _run(
                 await ended.wait()
             for task in tasks:
                 task.cancel()
+    except ExceptionGroup as errors:
+        raise errors.exceptions[0] from None
     finally:
         await server.stop(STOP_GRACE_S)
     if not ended.is_set():
@@ -195,12 +196,18 @@ def _signals() -> asyncio.Event:
 
 async def _ready(links: Sequence[SwitchLink], wait_s: float, ended: asyncio.Event) -> bool:
     """Wait until all switches are installed and return True; False if that takes too long, or a signal comes first."""
-    ready = asyncio.gather(*(link.ready.wait() for link in links))
-    waits: list[asyncio.Future[Any]] = [ready, asyncio.ensure_future(ended.wait())]
-    await asyncio.wait(waits, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
-    for wait in waits:
-        wait.cancel()
+    waits = [asyncio.create_task(_installed(links)), asyncio.create_task(ended.wait())]
+    try:
+        await asyncio.wait(waits, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for wait in waits:
+            wait.cancel()
     return all(link.ready.is_set() for link in links) and not ended.is_set()
+
+
+async def _installed(links: Sequence[SwitchLink]) -> None:
+    for link in links:
+        await link.ready.wait()
 
 
 if __name__ == "__main__":

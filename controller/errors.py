@@ -4,6 +4,7 @@ ControllerError
  |- TopologyError   the topology file cannot be used
  |- LayoutError     the jobs do not fit the topology or the switch
  |- PushError       the switch refuses something, does not answer, or runs a program that lacks something
+ |   '- EntryError  an entry does not fit the P4 program
  |- ObjectiveError  a plug-in does not give usable costs
  |- AttachError     a worker cannot take part
  |- InspectionError the slots of a switch cannot be read
@@ -30,6 +31,10 @@ class LayoutError(ControllerError):
 
 class PushError(ControllerError):
     """The switch refuses an update, does not answer, or runs another program; the message has the names of P4."""
+
+
+class EntryError(PushError):
+    """An entry does not fit the P4 program, or the data plane failed to build it; trying again does not help."""
 
 
 class InspectionError(ControllerError):

@@ -20,12 +20,14 @@ from dataclasses import dataclass, field
 import finsy as fy
 from finsy.proto import p4r
 
-from kofn.controller.errors import PushError
+from kofn.controller.errors import EntryError, PushError
+from kofn.controller.p4runtime.builders import SwitchEntry
 from kofn.controller.p4runtime.data_plane import DataPlane
+from kofn.controller.p4runtime.layout import SlotLayout
 from kofn.controller.p4runtime.program import HANDSHAKE_S, SwitchCredentials, check_primary, ensure, read_all
 from kofn.controller.p4runtime.roles import ONLY_SWITCH, SwitchRole
 from kofn.controller.p4runtime.slots import JobSlots
-from kofn.controller.p4runtime.updates import describe, difference
+from kofn.controller.p4runtime.updates import describe, difference, refused
 
 _LOG = logging.getLogger(__name__)
 
@@ -69,7 +71,10 @@ class SwitchLink:
         return "" if self.connected else f"{self.role.name} does not answer ({self.fault or 'not connected yet'})"
 
     async def run(self) -> None:
-        """Connect, install and serve, again after each failure, until cancelled."""
+        """Connect, install and serve, again after each failure, until cancelled.
+
+        EntryError if the first installation fails because of the data plane's entries.
+        """
         finsy_log = logging.getLogger("finsy")
         finsy_log.setLevel(logging.CRITICAL)
         finsy_log.propagate = False
@@ -79,6 +84,8 @@ class SwitchLink:
                 with self._cancelled_only_by_us():
                     await self._connect()
             except (fy.P4ClientError, PushError, OSError, TimeoutError, RuntimeError, ValueError) as error:
+                if isinstance(error, EntryError) and not self.ready.is_set():
+                    raise
                 self._failed(_one_line(error))
             await asyncio.sleep(self._retry_s)
             self._retry_s = min(2 * self._retry_s, RETRY_MAX_S)
@@ -164,12 +171,13 @@ class SwitchLink:
         """Correct the switch's entries, then enable digests, then tell the jobs."""
         async with self._writing:
             try:
+                self._check_counters(switch.p4info)
                 present = await read_all(switch)
                 found = self.plane.found(present, switch.p4info)
                 layouts = [slots.layout for slots in self.jobs]
                 entries = [(slots.layout, slots.prepare(found.get(slots.layout.job.id))) for slots in self._held]
                 wanted = [
-                    *self.plane.entries(layouts, self.role),
+                    *self._entries(layouts),
                     *(
                         entry
                         for layout, content in entries
@@ -184,7 +192,7 @@ class SwitchLink:
                     await switch.delete([digest], strict=False)
                     await switch.insert([digest])
             except fy.P4ClientError as error:
-                raise PushError(describe(error, switch.p4info)) from error
+                raise refused(error, switch.p4info) from error
             self._switch, self.fault, self._retry_s = switch, "", RETRY_S
         _LOG.info(
             "%s at %s: installed (%d updates, %d entries)", self.role.name, self.address, len(updates), len(wanted)
@@ -195,6 +203,23 @@ class SwitchLink:
         for slots in self._held:
             slots.tell(latest)
         self.ready.set()
+
+    def _check_counters(self, schema: fy.P4Schema) -> None:
+        """EntryError if the program lacks a counter of the plane."""
+        try:
+            for name in self.plane.counters:
+                schema.counters[name]
+        except ValueError as error:
+            raise EntryError(f"counters of {type(self.plane).__name__} do not fit the P4 program: {error}") from error
+
+    def _entries(self, layouts: Sequence[SlotLayout]) -> list[SwitchEntry]:
+        """Return the plane's entries; EntryError if it fails, which may be a user's code."""
+        try:
+            return list(self.plane.entries(layouts, self.role))
+        except Exception as error:
+            name = f"{type(self.plane).__name__}.entries"
+            _LOG.exception("%s failed", name)
+            raise EntryError(f"{name} failed: {type(error).__name__}: {error} (traceback above)") from error
 
     async def _stay_installed(self, switch: fy.Switch) -> None:
         """Install everything again whenever this client becomes primary again: another client may have changed

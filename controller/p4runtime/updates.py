@@ -9,7 +9,7 @@ from typing import Any
 import finsy as fy
 from finsy.proto import p4r
 
-from kofn.controller.errors import PushError
+from kofn.controller.errors import EntryError, PushError
 
 
 def difference(present: Iterable[Any], wanted: Iterable[Any], schema: fy.P4Schema) -> list[p4r.Update]:
@@ -34,6 +34,12 @@ def describe(error: fy.P4ClientError, schema: fy.P4Schema) -> str:
     )
 
 
+def refused(error: fy.P4ClientError, schema: fy.P4Schema) -> PushError:
+    """Return the error of a refused batch: an EntryError if the switch found an update invalid."""
+    invalid = any(one.canonical_code is fy.GRPCStatusCode.INVALID_ARGUMENT for one in error.details.values())
+    return (EntryError if invalid else PushError)(describe(error, schema))
+
+
 def _describe_update(update: Any, schema: fy.P4Schema) -> str:
     """Return an update in words, such as `INSERT jobs hdr.kofn.job=1 set_job(k=4, ...)`."""
     kind = p4r.Update.Type.Name(update.type)
@@ -48,11 +54,17 @@ def _describe_update(update: Any, schema: fy.P4Schema) -> str:
 
 
 def _encoded(entities: Iterable[Any], schema: fy.P4Schema) -> list[p4r.Entity]:
-    """Return protobuf entities in canonical form; PushError if the program lacks a name."""
+    """Return protobuf entities in canonical form; EntryError if the program lacks a name, or a value does not fit."""
+    return [_canonical(_encode(entity, schema)) for entity in entities]
+
+
+def _encode(entity: Any, schema: fy.P4Schema) -> p4r.Entity:
     try:
-        return [_canonical(entity.encode(schema)) for entity in entities]
-    except (KeyError, ValueError) as error:
-        raise PushError(f"the P4 program must be the one of this controller: {error}") from error
+        encoded: p4r.Entity = entity.encode(schema)
+    except (ValueError, TypeError, AttributeError, AssertionError) as error:
+        what = f"an entry of table {entity.table_id!r}" if isinstance(entity, fy.P4TableEntry) else repr(entity)
+        raise EntryError(f"{what} does not fit the P4 program: {error or type(error).__name__}") from error
+    return encoded
 
 
 def _canonical(entity: p4r.Entity) -> p4r.Entity:

@@ -4,6 +4,7 @@ This module has no network.  A kind of communicator decides when a call may be c
 (`_carry`); calls are carried out one at a time, in a separate thread.
 """
 
+import logging
 import threading
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -34,6 +35,8 @@ from kofn.host.stopwatch import Stopwatch
 
 if TYPE_CHECKING:
     from kofn.host.agent.gradient_stream import GradientStream
+
+_LOG = logging.getLogger(__name__)
 
 NAME_MOST = 200
 """The most characters of a call's name."""
@@ -225,8 +228,17 @@ class Communicator(ABC):
         self._fail(self._blame(error))
 
     def _blame(self, error: Exception) -> str:
-        """Return an error's words; a CollectiveError already names the responsible worker."""
-        return str(error) if isinstance(error, CollectiveError) else f"worker {self.rank}: {_in_words(error)}"
+        """Return an error's words; a CollectiveError already names the responsible worker.
+
+        An error of no expected kind, such as a user's protocol may raise, is logged with its traceback.
+        """
+        if isinstance(error, CollectiveError):
+            return str(error)
+        words = str(error) if isinstance(error, HostError) else f"{type(error).__name__}: {error}"
+        if not isinstance(error, HostError | OSError):
+            _LOG.error("a collective call failed", exc_info=error)
+            words += " (traceback in its log)"
+        return f"worker {self.rank}: {words}"
 
     def _agreed(self, key: Key, note: bytes = b"") -> None:
         """Queue a call that all workers have made."""
@@ -305,7 +317,3 @@ class Communicator(ABC):
 def _check_name(name: str) -> None:
     if not isinstance(name, str) or len(name) > NAME_MOST:
         raise CollectiveError(f"name must be a string of up to {NAME_MOST} characters, got {name!r}")
-
-
-def _in_words(error: Exception) -> str:
-    return str(error) if isinstance(error, HostError) else f"{type(error).__name__}: {error}"

@@ -2,16 +2,17 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import finsy as fy
 import pytest
 
 from kofn.config.schema import JobSection
-from kofn.controller.errors import LayoutError, PushError
-from kofn.controller.p4runtime.entries import Found, find_jobs, fixed_entries, job_entries
+from kofn.controller.errors import EntryError, LayoutError, PushError
+from kofn.controller.p4runtime.builders import SwitchEntry, exact
+from kofn.controller.p4runtime.entries import COUNTER, JOBS, RECIPIENTS, Found, find_jobs, fixed_entries, job_entries
 from kofn.controller.p4runtime.layout import SlotLayout, lay_out
 from kofn.controller.p4runtime.planes.kofn import KofnPlane
 from kofn.controller.p4runtime.program import CompiledProgram, ensure, push, read_all
@@ -226,6 +227,47 @@ def test_refused_updates_are_named_as_in_p4(switch: SwitchProcess) -> None:
                 assert words in str(error.value)
 
     asyncio.run(scenario())
+
+
+ACCEPT = "ingress.admission.accept_recipient"
+ONE = {"hdr.kofn.job": 1, "hdr.kofn.recipient": 0}
+
+
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        (lambda: exact("ingress.members", ONE, ACCEPT), "no P4Table named 'ingress.members'"),
+        (lambda: exact(RECIPIENTS, ONE, "ingress.accept"), "no table action named 'ingress.accept'"),
+        (lambda: exact(RECIPIENTS, {"hdr.kofn.j": 1}, ACCEPT), "no match field named 'hdr.kofn.j'"),
+        (lambda: exact(RECIPIENTS, ONE | {"hdr.kofn.job": 256}, ACCEPT), "invalid value for bitwidth 8: 256"),
+        (lambda: exact(JOBS, {"hdr.kofn.job": 1}, "ingress.admission.set_job", k=1), "missing parameters"),
+        (lambda: exact(RECIPIENTS, {"hdr.kofn.job": 1}, ACCEPT), "INSERT recipients job=0x1.* INVALID_ARGUMENT"),
+        (lambda: ONE["job"], "WrongPlane.entries failed: KeyError: 'job'"),
+    ],
+)
+def test_wrong_entry_ends_the_link_at_once(switch: SwitchProcess, entry: Any, words: str) -> None:
+    class WrongPlane(KofnPlane):
+        def entries(self, *_: Any, **__: Any) -> Iterator[SwitchEntry]:
+            yield entry()
+
+    assert_refused(switch, WrongPlane(), words)
+
+
+def test_wrong_counter_ends_the_link_at_once(switch: SwitchProcess) -> None:
+    class WrongPlane(KofnPlane):
+        counters: ClassVar[Mapping[str, list[str]]] = {COUNTER: [], "ingress.verdict": []}
+
+    assert_refused(switch, WrongPlane(), "counters of WrongPlane do not fit .*no P4Counter named 'ingress.verdict'")
+
+
+def assert_refused(switch: SwitchProcess, plane: KofnPlane, words: str) -> None:
+    async def scenario() -> None:
+        link = SwitchLink(address=switch.address, device_id=0, plane=plane, jobs=[a_job()])
+        async with asyncio.timeout(10):
+            await link.run()
+
+    with pytest.raises(EntryError, match=words):
+        asyncio.run(scenario())
 
 
 def test_jobs_have_their_own_hosts_slots_and_groups(switch: SwitchProcess) -> None:

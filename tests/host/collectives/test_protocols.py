@@ -89,6 +89,33 @@ def test_how_to_trains_as_written(smallest: Path, tmp_path: Path, target: str) -
     assert trial["packets_sent"] == pytest.approx(sum(counters.values()), rel=0.1)
 
 
+def changed(smallest: Path, folder: Path, old: str, new: str) -> str:
+    """Write the how-to's files with a change of the Python part; return the configuration."""
+    for path in smallest.glob("stop_and_wait.*"):
+        shutil.copy(path, folder)
+    script = folder / "stop_and_wait.py"
+    assert old in script.read_text()
+    script.write_text(script.read_text().replace(old, new))
+    return (smallest / "mine.toml").read_text()
+
+
+def test_wrong_entry_of_a_data_plane_ends_the_run_at_once(smallest: Path, tmp_path: Path) -> None:
+    config = changed(smallest, tmp_path, '"ingress.jobs"', '"ingress.job"')
+    with RealRun(tmp_path, config=config) as run:
+        assert run.wait() == 1
+        assert "controller: an entry of table 'ingress.job' does not fit the P4 program: no P4Table" in run.text()
+        assert "Traceback" not in run.text()
+
+
+def test_exception_in_a_speaker_is_in_the_workers_log(smallest: Path, tmp_path: Path) -> None:
+    config = changed(smallest, tmp_path, "if number != self.first + at:", "if number != self.frist + at:")
+    with RealRun(tmp_path, config=config) as run:
+        assert run.wait() == 1
+        assert "has no attribute 'frist' (traceback in its log), in all_reduce" in run.text()
+        logs = [path.read_text() for path in run.out.rglob("worker-*.log")]
+    assert any("Traceback" in log and 'stop_and_wait.py", line' in log for log in logs)
+
+
 def test_refused_program_is_an_error_of_p4c_before_anything_starts(smallest: Path, tmp_path: Path) -> None:
     for path in smallest.glob("stop_and_wait.*"):
         (tmp_path / path.name).write_text(path.read_text().replace("bit<64> own", "bit<65> own"))
