@@ -40,7 +40,7 @@ def command(*, folder: Path, as_json: bool, details: bool) -> None:
     """
     with ending("report"):
         found = RunFolder.open(folder)
-        early_end = "it is still running" if _goes_on(folder.resolve()) else found.record().early_end
+        early_end = "it is still running" if _goes_on(found.path.resolve()) else found.record().early_end
         if found.record().seeds:
             sys.exit(conclude_seeds(found, make_console(stderr=as_json), as_json=as_json, early_end=early_end))
         console = make_console(stderr=as_json)

@@ -82,7 +82,7 @@ def job_drawings(folder: JobFolder, config: Config, summary: Summary) -> Iterato
     begun = [(entry, read) for entry in folder.trials if (read := read_begun(entry, config.job.workers))]
     trials = [
         read_series(entry, read, trial.name, read_marks(config, trial.interventions, read))
-        for (entry, read), trial in zip(begun, summary.trials, strict=True)
+        for (entry, read), trial in zip(begun, summary.trials, strict=False)  # the next trial may have begun since
     ]
     bars = [_bar(trial, config.job.workers) for trial in summary.trials]
     return drawings(trials, bars, summary.metric, compresses=summary.compresses)

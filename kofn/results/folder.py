@@ -157,7 +157,11 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: Path) -> Self:
-        """Open a begun run by its record; ConfigError without a record."""
+        """Open a begun run by its record; ConfigError without a record.
+
+        A link, such as runs/latest, is followed once: a run that starts later changes it.
+        """
+        path = path.parent / path.readlink() if path.is_symlink() else path
         record = read_record(path)
         objectives, jobs = [objective for objective, _ in record.trials], [job for job, _ in record.jobs]
         return cls(path=path, jobs=cls.at(path, objectives, jobs).jobs, started=record.started)

@@ -12,6 +12,8 @@ from rich.console import Console
 from kofn.cli.main import main
 from kofn.config.schema import Config
 from kofn.experiments.matrix import Cell, Scenario
+from kofn.report.page import write_report
+from kofn.report.summarise import summarise_run
 from kofn.report.summary import stored_trials
 from kofn.results.errors import ResultsError
 from kofn.results.folder import RunFolder
@@ -75,6 +77,30 @@ def test_trial_that_did_not_begin_is_named(tmp_path: Path) -> None:
     assert document["not_run"] == ["all"]
     assert document["failures"] == [f"trial all: not run: {STOPPED}"]
     assert [entry["objective"] for entry in document["trials"]] == ["throughput"]
+
+
+def test_trial_that_begins_during_a_report_is_left_out(tmp_path: Path) -> None:
+    folder = stopped(tmp_path)
+    logs = [folder.jobs[0].trials[1].metrics(rank) for rank in range(4)]
+    begun = {path: path.read_text() for path in logs}
+    for path in logs:
+        path.unlink()
+    summary = summarise_run(folder, folder.configs(), STOPPED)
+    for path, text in begun.items():
+        path.write_text(text)
+    page = write_report(folder, folder.configs(), summary).read_text()
+    assert "throughput" in page and "all (did not end)" not in page
+
+
+def test_report_of_the_latest_run_stays_with_it_when_another_one_starts(tmp_path: Path) -> None:
+    folder = stopped(tmp_path / "old")
+    latest = tmp_path / "latest"
+    latest.symlink_to("old")
+    opened = RunFolder.open(latest)
+    latest.unlink()
+    latest.symlink_to("new")
+    assert (opened.path, opened.record()) == (folder.path, folder.record())
+    assert all(path.read_text() for path in (opened.jobs[0].effective, opened.trials[0][0].metrics(0)))
 
 
 def test_run_without_any_results_has_a_summary(tmp_path: Path) -> None:
