@@ -64,13 +64,13 @@ def _of_faults(config: Config, collective: type[JobCollective]) -> Iterator[str]
 
 
 def _of_events(config: Config, collective: type[JobCollective]) -> Iterator[str]:
-    """Yield errors for events of processes that cannot restart alone, and of k if it is fixed."""
+    """Yield errors for events of processes that cannot restart alone, and of k if it is fixed; any worker may die."""
     workers = [f"worker-{rank}" for rank in range(config.job.workers)]
     names = ["controller", *(config.switches if "switch" in collective.restarts else [])]
-    names += workers if "worker" in collective.restarts else []
     for event in config.event:
         ((action, name),) = event.actions().items()
         if action == "objective" and collective.ks != "any":
             yield f"event.objective must not be given, got {name!r}: k does not change"
-        elif action != "objective" and name not in names:
-            yield f"event.{action} must be {', '.join(names)}, got {name!r}"
+        allowed = names + (workers if action == "kill" or "worker" in collective.restarts else [])
+        if action != "objective" and name not in allowed:
+            yield f"event.{action} must be {', '.join(allowed)}, got {name!r}"

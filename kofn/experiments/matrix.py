@@ -62,6 +62,8 @@ class Scenario:
     config: Config
     others: tuple[Config, ...] = ()
     """Further jobs at the same switch; the results are those of the first one."""
+    may_fail: bool = False
+    """Whether the failure of a process is a result: such a trial has an `early_end`."""
 
     def overridden(self, *, target: str | None, objectives: tuple[str, ...]) -> Self:
         """Return it with the command line's choices. ConfigError names the conflict."""
@@ -134,7 +136,8 @@ class Cell:
             raise ConfigError(f"{self.folder} is no run's folder: choose another --out, nothing is overwritten")
         try:
             effective = self.job().effective.read_text()
-            trials = stored_trials(self.folder, several=bool(self.scenario.others))
+            several, partial = bool(self.scenario.others), self.scenario.may_fail
+            trials = stored_trials(self.folder, several=several, partial=partial)
         except (FileNotFoundError, msgspec.DecodeError, ResultsError):
             return None
         if effective != to_toml(self.config.at_home(self.source.parent)):
@@ -236,8 +239,16 @@ def _run(cell: Cell, carry_out: CarryOut, console: Console, *, check: bool) -> C
     except (InterruptedRun, LeftoversError, ConfigError):
         raise
     except KofnError as error:
-        return CellResult(cell=cell, error=f"FAILED: {error}")
+        trials = _failed_trials(cell, plan) if cell.scenario.may_fail else ()
+        return CellResult(cell=cell, trials=trials, error="" if trials else f"FAILED: {error}")
     return CellResult(cell=cell, trials=job.trials)
+
+
+def _failed_trials(cell: Cell, plan: RunPlan) -> tuple[TrialSummary, ...]:
+    """Return the trials of a run that a process's failure ended; none if no iteration was finished."""
+    folder = RunFolder.open(cell.folder)
+    job, *_ = summarised(folder, plan.configs, folder.record().early_end).jobs
+    return job.trials
 
 
 class Timekeeper:

@@ -206,12 +206,13 @@ def stored_summary(folder: Path) -> StoredSummary:
     return msgspec.json.decode((folder / "summary.json").read_bytes(), type=StoredSummary)
 
 
-def stored_trials(folder: Path, *, several: bool = False) -> tuple[TrialSummary, ...]:
+def stored_trials(folder: Path, *, several: bool = False, partial: bool = False) -> tuple[TrialSummary, ...]:
     """Read the trials of a finished run of one job, or of the first of `several`; OSError without a file,
-    msgspec.DecodeError for other content, ResultsError if the run ended early or had another number of jobs or seeds.
+    msgspec.DecodeError for other content, ResultsError if the run ended early, unless it may be `partial`, or had
+    another number of jobs or seeds.
     """
     stored = stored_summary(folder)
-    if stored.early_end:
+    if stored.early_end and not partial:
         raise ResultsError(f"{folder}: the run did not end: {stored.early_end}")
     (trials,) = [job.trials for job in stored.jobs[:1]] if several and stored.jobs else [stored.trials]
     if not trials:

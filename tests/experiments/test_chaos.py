@@ -95,6 +95,7 @@ def test_table_shows_what_failed(tmp_path: Path) -> None:
     assert lines[2][-2:] == ["NO", "exactly"]
     assert [line[:3] for line in lines[3:5]] == [["two,", "job", "1"], ["two,", "job", "2"]]
     assert lines[5] == ["dead", "FAILED"]
+    assert outcomes_table("embedded", [outcome("peers", replace(SUMMARY, ledger=False))]).cells[0][-1] == "-"
     assert "x fault-free" not in outcomes_table("embedded", outcomes[1:]).headings
     trials = frame([outcome_row("embedded", one) for one in outcomes])
     assert trials["passed"].tolist() == [True] * 4 + [False]
@@ -121,6 +122,25 @@ def test_one_scenario_runs_for_real(tmp_path: Path) -> None:
     assert "[1/1] corruption: a bit flips in 5 % of all packets" in result.stderr
     assert (tmp_path / "out" / "embedded" / "corruption.toml").exists()
     assert "chaos,embedded,corruption,1,True" in (tmp_path / "out" / "results.csv").read_text()
+
+
+@pytest.mark.root
+@pytest.mark.long
+def test_scenarios_that_a_collective_lacks_are_skipped(tmp_path: Path) -> None:
+    inside = [*OWN_NETWORK, sys.executable, "-c", KOFN]
+    ring = ["--objective", "all", "--set", "job.collective=ring", "--set", "run.max_iterations=20"]
+
+    def chaos(*words: str) -> "subprocess.CompletedProcess[str]":
+        environment = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "KOFN_STATE_DIR": str(tmp_path / "state")}
+        command = [*inside, "chaos", *words, *ring, "--out", str(tmp_path / words[0])]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+
+    some = chaos("fault-free", "switch-killed")
+    assert "skipped: " in some.stdout and "event.kill must be controller, " in some.stdout
+    assert "skipped: " not in some.stdout.partition("switch-killed:")[0]
+    assert "fault-free" in some.stdout.rpartition("x fault-free")[2]
+    none = chaos("switch-killed")
+    assert (none.returncode, "event.kill must be controller, " in none.stderr) == (2, True)
 
 
 def test_scenarios_are_printed_as_json() -> None:

@@ -66,6 +66,7 @@ def test_unknown_memory_is_neither_shown_nor_compared() -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root: network namespaces")
 def test_protocols_are_compared_in_one_network(tmp_path: Path) -> None:
     arguments = ["--protocol", "kofn", "--protocol", "switchml", "--scenario", "clean", "--scenario", "loss-0.1"]
+    arguments += ["--scenario", "death"]
     command = ["-c", KOFN, "experiment", "protocols", *arguments, "--seeds", "1", "--out", str(tmp_path / "out")]
     run = subprocess.run(
         [*OWN_NETWORK, sys.executable, *command, "--set", "run.max_iterations=4", "--json"],
@@ -78,8 +79,10 @@ def test_protocols_are_compared_in_one_network(tmp_path: Path) -> None:
     assert "Goodput under loss" in run.stderr
     found = json.loads(run.stdout)
     rows = {row["protocol"]: row for row in found["rows"]}
-    assert rows["kofn"]["survives_a_death"] and not rows["switchml"]["survives_a_death"]
     assert rows["switchml"]["memory_bytes"] > rows["kofn"]["memory_bytes"] > 64 * 1024
     assert all(0 < row["goodput"]["loss-0.1"]["median"] < 1 for row in rows.values())
     assert all(row["retransmissions"]["loss-0.1"]["median"] > 0 for row in rows.values())
+    assert [row["goes_on_after_a_death"] for row in rows.values()] == [True, False]
+    assert 0 < rows["kofn"]["pause_s"]["median"] < 10 and 0 <= rows["switchml"]["end_after_s"]["median"] < 10
+    assert "worker 3 is gone: its connection has ended" in run.stderr
     assert {one["claim"] for one in found["claims"]} >= {"kofn sends no more bytes than switchml"}

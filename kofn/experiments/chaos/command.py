@@ -152,7 +152,12 @@ def _matrix(
     settings: tuple[str, ...],
     console: Console,
 ) -> Iterator[ScenarioOutcome]:
-    """Run the scenarios in order; a failure does not stop the others."""
+    """Run the scenarios in order; neither a failure nor a collective that lacks something stops the others.
+
+    ConfigError if no scenario is possible.
+    """
+    refusal: ConfigError | None = None
+    ran = False
     size = f"{len(chosen)} scenario{'s' * (len(chosen) > 1)}"
     say(console, f"{size} on {target}, about {SCENARIO_S * len(chosen) // 60 + 1} min; results in {folder}")
     for number, scenario in enumerate(chosen, 1):
@@ -161,12 +166,20 @@ def _matrix(
             say(console, f"  skipped: {scenario.embedded_only}")
             continue
         begin = time.monotonic()
-        outcomes = _run(scenario, folder, target, driver, settings, console, check=number == 1)
+        try:
+            outcomes = _run(scenario, folder, target, driver, settings, console, check=not ran)
+        except ConfigError as error:
+            refusal = error
+            say(console, f"  skipped: {error}")
+            continue
+        ran = True
         verdict = "passed" if all(outcome.passed for outcome in outcomes) else "FAILED"
         say(console, f"  {verdict} in {time.monotonic() - begin:.1f} s")
         for reason in [reason for outcome in outcomes for reason in outcome.failures]:
             say(console, f"  {reason}", style="red")
         yield from outcomes
+    if refusal is not None and not ran:
+        raise refusal
 
 
 def _run(

@@ -23,6 +23,13 @@ class ScenarioOutcome:
     summary: TrialSummary | None = None
 
 
+def _conserved(one: TrialSummary) -> str:
+    """Return whether gradients were conserved; "-" for a collective whose sums have no ledger."""
+    if one.conservation_error:
+        return "NO"
+    return "partly" if one.conservation_unchecked else "exactly" if one.ledger else "-"
+
+
 COLUMNS: Columns[TrialSummary] = {
     "iterations": lambda one: f"{one.iterations:,}",
     "retransmitted": lambda one: integer(one.retransmissions),
@@ -31,7 +38,7 @@ COLUMNS: Columns[TrialSummary] = {
     "regroups": lambda one: f"{one.regroups or '-'}",
     "stall": lambda one: f"{one.longest_stall_s:.1f} s",
     "identical": lambda one: "NO" if one.identity_error else "yes",
-    "conserved": lambda one: "NO" if one.conservation_error else "partly" if one.conservation_unchecked else "exactly",
+    "conserved": _conserved,
 }
 
 

@@ -13,7 +13,7 @@ from kofn.experiments.protocols.contenders import COLLECTIVES, EXAMPLES, SITUATI
 from kofn.experiments.protocols.tables import LEGEND, document, own_columns, protocol_arms, tables, verdicts
 from kofn.experiments.trials import read_trials
 
-QUESTION = "Which protocol for sums in the network does what under loss, a slow worker, and few slots?"
+QUESTION = "Which protocol for sums in the network does what under loss, a slow worker, few slots, and a death?"
 
 SEEDS = 3
 
@@ -27,7 +27,7 @@ Examples:
 
 \b
 Exit codes: 0 every run ended with identical replicas and every gradient conserved; 1 not so; 2 the command line is
-wrong; 130 stopped by a signal. Claims are printed and do not count.
+wrong; 130 stopped by a signal. Claims are printed and do not count, nor does a job that ends with a killed worker.
 """
 
 
@@ -44,8 +44,8 @@ def protocols(*, names: tuple[str, ...], choices: Choices) -> None:
     """Compare protocols that sum in the network: the same model, network, loss and stragglers.
 
     Four workers, 32 bits a value: the time of an all-reduce, goodput under loss of 0.01 to 10 %, the cost of a slow
-    worker, few slots, the switch's memory, bytes on a link. All wait for all workers, except `fixed`: kofn with all
-    workers but one.
+    worker, few slots, the switch's memory, bytes on a link, a worker's death. All wait for all workers, except
+    `fixed`: kofn with all workers but one.
     """
     look_in(str(EXAMPLES))
     wanted = [ProtocolContender(name=name) for name in dict.fromkeys(names or COLLECTIVES)]

@@ -7,7 +7,7 @@ from pathlib import Path
 from msgspec import structs
 
 import kofn
-from kofn.config.schema import SWITCH, Config, FaultSection, StragglerSection
+from kofn.config.schema import SWITCH, Config, EventSection, FaultSection, StragglerSection
 from kofn.experiments import matrix
 from kofn.experiments.matrix import Scenario, of_scenario
 
@@ -35,9 +35,12 @@ CLEAN, SLOW = "clean", "slow"
 ALONE, SHARED = "alone", "shared"
 """Two workers alone with eight slots, and together with the two workers of another job, which has eight as well."""
 
+DEATH = "death"
+"""The last worker is killed for good after half of the iterations."""
+
 SITUATIONS = (
     *(CLEAN, *(f"loss-{loss:g}" for loss in LOSSES), SLOW),
-    *(*(f"slots-{slots}" for slots in SLOTS), ALONE, SHARED),
+    *(*(f"slots-{slots}" for slots in SLOTS), ALONE, SHARED, DEATH),
 )
 
 
@@ -68,6 +71,10 @@ class ProtocolContender:
         if kind == SLOW:
             slow = StragglerSection(workers=(config.job.workers - 1,), mean_ms=SLOW_MS, law="constant")
             config = structs.replace(config, straggler=(slow,))
+        if kind == DEATH:
+            killed = EventSection(at_iteration=config.run.max_iterations // 2, kill=f"worker-{config.job.workers - 1}")
+            config = structs.replace(config, event=(killed,))
         other = structs.replace(config, job=structs.replace(config.job, id=config.job.id + 1))
         others = (other,) if kind == SHARED else ()
-        return Scenario(name=name, config=config, others=others).overridden(target=target, objectives=())
+        made = Scenario(name=name, config=config, others=others, may_fail=kind == DEATH)
+        return made.overridden(target=target, objectives=())

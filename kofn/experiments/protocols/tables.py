@@ -11,7 +11,8 @@ from kofn.controller.p4runtime.data_plane import load_data_plane
 from kofn.experiments.arms import Arm, groups
 from kofn.experiments.claims import Verdict
 from kofn.experiments.compare.columns import reduce_s
-from kofn.experiments.protocols.contenders import ALONE, CLEAN, LOSSES, SHARED, SITUATIONS, SLOTS, SLOW
+from kofn.experiments.protocols.contenders import ALONE, CLEAN, DEATH, LOSSES, SHARED, SITUATIONS, SLOTS, SLOW
+from kofn.experiments.protocols.death import death_columns
 from kofn.experiments.statistics import Spread
 from kofn.experiments.tables import Columns, TextTable, count, milliseconds
 from kofn.experiments.trials import FinishedTrial, Row
@@ -27,7 +28,8 @@ LEGEND = (
     " lost in each direction; goodput: time on the clean link / time. slow worker: an iteration with one worker blocked"
     " for 200 ms, less an iteration without. link up, down: bytes of Ethernet frames of a worker and iteration. memory:"
     " the job's slots in the switch's registers. job alone, beside another: two workers with 8 slots, then with"
-    " a second such job (ATP's jobs share 8). a worker dies: the end of the job, or not."
+    " a second such job (ATP's jobs share 8). a worker dies: whether the others"
+    " go on, after which longest pause, or with which error the job ends, and how long after the death."
 )
 
 
@@ -43,8 +45,8 @@ def own_columns(trial: FinishedTrial) -> Row:
         "protocol": protocol,
         "job_collective": config.job.collective,
         "reduce_s": reduce_s(trial.metrics()),
+        **death_columns(trial),
         "memory_bytes": bits * config.job.slots // 8 if bits else None,
-        "survives": "worker" in collective.restarts,
         **asdict(links),
     }
 
@@ -62,6 +64,16 @@ class ProtocolArms:
     def known(self, column: str) -> Spread | None:
         """Return a figure's spread on a clean link; None where it is unknown."""
         return self.arms[CLEAN].known_spread(column) if CLEAN in self.arms else None
+
+    def after_death(self, column: str) -> Spread | None:
+        return self.arms[DEATH].known_spread(column) if DEATH in self.arms else None
+
+    @property
+    def goes_on(self) -> bool | None:
+        """Whether the others went on after a worker's death, with every seed; None where nothing was killed."""
+        if DEATH not in self.arms:
+            return None
+        return not self.arms[DEATH].known("end_error")
 
     def goodput(self, situation: str) -> Spread | None:
         """Return the clean link's time of an all-reduce over this one's, seed by seed."""
@@ -83,6 +95,8 @@ class ProtocolArms:
     def problems(self) -> Iterator[str]:
         for situation, arm in self.arms.items():
             yield from (f"{situation}, {self.name}: {why}" for why in arm.failures)
+        if DEATH in self.arms and not (self.after_death("pause_s") or self.after_death("end_after_s")):
+            yield f"{DEATH}, {self.name}: no worker was killed"
 
 
 def protocol_arms(trials: pd.DataFrame) -> list[ProtocolArms]:
@@ -114,7 +128,14 @@ COSTS: Columns[ProtocolArms] = {
     "link up": lambda one: _bytes(one, "worker_up_bytes"),
     "link down": lambda one: _bytes(one, "worker_down_bytes"),
     "memory": lambda one: "-" if (size := one.fact("memory_bytes")) is None else f"{count(size / 1e3)} kB",
-    "a worker dies": lambda one: "the others go on" if one.fact("survives") else "the job ends",
+}
+
+A_DEATH: Columns[ProtocolArms] = {
+    "protocol": lambda one: one.name,
+    "the others go on": lambda one: "yes" if one.goes_on else "NO",
+    "pause": lambda one: _shown(one.after_death("pause_s"), "{:.2f} s"),
+    "the job ends after": lambda one: _shown(one.after_death("end_after_s"), "{:.2f} s"),
+    "error": lambda one: next(iter(one.arms[DEATH].known("end_error")), "-"),
 }
 
 GOODPUT: Columns[ProtocolArms] = {
@@ -141,6 +162,8 @@ def tables(arms: Sequence[ProtocolArms]) -> Iterator[TextTable]:
     yield TextTable.of(COSTS, arms, title="Costs")
     yield TextTable.of(GOODPUT, arms, title="Goodput under loss, clean = 1")
     yield TextTable.of(FEW_SLOTS, arms, title="An all-reduce with few slots")
+    if died := [one for one in arms if DEATH in one.arms]:
+        yield TextTable.of(A_DEATH, died, title="A worker dies")
 
 
 def verdicts(arms: Sequence[ProtocolArms]) -> Iterator[Verdict]:
@@ -150,7 +173,7 @@ def verdicts(arms: Sequence[ProtocolArms]) -> Iterator[Verdict]:
         assert kofn is not None
         if other.fact("job_collective") == kofn.fact("job_collective"):
             continue  # kofn's with another k
-        for situation in SITUATIONS:
+        for situation in [name for name in SITUATIONS if name != DEATH]:
             mine, theirs = kofn.spread(situation), other.spread(situation)
             if mine and theirs:
                 yield Verdict(
@@ -179,7 +202,9 @@ def document(one: ProtocolArms) -> dict[str, object]:
         "link_up_bytes": one.spread(CLEAN, "worker_up_bytes"),
         "link_down_bytes": one.spread(CLEAN, "worker_down_bytes"),
         "memory_bytes": one.fact("memory_bytes"),
-        "survives_a_death": one.fact("survives"),
+        "goes_on_after_a_death": one.goes_on,
+        "pause_s": one.after_death("pause_s"),
+        "end_after_s": one.after_death("end_after_s"),
         "retransmissions": {situation: _or_none(one.spread(situation, "retransmissions")) for situation in one.arms},
     }
 
