@@ -31,6 +31,7 @@ from kofn.run.preconditions import check_needs
 from kofn.run.processes import Processes
 from kofn.run.topology import wanted_topology
 from kofn.sim.runner import check as check_simulated
+from tests.host.collectives.protocols import EXAMPLES
 from tests.run.fake_run import FakeTrial, simulate, write_job
 from tests.run.real_run import RealRun
 
@@ -82,6 +83,12 @@ def test_unsupported_options_of_peer_collectives_are_refused(
 def test_unsupported_options_of_a_server_are_refused(tmp_path: Path, rest: str, words: str) -> None:
     with pytest.raises(ConfigError, match=f"job.collective is 'server', {words}"):
         plan(tmp_path, "server", rest)
+
+
+def test_exact_calls_need_kofns_data_plane(tmp_path: Path) -> None:
+    job = f"[job]\ncollective = 'switchml:Switchml'\nmodules = '{EXAMPLES}'\nexact_slots = 256\n"
+    with pytest.raises(ConfigError, match="exact_slots must be 0, got 256: exact calls need kofn's own"):
+        plan(tmp_path, "switchml:Switchml", f"{job}[run]\ntrials = ['all']")
 
 
 def test_supported_options_are_accepted(tmp_path: Path) -> None:

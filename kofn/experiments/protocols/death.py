@@ -1,4 +1,4 @@
-"""What the death of a worker did to a training, from the trial's files."""
+"""The effect of a worker's death on a training, from the trial's files."""
 
 from itertools import pairwise
 
