@@ -1,9 +1,8 @@
 """A public SwitchML for BMv2 answers its recorded packets as BMv2 did, to the byte.
 
-KOFN_SWITCHML names a checkout of github.com/chenyuchuting0912/SwitchML. Its folders for 2 to 10 workers, in two of
-them with loss and retransmission, have a program compiled by p4c-bm, commands, and the packets of each port of a run
-on BMv2. BMv2 named the files from the interface's view: what came into the switch is in `_out.pcap`, its answers are
-in `_in.pcap`.
+KOFN_SWITCHML names a checkout of github.com/chenyuchuting0912/SwitchML. Its folders for 2 to 10 workers, two of them
+with retransmission, have a program compiled by p4c-bm, commands, and the packets of each port of a run on BMv2. BMv2
+named the files from the interface's view: packets to the switch are in `_out.pcap`, its answers in `_in.pcap`.
 """
 
 import math
