@@ -29,7 +29,7 @@ LEGEND = (
     " for 200 ms, less an iteration without. link up, down: bytes of Ethernet frames of a worker and iteration. memory:"
     " the job's slots in the switch's registers. job alone, beside another: two workers with 8 slots, then with"
     " a second such job (ATP's jobs share 8). a worker dies: whether the others"
-    " go on, after which longest pause, or with which error the job ends, and how long after the death."
+    " go on, the longest time between two iterations from then on (pause), or when the job ends, with which error."
 )
 
 
