@@ -194,14 +194,20 @@ double core_deadline_s(const struct core *core) {
 
 /* -- requests */
 
-static void put_waiting(struct core *core, int64_t request, const struct waiting *ready) {
-    core->waiting_count += !core->waiting[request].values;
-    core->waiting[request] = *ready;
+static void drop_waiting(struct core *core, int64_t request) {
+    struct waiting *waits = &core->waiting[request];
+    if (!waits->values)
+        return;
+    core->waiting_all--;
+    core->waiting_count -= waits->counts != 0;
+    waits->values = NULL;
 }
 
-static void drop_waiting(struct core *core, int64_t request) {
-    core->waiting_count -= core->waiting[request].values != NULL;
-    core->waiting[request].values = NULL;
+static void put_waiting(struct core *core, int64_t request, const struct waiting *ready) {
+    drop_waiting(core, request);
+    core->waiting[request] = *ready;
+    core->waiting_all++;
+    core->waiting_count += ready->counts != 0;
 }
 
 /* Count the closed blocks before the first open one. Closed blocks never reopen. */
@@ -490,7 +496,7 @@ int core_jump(struct core *core, int64_t iteration, double now, const int32_t *b
               int32_t lanes) {
     core->open_count = 0;
     in_flight_clear(&core->in_flight);
-    for (int64_t request = 0; core->waiting_count; request++)
+    for (int64_t request = 0; core->waiting_all; request++)
         drop_waiting(core, request);
     return core_begin(core, iteration, now, blocks, count, first, lanes);
 }
@@ -530,7 +536,7 @@ static int all_left(const struct core *core) {
 /* Whether so many packets have left that one packet's time is negligible, and the next ones wait for other workers. */
 static int is_burst(const struct core *core, int32_t part) {
     const int64_t most = core->count < core->window ? core->count : core->window;
-    return core->probe.left > 1 && 2 * core->probe.left >= most && (part || core->waiting_count || all_left(core));
+    return core->probe.left > 1 && 2 * core->probe.left >= most && (part || core->waiting_all || all_left(core));
 }
 
 /* Send a probe behind the packets that have left, once an iteration, unless a probe is still unanswered. */
@@ -672,7 +678,7 @@ static int check_summed(struct core *core, int64_t block) {
 static void close_block(struct core *core, int64_t block, int32_t hint, int32_t to_again) {
     core->open[block] = 0;
     core->open_count--;
-    for (int part = 0; core->waiting_count && part < KOFN_PARTS; part++)
+    for (int part = 0; core->waiting_all && part < KOFN_PARTS; part++)
         drop_waiting(core, request_of(block, part));
     core->news[core->news_count++] = (struct news){block, hint, to_again};
 }
@@ -1010,7 +1016,7 @@ void core_regroup(struct core *core, uint32_t generation) {
 
 int core_resume(struct core *core, double now) {
     core->regrouping = 0;
-    for (int64_t place = 0; place < core->count && core->waiting_count; place++)
+    for (int64_t place = 0; place < core->count && core->waiting_all; place++)
         if (launch_waiting(core, place, now))
             return -1;
     return pull(core, now);

@@ -132,7 +132,9 @@ struct core {
     int64_t regrouping; /* between regroup() and resume() */
     int64_t k;          /* in force in the newest iteration with a result; 0: not known */
     int64_t count;      /* blocks that the iteration sends */
-    int64_t open_count, waiting_count, instructions_count;
+    int64_t open_count;
+    int64_t waiting_count; /* contributions that count among the k and wait for the window */
+    int64_t instructions_count;
     int64_t urgent_count; /* instructions other than DELIVER */
     int64_t given; /* the latest iteration to which all workers are known to have contributed: they have all earlier sums */
 
@@ -159,6 +161,7 @@ struct core {
     struct iteration_results *results; /* NULL before the first */
 
     struct waiting *waiting; /* by request */
+    int64_t waiting_all;     /* with those that do not count among the k */
     uint8_t *launched;       /* by request: whether it was sent in this iteration */
     struct in_flight in_flight;
     struct history history;

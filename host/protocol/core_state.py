@@ -121,7 +121,7 @@ class CoreState:
 
     @property
     def waiting_count(self) -> int:
-        """Contributions that wait for the window."""
+        """Contributions that count among the k and wait for the window."""
         return self._state[WAITING]
 
 

@@ -25,11 +25,11 @@ def death_columns(trial: FinishedTrial) -> Row:
 
 
 def _first_words(trial: FinishedTrial) -> tuple[float, str]:
-    """Return when the first worker ended with an error, Unix time, and its words; else the run's own."""
+    """Return when the first worker ended with an error, Unix time, and its words; else the run's own first words."""
     found = []
     for rank in range(trial.config.job.workers):
         log, prefix = trial.folder.log(f"worker-{rank}"), f"kofn worker {rank}: "
         words = tail(log, 1).strip()
         if words.startswith(prefix):
             found.append((log.stat().st_mtime, words.removeprefix(prefix)))
-    return min(found, default=(trial.folder.events.stat().st_mtime, trial.summary.early_end))
+    return min(found, default=(trial.folder.status.stat().st_mtime, trial.summary.early_end.split(";")[0]))

@@ -109,11 +109,11 @@ def protocol_arms(trials: pd.DataFrame) -> list[ProtocolArms]:
     return found
 
 
-def _shown(spread: Spread | None, form: str, scale: float = 1.0) -> str:
+def _shown(spread: Spread | None, form: str, scale: float = 1.0, unit: str = "") -> str:
     if spread is None:
         return "-"
     middle, low, high = (form.format(scale * value) for value in (spread.median, spread.low, spread.high))
-    return f"{middle} ({low} .. {high})"
+    return f"{middle} ({low} .. {high}){unit}"
 
 
 def _bytes(one: ProtocolArms, column: str) -> str:
@@ -123,8 +123,8 @@ def _bytes(one: ProtocolArms, column: str) -> str:
 
 COSTS: Columns[ProtocolArms] = {
     "protocol": lambda one: one.name,
-    "all-reduce": lambda one: _shown(one.spread(CLEAN), "{:.0f}", 1e3) + " ms",
-    "slow worker": lambda one: _shown(one.cost_of_slow(), "{:+.0f}", 1e3) + " ms",
+    "all-reduce": lambda one: _shown(one.spread(CLEAN), "{:.0f}", 1e3, " ms"),
+    "slow worker": lambda one: _shown(one.cost_of_slow(), "{:+.0f}", 1e3, " ms"),
     "link up": lambda one: _bytes(one, "worker_up_bytes"),
     "link down": lambda one: _bytes(one, "worker_down_bytes"),
     "memory": lambda one: "-" if (size := one.fact("memory_bytes")) is None else f"{count(size / 1e3)} kB",
@@ -133,8 +133,8 @@ COSTS: Columns[ProtocolArms] = {
 A_DEATH: Columns[ProtocolArms] = {
     "protocol": lambda one: one.name,
     "the others go on": lambda one: "yes" if one.goes_on else "NO",
-    "pause": lambda one: _shown(one.after_death("pause_s"), "{:.2f} s"),
-    "the job ends after": lambda one: _shown(one.after_death("end_after_s"), "{:.2f} s"),
+    "pause": lambda one: _shown(one.after_death("pause_s"), "{:.2f}", unit=" s"),
+    "the job ends after": lambda one: _shown(one.after_death("end_after_s"), "{:.2f}", unit=" s"),
     "error": lambda one: next(iter(one.arms[DEATH].known("end_error")), "-"),
 }
 
@@ -149,12 +149,12 @@ GOODPUT: Columns[ProtocolArms] = {
 FEW_SLOTS: Columns[ProtocolArms] = {
     "protocol": lambda one: one.name,
     **{
-        f"{slots} slots": lambda one, slots=slots: _shown(one.spread(f"slots-{slots}"), "{:.0f}", 1e3) + " ms"  # type: ignore[misc]
+        f"{slots} slots": lambda one, slots=slots: _shown(one.spread(f"slots-{slots}"), "{:.0f}", 1e3, " ms")  # type: ignore[misc]
         for slots in SLOTS
     },
     "64 slots": COSTS["all-reduce"],
-    "job alone": lambda one: _shown(one.spread(ALONE), "{:.0f}", 1e3) + " ms",
-    "beside another": lambda one: _shown(one.spread(SHARED), "{:.0f}", 1e3) + " ms",
+    "job alone": lambda one: _shown(one.spread(ALONE), "{:.0f}", 1e3, " ms"),
+    "beside another": lambda one: _shown(one.spread(SHARED), "{:.0f}", 1e3, " ms"),
 }
 
 

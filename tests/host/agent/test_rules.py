@@ -17,7 +17,7 @@ from kofn.config.late_rules import RULES, LatePolicy, RuleName
 from kofn.host.agent.agent import Agent
 from kofn.host.agent.exchange import Contribution, Exchange, Update
 from kofn.host.compression.aggregate import Aggregate
-from kofn.host.compression.encoder import Encoder
+from kofn.host.compression.encoder import SLICE, Encoder
 from kofn.host.compression.ledger import Ledger
 from kofn.host.compression.ledger_storage import LedgerStorage
 from kofn.host.protocol.slots import Answer
@@ -39,14 +39,14 @@ def running(*given: Any, **more: Any) -> Iterator[Cluster]:
         cluster.close()
 
 
-def full(value: float) -> np.ndarray:
-    return np.full(ELEMENTS, value, np.float32)
+def full(value: float, elements: int = ELEMENTS) -> np.ndarray:
+    return np.full(elements, value, np.float32)
 
 
-def give(cluster: Cluster, values: dict[int, float]) -> list[list[Aggregate]]:
+def give(cluster: Cluster, values: dict[int, float], elements: int = ELEMENTS) -> list[list[Aggregate]]:
     """Hand these values over together and return the results of each worker's call."""
     with ThreadPoolExecutor() as pool:
-        calls = [pool.submit(hand_over, cluster.agents[rank], full(value)) for rank, value in values.items()]
+        calls = [pool.submit(hand_over, cluster.agents[rank], full(value, elements)) for rank, value in values.items()]
         return [aggregates(call.result()[1]) for call in calls]
 
 
@@ -169,6 +169,20 @@ def test_late_gradient_is_merged_into_the_open_iteration_beside_its_workers_own(
         assert result.has(2) and result.has(2, 1) and result.addends == 3
         after = account(late)
         assert (after.entered, after.summed, after.waiting, after.late_since) == (2, 1 + 1 / 8, 0, 0)
+
+
+def test_merged_blocks_that_wait_for_the_window_do_not_hold_back_their_workers_own() -> None:
+    """The k = 2 of the second iteration are worker 0, and worker 2 with more merged blocks than it encodes ahead."""
+    elements = 2 * SLICE
+    with running(SMALL, k=2, rule="merge", elements=elements) as cluster:
+        give(cluster, {0: 1, 1: 1}, elements)
+        heard(cluster, 2, 1)
+        late = cluster.agents[2]
+        exchange = late.all_reduce(Contribution(full(8, elements)), lambda _: False)
+        assert iterations(exchange.missed) == [1]
+        assert late.all_reduce(Contribution(full(8, elements), begun=1)).age == 1
+        (second,), _ = give(cluster, {2: 5, 0: 1}, elements)
+        assert second.members == [0, 2]
 
 
 def test_waiting_gradient_is_merged_in_the_background_during_the_next_computation() -> None:

@@ -408,7 +408,7 @@ class Protocol:
 
     @property
     def waiting_count(self) -> int:
-        return len(self._waiting)
+        return sum(waits.counts for waits in self._waiting.values())
 
     @property
     def waiting(self) -> Collection[int]:
