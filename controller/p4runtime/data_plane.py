@@ -41,6 +41,8 @@ class DataPlane(ABC):
     """For each counter by p4info's name, the names of its indices: the report has their packets."""
     trees: ClassVar[bool] = False
     """Whether there are entries for the roles of a tree's switches (job.racks)."""
+    exact_calls: ClassVar[bool] = False
+    """Whether there are entries for the calls of PyTorch's process group (job.exact_slots)."""
     holds_k: ClassVar[bool] = False
     """Whether the switch has an entry with k and the generation of each job (`job_entries`, `found`)."""
 

@@ -19,8 +19,6 @@ def _refusals(config: Config, collective: type[JobCollective]) -> Iterator[str]:
     yield from _of_trials(config, collective)
     if not collective.ledger:
         yield from _without_ledger(config)
-    if config.job.exact_slots and collective.data_plane != JobCollective.data_plane:
-        yield f"job.exact_slots must be 0, got {config.job.exact_slots}: exact calls need kofn's own data plane"
     yield from _of_faults(config, collective)
     yield from _of_events(config, collective)
 

@@ -94,10 +94,15 @@ def _check_together(jobs: Sequence[JobPlan]) -> None:
     for job in jobs:
         if len(jobs) > 1 and job.config.job.racks > 1:
             raise ConfigError(f"{job.source}: job.racks must be 1 with several jobs, got {job.config.job.racks}")
+        theirs = f"with the data plane of {job.config.job.collective!r}, got"
         if job.config.job.racks > 1 and not plane.trees:
             raise ConfigError(
-                f"{job.source}: job.racks must be 1 with the data plane of {job.config.job.collective!r}, got"
-                f" {job.config.job.racks}: it has no entries for a tree"
+                f"{job.source}: job.racks must be 1 {theirs} {job.config.job.racks}: it has no entries for a tree"
+            )
+        if job.config.job.exact_slots and not plane.exact_calls:
+            raise ConfigError(
+                f"{job.source}: job.exact_slots must be 0 {theirs} {job.config.job.exact_slots}: it has no entries for"
+                " calls of PyTorch's process group"
             )
     taken: dict[int, Path] = {}
     for job in jobs:

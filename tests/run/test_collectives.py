@@ -85,9 +85,12 @@ def test_unsupported_options_of_a_server_are_refused(tmp_path: Path, rest: str, 
         plan(tmp_path, "server", rest)
 
 
-def test_exact_calls_need_kofns_data_plane(tmp_path: Path) -> None:
-    job = f"[job]\ncollective = 'switchml:Switchml'\nmodules = '{EXAMPLES}'\nexact_slots = 256\n"
-    with pytest.raises(ConfigError, match="exact_slots must be 0, got 256: exact calls need kofn's own"):
+@pytest.mark.parametrize("key", ["racks = 2", "exact_slots = 256"])
+def test_data_plane_without_entries_for_trees_and_exact_calls_is_refused(tmp_path: Path, key: str) -> None:
+    job = f"[job]\ncollective = 'switchml:Switchml'\nmodules = '{EXAMPLES}'\n{key}\n"
+    with pytest.raises(
+        ConfigError, match=rf"job.{key.split(maxsplit=1)[0]} must be \d with the data plane of 'switchml:Sw.*, got"
+    ):
         plan(tmp_path, "switchml:Switchml", f"{job}[run]\ntrials = ['all']")
 
 

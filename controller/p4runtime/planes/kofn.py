@@ -34,6 +34,7 @@ class KofnPlane(DataPlane):
 
     program = Path(__file__).parents[3] / "p4src" / "kofn.p4"
     trees = True
+    exact_calls = True
     holds_k = True
 
     def __init__(self, files: CompiledProgram | None = None) -> None:
