@@ -86,7 +86,7 @@ def configuration() -> str:
         "A run is a TOML file. Every key has a default, except those marked *required*, so an empty file is the default"
         " of each key; `kofn run` without a file takes `kofn/config/default.toml`. A wrong key, type or value is an"
         " error that names the key and says what must hold. `--set SECTION.KEY=VALUE` gives a key another value on the"
-        " command line.",
+        " command line, where a path is relative to the working folder.",
         f"An **objective** is one of {_codes((*OBJECTIVES.built_in, 'fixed:K'))}, `RULE:K`, `module:Name`,"
         " or the name of a plug-in; a **rule**"
         f" for late gradients is one of {_codes(RULES)}.",

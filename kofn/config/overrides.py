@@ -1,5 +1,6 @@
 """Overrides for keys of a configuration: `--set SECTION.KEY=VALUE` of a command line, tables of a script."""
 
+import os
 import tomllib
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -8,6 +9,10 @@ from kofn.config.errors import ConfigError
 
 Settings = Sequence[str] | Mapping[str, Any]
 """A list of SECTION.KEY=VALUE, or keys by section; a list of tables is replaced as a whole."""
+
+
+PATHS = "job.modules", "model.replay", "model.trace", "network.topology", "torch.script"
+"""Keys with a path: in a file relative to its folder, in a SECTION.KEY=VALUE to the working folder."""
 
 
 def override(document: dict[str, Any], settings: Settings) -> None:
@@ -26,7 +31,8 @@ def override(document: dict[str, Any], settings: Settings) -> None:
         table = document.setdefault(section, {})
         if not isinstance(table, dict):
             raise ConfigError(f"--set {setting}: [[{section}]] is a list; keys of a [section] can be set")
-        table[key] = _value(value.strip())
+        given = _value(value.strip())
+        table[key] = os.path.abspath(given) if f"{section}.{key}" in PATHS and isinstance(given, str) else given
 
 
 def _value(text: str) -> Any:

@@ -249,6 +249,15 @@ def test_single_keys_are_set_on_the_command_line(tmp_path: Path) -> None:
     )
 
 
+def test_path_of_a_setting_is_relative_to_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "mine.toml").write_text("[model]\ntrace = 'its.csv'\n")
+    monkeypatch.chdir(tmp_path)
+    assert Config.load(Path("a/mine.toml")).model.trace == str(tmp_path / "a" / "its.csv")
+    config = Config.load(Path("a/mine.toml"), ["model.trace=b/mine.csv", "job.modules=c"])
+    assert (config.model.trace, config.job.modules) == (str(tmp_path / "b" / "mine.csv"), str(tmp_path / "c"))
+
+
 @pytest.mark.parametrize(
     ("setting", "words"),
     [
