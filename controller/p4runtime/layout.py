@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from kofn.config.schema import JOB_MOST, SLOTS, JobSection
 from kofn.controller.errors import LayoutError
 from kofn.controller.p4runtime.topology import TopologyHost
+from kofn.host.collectives.job_collective import load_collective
 from kofn.host.wire.packet import places_of
 
 LEAF_BUFFERS = 2
@@ -19,6 +20,8 @@ class SlotLayout:
 
     job: JobSection
     hosts: tuple[TopologyHost, ...]
+    server: TopologyHost | None = None
+    """The host of the job's server, if it has one."""
     first: int = 0
     base: int = 0
 
@@ -72,13 +75,15 @@ class SlotLayout:
 
 def lay_out(jobs: Sequence[JobSection], hosts: tuple[TopologyHost, ...]) -> tuple[SlotLayout, ...]:
     """Give each job the next hosts of each rack, and the next slots from a multiple of its number on; LayoutError if
-    they do not fit."""
+    they do not fit. The hosts after all workers are those of servers, in the order of their jobs."""
     layouts: list[SlotLayout] = []
     first = end = 0
+    servers = iter(hosts[sum(job.workers for job in jobs) :])
     for job in jobs:
         if job.id in (layout.job.id for layout in layouts):
             raise LayoutError(f"job.id is {job.id} in two configurations: each job needs its own")
         base = -(-end // job.slots) * job.slots
-        layouts.append(SlotLayout(job=job, hosts=hosts, first=first, base=base))
+        server = next(servers, None) if load_collective(job.collective).server else None
+        layouts.append(SlotLayout(job=job, hosts=hosts, server=server, first=first, base=base))
         first, end = first + layouts[-1].rack_workers, layouts[-1].end
     return tuple(layouts)

@@ -1,18 +1,19 @@
-"""ATP (Lao et al., NSDI 2021) as a collective: workers, and a parameter server beside worker 0 (switch: atp.p4).
+"""ATP (Lao et al., NSDI 2021) as a collective: workers, and a parameter server on its own host (switch: atp.p4).
 
 docs/reference/atp.md compares it with the paper.
 """
 
 import contextlib
-import select
+import signal
 import struct
-import threading
+import sys
 import zlib
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+import click
 import numpy as np
 import numpy.typing as npt
 
@@ -21,7 +22,10 @@ from kofn.controller.p4runtime.builders import SwitchEntry, addressing, exact, f
 from kofn.controller.p4runtime.data_plane import DataPlane
 from kofn.controller.p4runtime.layout import SlotLayout
 from kofn.controller.p4runtime.roles import ONLY_SWITCH, SwitchRole
+from kofn.controller.p4runtime.topology import TopologyHost
 from kofn.host.collectives.packet_collective import Blocks, PacketCollective, Speaker
+from kofn.host.transport.udp import connected_socket
+from kofn.host.wire.packet import SERVICE
 
 HEADER = struct.Struct("!BBHIQ")  # atp_h: job, flags, index, sequence, bitmap
 RESEND, ECN, PARAMETER = 1, 2, 4
@@ -46,12 +50,18 @@ class AtpPlane(DataPlane):
         yield from addressing(layouts)
         for layout in layouts:
             job, match, everyone = layout.job, {"hdr.atp.job": layout.job.id}, (1 << layout.job.workers) - 1
-            where = {"group": job.id, "everyone": everyone, "server": layout.members[0].port}
+            where = {"group": job.id, "everyone": everyone, "server": _server(layout).port}
             yield exact("ingress.jobs", match, "ingress.set_job", **where)
 
     def slot_bits(self, job: JobSection) -> int:
         """Return those of an aggregator: values, owner, bitmap and ECN."""
         return 2048 * WORDS + 40 + 64 + 8
+
+
+def _server(layout: SlotLayout) -> TopologyHost:
+    if layout.server is None:
+        raise ValueError(f"job {layout.job.id} must have a host for its server, got {len(layout.hosts)} hosts")
+    return layout.server
 
 
 def index_of(job: int, sequence: int, aggregators: int) -> int:
@@ -169,42 +179,36 @@ class Atp(PacketCollective):
 
     data_plane = f"{__name__}:AtpPlane"
     port = AtpPlane.port
+    server = __name__
     words = WORDS
-    _server: threading.Thread | None = None
 
     def __init__(self, rank: int, addresses: Sequence[str], **given: Any) -> None:
-        job, self._next, self._stop = given["job"], 1, threading.Event()
-        self._window = Window(WINDOW)
-        if rank == 0:
-            self._at_server = given["transports"](SERVER_PORT)
-            server = ParameterServer(job.id, len(addresses), 4 * WINDOW)
-            self._server = threading.Thread(target=self._serve, args=(server,), name="ATP server", daemon=True)
+        self._next, self._window = 1, Window(WINDOW)
         super().__init__(rank, addresses, **given)
 
     def speaker(self, blocks: Blocks) -> Speaker:
         first, self._next = self._next, self._next + len(blocks)
         return AtpSpeaker(blocks, job=self.job, rank=self.rank, first=first, window=self._window)
 
-    def _prepare(self, host: str) -> str:
-        """Start the server before any worker sends."""
-        if self._server is not None:
-            self._server_socket = self._opened(self._at_server)
-            self._server.start()
-        return super()._prepare(host)
 
-    def _serve(self, server: ParameterServer) -> None:
-        poll = select.poll()
-        poll.register(self._server_socket, select.POLLIN)
-        while not self._stop.is_set():
-            poll.poll(100)
-            with contextlib.suppress(BlockingIOError, ConnectionRefusedError):
-                while True:
-                    answer = server.receive(self._server_socket.recv(1 << 16))
-                    if answer is not None:
-                        self._server_socket.send(answer)
+@click.command()
+@click.option("--address", required=True, help="The server's own address on the data network.")
+@click.option("--worker", "workers", multiple=True, required=True, help="A worker's address, once for each.")
+@click.option("--job", type=int, required=True, help="job.id.")
+@click.option("--k", expose_value=False, help="All workers complete a block.")
+@click.option("--slots", expose_value=False, help="The switch's.")
+def serve(address: str, workers: tuple[str, ...], job: int) -> None:
+    """Run a job's parameter server until SIGTERM."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    server, opened = ParameterServer(job, len(workers), 4 * WINDOW), connected_socket(SERVICE, address, SERVER_PORT)
+    opened.setblocking(True)
+    print(f"serving job {job} at {address}:{SERVER_PORT}", flush=True)
+    while True:
+        with contextlib.suppress(ConnectionRefusedError):
+            answer = server.receive(opened.recv(1 << 16))
+            if answer is not None:
+                opened.send(answer)
 
-    def _release(self) -> None:
-        self._stop.set()
-        if self._server is not None and self._server.is_alive():
-            self._server.join()
-        super()._release()
+
+if __name__ == "__main__":
+    serve()

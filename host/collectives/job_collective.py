@@ -27,8 +27,11 @@ class JobCollective:
     """The supported values of fault.where."""
     restarts: ClassVar[tuple[str, ...]] = ()
     """The processes, "switch" or "worker", that an [[event]] can kill and start besides the controller."""
-    server: ClassVar[bool] = False
-    """Whether a server process on a separate host sums, so that all workers share its link."""
+    server: ClassVar[str] = ""
+    """The module of a server on a separate host, which `python -m` runs before the workers; empty: there is none.
+
+    Its options are those of `parameter_server`: --address, --worker for each one by rank, --k, --job and --slots.
+    """
     simulated: ClassVar[bool] = False
     """Whether `kofn simulate` supports it."""
     data_plane: ClassVar[str] = "kofn"

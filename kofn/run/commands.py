@@ -123,10 +123,10 @@ class Commands:
             "GLOO_SOCKET_IFNAME": interface,
         }
 
-    def server(self, job: JobSection, address: str, workers: Sequence[str], k: int) -> list[str]:
+    def server(self, module: str, job: JobSection, address: str, workers: Sequence[str], k: int) -> list[str]:
         """Return the command line of a parameter server at this address, for workers at these."""
         return [
-            *(sys.executable, "-m", "kofn.host.collectives.parameter_server"),
+            *(sys.executable, "-m", module),
             *("--address", address),
             *(part for worker in workers for part in ("--worker", worker)),
             *("--k", str(k)),

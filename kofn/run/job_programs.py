@@ -1,5 +1,6 @@
 """The programs of one job in one trial, as its hosts run them: its workers, its server, one worker alone."""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -42,12 +43,14 @@ class JobPrograms:
         if self._server is None:
             return None
         node, host = self._server
-        workers = self._config.job.workers
-        fixed = check_objective(self._folder.objective, workers, "run.trials")
-        k = fixed.k if fixed else workers
-        argv = commands.server(self._config.job, host.ip, self._addresses, k)
+        job = self._config.job
+        fixed = check_objective(self._folder.objective, job.workers, "run.trials")
+        k = fixed.k if fixed else job.workers
+        argv = commands.server(load_collective(job.collective).server, job, host.ip, self._addresses, k)
+        folders = filter(None, (job.modules, os.environ.get("PYTHONPATH")))
+        env = ENVIRONMENT | {"PYTHONPATH": os.pathsep.join(folders)}
         name, log = self.process("server"), self._folder.log("server")
-        return ProcessSpec(name=name, node=node, argv=argv, log=log, cwd=Path.cwd(), env=ENVIRONMENT, endless=True)
+        return ProcessSpec(name=name, node=node, argv=argv, log=log, cwd=Path.cwd(), env=env, endless=True)
 
     @property
     def nodes(self) -> list[str]:
@@ -86,11 +89,9 @@ class JobPrograms:
 
     def _summed(self) -> list[str]:
         """Return a worker's flags about the collective, if that is not the switch."""
-        if self._server is not None:
-            return ["--service", self._server[1].ip]
         if not load_collective(self._config.job.collective).ledger:
             return [part for address in self._addresses for part in ("--worker", address)]
-        return []
+        return ["--service", self._server[1].ip] if self._server else []
 
     @property
     def _addresses(self) -> list[str]:

@@ -111,7 +111,7 @@ def _check_together(jobs: Sequence[JobPlan]) -> None:
             raise ConfigError(f"{job.source}: job.id is {number}, as in {taken[number]}: every job needs its own")
         taken[number] = job.source
     workers = [job.config.job.workers for job in jobs]
-    servers = sum(load_collective(job.config.job.collective).server for job in jobs)
+    servers = sum(bool(load_collective(job.config.job.collective).server) for job in jobs)
     if jobs[0].config.job.racks == 1 and sum(workers) + servers > RACK_WORKERS_MAX:
         raise ConfigError(
             f"job.workers of all jobs must be at most {RACK_WORKERS_MAX - servers} together, got {_sum(workers)}: "

@@ -183,7 +183,7 @@ def execute(plan: RunPlan, console: Console, at_early_end: AtEarlyEnd | None = N
         plan.shared,
         plan.jobs[0].source,
         hosts=sum(one.job.workers for one in plan.configs),
-        servers=sum(load_collective(one.job.collective).server for one in plan.configs),
+        servers=sum(bool(load_collective(one.job.collective).server) for one in plan.configs),
     )
     check_space(plan.folder)
     remove_certificates()

@@ -78,8 +78,8 @@ class AtpModel:
 def test_program_is_the_model(target: str) -> None:
     """Random packets of three workers and of the server, through one port."""
     draw, model = random.Random(5), AtpModel(HOSTS)
-    job = JobSection(workers=HOSTS, slots=4)
-    with sockets(target, AtpPlane(), job, (0, SERVER_PORT)) as opened:
+    job = JobSection(workers=HOSTS, slots=4, collective=KIND)
+    with sockets(target, AtpPlane(), job, (HOSTS, SERVER_PORT)) as opened:
         ways = {"up": [opened[3]], "down": opened[:3]}
         seen = dict.fromkeys(("up", "down", "drop"), 0)
         for number in range(600):

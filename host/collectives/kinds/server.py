@@ -11,7 +11,7 @@ class Server(JobCollective):
     counts_packets = True
     faults = ("host",)
     restarts = ("worker",)
-    server = True
+    server = "kofn.host.collectives.parameter_server"
 
     @classmethod
     def busiest_bytes(cls, gradient_bytes: int, workers: int) -> float:

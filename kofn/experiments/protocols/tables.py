@@ -24,8 +24,8 @@ KOFN = "kofn"
 
 LEGEND = (
     "Medians over the seeds, in brackets their range; 32 bits a value; workers of examples in Python, kofn's in C, on"
-    " links that limit both; ATP's parameter server shares worker 0's link. all-reduce: from arrays to arrays, without"
-    " a run's first iteration. loss: share of packets lost in each direction; goodput: time on the clean link / time."
+    " links that limit both; ATP's parameter server has a separate host. all-reduce: from arrays to arrays, without a"
+    " run's first iteration. loss: share of packets lost in each direction; goodput: time on the clean link / time."
     " slow worker: an iteration with one worker blocked for 200 ms, less an iteration without. link up, down: bytes of"
     " Ethernet frames of a worker and iteration. memory: the job's slots in the switch's registers. job alone, beside"
     " another: two workers with 8 slots, then with a second such job (ATP's jobs share 8). a worker dies: whether the"

@@ -2,6 +2,8 @@
 
 import os
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -15,7 +17,7 @@ from kofn.host.transport.fault_injection import Faults
 from kofn.host.transport.transport import Transport
 from tests.docs.markdown import ROOT, blocks
 from tests.host.collectives.crews import Threads, addresses
-from tests.host.collectives.switched import HOSTS, RealSwitch
+from tests.host.collectives.switched import HOSTS, Place, RealSwitch
 
 HOW_TO = ROOT / "docs" / "howto" / "protocol.md"
 EXAMPLES = ROOT / "examples" / "protocols"
@@ -36,11 +38,13 @@ def write_smallest(folder: Path) -> None:
 @contextmanager
 def protocol_crew(kind: str, target: str, *faults: FaultSection, **job: Any) -> Iterator[Threads]:
     """Yield the workers at their own switch; `job`: keys of [job]."""
-    section, collective = JobSection(workers=HOSTS, **job), load_collective(kind)
+    section, collective = JobSection(workers=HOSTS, collective=kind, **job), load_collective(kind)
     with ExitStack() as stack:
         switch = RealSwitch(target, load_data_plane(collective.data_plane)(), section)
         stack.callback(switch.close)
         place = switch.place(addresses(HOSTS))
+        if collective.server:
+            stack.enter_context(_server(collective.server, place))
 
         def join(rank: int) -> Any:
             sending, receiving = (Faults(faults, rank=rank, direction=way, seed=1) for way in ("send", "receive"))
@@ -56,6 +60,19 @@ def protocol_crew(kind: str, target: str, *faults: FaultSection, **job: Any) -> 
         for communicator in made:
             stack.enter_context(communicator)
         yield Threads(made)
+
+
+@contextmanager
+def _server(module: str, place: Place) -> Iterator[None]:
+    """Run a job's server in the namespace after the workers'."""
+    *workers, address = place.locals
+    command = ["nsenter", f"--net={place.namespaces[HOSTS]}", sys.executable, "-m", module, "--address", address]
+    command += ["--job", str(place.job.id), *(part for worker in workers for part in ("--worker", worker))]
+    with subprocess.Popen(command, cwd=EXAMPLES, stdout=subprocess.PIPE) as server:
+        assert server.stdout is not None and server.stdout.readline().startswith(b"serving job")
+        yield
+        server.terminate()
+        assert server.wait(10) == 0
 
 
 @contextmanager

@@ -17,7 +17,7 @@ import pytest
 
 from kofn.config.schema import JobSection
 from kofn.controller.p4runtime.data_plane import DataPlane
-from kofn.controller.p4runtime.layout import SlotLayout
+from kofn.controller.p4runtime.layout import lay_out
 from kofn.controller.p4runtime.planes.kofn import KofnPlane
 from kofn.controller.p4runtime.slots import Slots
 from kofn.controller.p4runtime.switch_link import SwitchLink
@@ -113,19 +113,19 @@ JOB = JobSection(workers=HOSTS, words=32, slots=256, exact_slots=128)
 
 
 class RealSwitch:
-    """A switch, its controller's side and HOSTS namespaces, until close()."""
+    """A switch, its controller's side and a namespace for each of HOSTS workers and a server, until close()."""
 
     def __init__(self, target: str, plane: DataPlane | None = None, job: JobSection = JOB) -> None:
-        self.job = job
+        self.job, hosts = job, HOSTS + 1
         self._stack, self._generation = ExitStack(), GENERATION
         names = [
-            f"kofn{os.getpid() % 10_000}.{next(_links)}" for _ in range(HOSTS)
+            f"kofn{os.getpid() % 10_000}.{next(_links)}" for _ in range(hosts)
         ]  # earlier generations disappear after a while
         self._holders = [self._host(name, rank) for rank, name in enumerate(names)]
         folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory()))
         interfaces = [f"{rank + 1}@{name}" for rank, name in enumerate(names)]
         self.switch = self._stack.enter_context(running(target, folder, interfaces))
-        self._slots = Slots(layout=SlotLayout(job=self.job, hosts=star(HOSTS)), k=HOSTS)
+        self._slots = Slots(layout=lay_out([job], star(hosts))[0], k=HOSTS)
         self._loop = EventLoop()
         self._stack.callback(self._loop.close)
         link = SwitchLink(address=self.switch.address, device_id=0, plane=plane or KofnPlane(), jobs=[self._slots])
@@ -139,7 +139,7 @@ class RealSwitch:
             job=self.job,
             addresses=addresses,
             service=SERVICE_IP,
-            locals=tuple(f"10.0.0.{rank + 1}" for rank in range(HOSTS)),
+            locals=tuple(f"10.0.0.{rank + 1}" for rank in range(HOSTS + 1)),
             namespaces=tuple(f"/proc/{holder.pid}/ns/net" for holder in self._holders),
             generation=self._generation,
             first_iteration=1_000_000 * next(_calls),
