@@ -245,8 +245,11 @@ def _run(cell: Cell, carry_out: CarryOut, console: Console, *, check: bool) -> C
 
 
 def _failed_trials(cell: Cell, plan: RunPlan) -> tuple[TrialSummary, ...]:
-    """Return the trials of a run that a process's failure ended; none if no iteration was finished."""
-    folder = RunFolder.open(cell.folder)
+    """Return the trials of a run that a process's failure ended; none if it did not begin, or finished no iteration."""
+    try:
+        folder = RunFolder.open(cell.folder)
+    except ConfigError:
+        return ()
     job, *_ = summarised(folder, plan.configs, folder.record().early_end).jobs
     return job.trials
 

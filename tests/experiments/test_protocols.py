@@ -5,15 +5,20 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
+from rich.console import Console
 
 from kofn.config.plugins import look_in
 from kofn.config.schema import JobSection
 from kofn.controller.p4runtime.data_plane import data_plane_of
+from kofn.experiments.matrix import Cell, run_cells
 from kofn.experiments.protocols.contenders import CLEAN, COLLECTIVES, EXAMPLES, SITUATIONS, ProtocolContender
 from kofn.experiments.protocols.tables import COSTS, protocol_arms, verdicts
+from kofn.run.errors import RunError
+from kofn.run.plan import RunPlan
 from tests.run.real_run import KOFN, OWN_NETWORK
 
 UNUSED = ("leaf", "measure", "words", "votes")
@@ -43,6 +48,17 @@ def test_bits_of_a_slot_are_those_of_the_programs_registers(collective: str) -> 
     bits = sum(one["bitwidth"] * (1 if plane.holds_k else one["size"] // most) for one in own)
     bits += 4 * 2048 if plane.holds_k else 0
     assert plane.slot_bits(JobSection(words=4)) == bits
+
+
+def test_death_in_a_run_that_does_not_begin_is_no_finding(tmp_path: Path) -> None:
+    scenario = ProtocolContender(name="kofn").scenario("death", [], None)
+
+    def carry_out(plan: RunPlan, console: Console) -> Any:
+        raise RunError("another run is active")
+
+    cell = Cell(scenario=scenario, seed=1, folder=tmp_path / "death" / "seed-1")
+    (result,) = run_cells([cell], carry_out, Console(quiet=True))
+    assert (result.trials, result.error) == ((), "FAILED: another run is active")
 
 
 def test_unknown_memory_is_neither_shown_nor_compared() -> None:
