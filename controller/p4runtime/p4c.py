@@ -4,11 +4,11 @@ python -m kofn.controller.p4runtime.p4c SOURCE... compiles in any case (`make p4
 """
 
 import hashlib
-import os
 import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import msgspec
@@ -94,11 +94,21 @@ def compile_program(program: Path) -> Stamp:
         )
     files = output_of(program)
     files.blob.parent.mkdir(exist_ok=True)
-    command = [COMPILER, "--arch", "v1model", "-I", os.path.relpath(INCLUDE, program.parent)]
+    command = [COMPILER, "--arch", "v1model", "-I", "src", "-I", "include"]
     command += ["-o", f"build/{files.blob.name}", "--p4runtime-files", f"build/{files.p4info.name}", program.name]
-    result = subprocess.run(command, cwd=program.parent, capture_output=True, text=True, check=False)
-    if result.returncode:
-        raise ConfigError(f"{program}: p4c refuses it:\n{result.stderr.strip()}")
+    with tempfile.TemporaryDirectory() as name:
+        # It gets copies: p4c removes a source that it cannot preprocess, and a path with a space is one that it cannot.
+        folder = Path(name)
+        (folder / "build").mkdir()
+        (folder / "src").symlink_to(program.parent.resolve())
+        (folder / "include").symlink_to(INCLUDE)
+        for path in program.parent.glob("*.p4"):
+            shutil.copy(path, folder)
+        result = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+        if result.returncode:
+            raise ConfigError(f"{program}: p4c refuses it:\n{result.stderr.strip()}")
+        for path in (folder / "build").iterdir():
+            shutil.copy(path, files.blob.parent)
     stamp = Stamp(p4c=compiler_version(), sources=sources_hash(program), outputs=outputs_hash(program))
     _stamp_of(program).write_bytes(msgspec.json.format(msgspec.json.encode(stamp)) + b"\n")
     return stamp
