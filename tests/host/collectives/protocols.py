@@ -65,9 +65,8 @@ def protocol_crew(kind: str, target: str, *faults: FaultSection, **job: Any) -> 
 @contextmanager
 def _server(module: str, place: Place) -> Iterator[None]:
     """Run a job's server in the namespace after the workers'."""
-    *workers, address = place.locals
-    command = ["nsenter", f"--net={place.namespaces[HOSTS]}", sys.executable, "-m", module, "--address", address]
-    command += ["--job", str(place.job.id), *(part for worker in workers for part in ("--worker", worker))]
+    command = ["nsenter", f"--net={place.namespaces[HOSTS]}", sys.executable, "-m", module, "--address", place.server]
+    command += ["--job", str(place.job.id), *(part for worker in place.locals for part in ("--worker", worker))]
     with subprocess.Popen(command, cwd=EXAMPLES, stdout=subprocess.PIPE) as server:
         assert server.stdout is not None and server.stdout.readline().startswith(b"serving job")
         yield

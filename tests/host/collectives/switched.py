@@ -47,12 +47,13 @@ _calls, _links = count(1), count(1)
 
 @dataclass(frozen=True)
 class Place:
-    """The addresses of a crew's workers; `namespaces`: their files, empty on loopback."""
+    """The addresses of a crew's workers, and of a server; `namespaces`: their files, empty on loopback."""
 
     job: JobSection
     addresses: tuple[str, ...]
     service: str
     locals: tuple[str, ...]
+    server: str = ""
     namespaces: tuple[str, ...] = ()
     generation: int = 0
     first_iteration: int = 1
@@ -70,13 +71,13 @@ class Place:
         )
 
     def transport(self, rank: int, **given: Any) -> Transport:
-        """Return a transport whose socket belongs to the worker's namespace."""
+        """Return a transport whose socket belongs to the worker's namespace; the rank after all is the server's."""
 
         def transport() -> Transport:
             if self.namespaces:
                 with open(self.namespaces[rank]) as namespace:
                     assert ctypes.CDLL(None, use_errno=True).setns(namespace.fileno(), CLONE_NEWNET) == 0
-            return Transport(self.service, local=self.locals[rank], **given)
+            return Transport(self.service, local=(*self.locals, self.server)[rank], **given)
 
         with ThreadPoolExecutor(1) as thread:
             return thread.submit(transport).result()
@@ -139,7 +140,8 @@ class RealSwitch:
             job=self.job,
             addresses=addresses,
             service=SERVICE_IP,
-            locals=tuple(f"10.0.0.{rank + 1}" for rank in range(HOSTS + 1)),
+            locals=tuple(f"10.0.0.{rank + 1}" for rank in range(HOSTS)),
+            server=f"10.0.0.{HOSTS + 1}",
             namespaces=tuple(f"/proc/{holder.pid}/ns/net" for holder in self._holders),
             generation=self._generation,
             first_iteration=1_000_000 * next(_calls),
