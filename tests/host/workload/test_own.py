@@ -74,7 +74,7 @@ def test_module_is_found_beside_the_configuration(users: Path) -> None:
 def test_module_is_found_in_the_configured_folder(users: Path) -> None:
     (users / "deep").mkdir()
     (users / "own.py").rename(users / "deep" / "own.py")
-    config = Config.load(users / "own.toml", ["job.modules=deep"])
+    config = Config.load(users / "own.toml", {"job": {"modules": "deep"}})
     check_workload(config)
     assert sys.modules["own"].__file__ == str(users / "deep" / "own.py")
 
