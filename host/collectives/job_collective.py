@@ -1,6 +1,6 @@
 """The capabilities of a job.collective, as attributes for checks, runs and reports."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, Literal
 
 from kofn.config.plugins import COLLECTIVES
@@ -58,6 +58,11 @@ class JobCollective:
         make: Any = cls
         made: Communicator = make(rank, addresses, job=config.job.id)
         return made
+
+
+def servers_of(names: Iterable[str]) -> int:
+    """Return the number of servers of jobs with these collectives."""
+    return sum(bool(load_collective(name).server) for name in names)
 
 
 def load_collective(name: str) -> type[JobCollective]:

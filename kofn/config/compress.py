@@ -68,9 +68,7 @@ class CompressSection(Section, frozen=True):
     ratio: Annotated[float, Meta(gt=0, le=1)] = (
         1.0  # of the float32 gradient's bytes; below the lanes' own share, blocks are selected
     )
-    max_send_interval: Annotated[int, Meta(ge=1, le=1000)] = (
-        8  # most iterations from one sending of a block to the next
-    )
+    max_send_interval: Annotated[int, Meta(ge=1, le=1000)] = 8  # most iterations between two sendings of a block
     ratio_control: RatioControl = "off"  # how the ratio follows the link's rate; needs codec = "auto"
     rate_stability: Annotated[float, Meta(gt=0, lt=1)] = (
         0.1  # share by which successive rates may differ for the rate to count as stable

@@ -154,9 +154,7 @@ class PolicySection(Section, frozen=True):
     window: PositiveInt = 16  # blocks that an estimate rests on
     decide_every: PositiveInt = 1  # iterations between decisions
     warm_up: PositiveInt = 1  # reports from every live worker before the first decision
-    include_after: Annotated[int, Meta(ge=0)] = (
-        0  # wait for a worker after this many late iterations in a row; 0: never
-    )
+    include_after: Annotated[int, Meta(ge=0)] = 0  # await a worker after this many late iterations in a row; 0: never
     late_gradient: LateGradient = "auto"  # the rule for late gradients (late_rules.py); auto: the objective chooses
     age_weight: Probability | None = None  # factor of its weight for each iteration of age; None: by late_gradient
     age_limit: Annotated[int, Meta(ge=1)] = 64  # an older gradient is in no sum

@@ -80,7 +80,7 @@ class JobPrograms:
         argv = commands.torchrun(torch, rank, self._config.job.workers, self._addresses[0])
         environment = commands.torch_environment(job.effective, rank, f"{node}-eth0", host.management, metrics)
         environment |= {"KOFN_WORKERS": ",".join(self._addresses)} | accelerators.visible(torch, rank)
-        return argv, environment | ({"KOFN_SERVICE": self._server[1].ip} if self._server else {})
+        return argv, environment | ({"KOFN_SERVICE": self._service} if self._service else {})
 
     def _checkpoints(self) -> list[str]:
         """Return a worker's flags about checkpoints, if there are any."""
@@ -91,7 +91,12 @@ class JobPrograms:
         """Return a worker's flags about the collective, if that is not the switch."""
         if not load_collective(self._config.job.collective).ledger:
             return [part for address in self._addresses for part in ("--worker", address)]
-        return ["--service", self._server[1].ip] if self._server else []
+        return ["--service", self._service] if self._service else []
+
+    @property
+    def _service(self) -> str:
+        """The address of the server that takes the switch's part; empty: the switch sums."""
+        return self._server[1].ip if self._server and load_collective(self._config.job.collective).ledger else ""
 
     @property
     def _addresses(self) -> list[str]:

@@ -10,7 +10,7 @@ from kofn.config.errors import ConfigError
 from kofn.config.objectives import check_objective
 from kofn.config.schema import RACK_WORKERS_MAX, SLOTS, Config
 from kofn.controller.p4runtime.data_plane import data_plane_of
-from kofn.host.collectives.job_collective import load_collective
+from kofn.host.collectives.job_collective import load_collective, servers_of
 from kofn.host.wire.packet import FRAME_BYTES, HEADER_BYTES, WORD_BYTES
 from kofn.run.plugins import check_plugins
 from kofn.run.schedule import check_story
@@ -111,7 +111,7 @@ def _check_together(jobs: Sequence[JobPlan]) -> None:
             raise ConfigError(f"{job.source}: job.id is {number}, as in {taken[number]}: every job needs its own")
         taken[number] = job.source
     workers = [job.config.job.workers for job in jobs]
-    servers = sum(bool(load_collective(job.config.job.collective).server) for job in jobs)
+    servers = servers_of(job.config.job.collective for job in jobs)
     if jobs[0].config.job.racks == 1 and sum(workers) + servers > RACK_WORKERS_MAX:
         raise ConfigError(
             f"job.workers of all jobs must be at most {RACK_WORKERS_MAX - servers} together, got {_sum(workers)}: "

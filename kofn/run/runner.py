@@ -21,7 +21,7 @@ from rich.console import Console
 
 from kofn.config.errors import ConfigError, KofnError
 from kofn.config.schema import Config
-from kofn.host.collectives.job_collective import load_collective
+from kofn.host.collectives.job_collective import servers_of
 from kofn.report.table import make_console
 from kofn.results.folder import RunFolder, check_new
 from kofn.results.ranks import FEW
@@ -183,7 +183,7 @@ def execute(plan: RunPlan, console: Console, at_early_end: AtEarlyEnd | None = N
         plan.shared,
         plan.jobs[0].source,
         hosts=sum(one.job.workers for one in plan.configs),
-        servers=sum(bool(load_collective(one.job.collective).server) for one in plan.configs),
+        servers=servers_of(one.job.collective for one in plan.configs),
     )
     check_space(plan.folder)
     remove_certificates()

@@ -20,7 +20,7 @@ SEEDS = 3
 EXAMPLE = """
 \b
 Examples:
-  kofn experiment protocols                                 every situation: a quarter of an hour
+  kofn experiment protocols                                 every situation: twenty minutes
   kofn experiment protocols --scenario clean --scenario loss-0.01 --seeds 10
   kofn experiment protocols --protocol kofn --protocol mine:Mine      your own (docs/howto/protocol.md)
   kofn experiment protocols --target bmv2
