@@ -88,8 +88,8 @@ docs: setup-docs ## the documentation as a site in site/, every link checked
 reference: setup-dev ## docs/reference/ from the code: configuration, commands, results
 	@exec .venv/bin/python -m kofn.cli.reference
 
-crd: setup-dev ## deploy/base/crd.yaml, the CustomResourceDefinition, from kofn/jobs/request.py
-	@.venv/bin/python -m kofn.jobs.crd | tee deploy/base/crd.yaml >deploy/chart/crds/crd.yaml
+crd: setup-dev ## jobs/deploy/base/crd.yaml, the CustomResourceDefinition, from jobs/kofn_jobs/request.py
+	@.venv/bin/python -m kofn_jobs.crd | tee jobs/deploy/base/crd.yaml >jobs/deploy/chart/crds/crd.yaml
 
 picture: setup-dev ## docs/picture.svg, the picture of the README
 	@exec .venv/bin/python docs/picture.py
@@ -98,14 +98,14 @@ screenshots: setup-dev ## docs/images/ of the live page, from the default run; n
 	@exec .venv/bin/python -m tests.web.screenshots
 
 header: setup-dev ## rewrite what is made from the header's fields: the C header, and docs/reference/protocol.md's table
-	@.venv/bin/python -m kofn.host.wire.header_text
+	@.venv/bin/python -m kofn_common.wire.header_text
 
 p4: setup-dev ## compile p4src and examples/protocols with p4c (p4c-bm2-ss on the PATH)
-	@exec .venv/bin/python -m kofn.controller.p4runtime.p4c p4src/kofn.p4 examples/protocols/*.p4
+	@exec .venv/bin/python -m kofn_controller.p4runtime.p4c p4src/kofn.p4 examples/protocols/*.p4
 
-proto: setup-dev ## regenerate the gRPC stubs in kofn/rpc/
-	@.venv/bin/python -m grpc_tools.protoc -I. --python_out=. --grpc_python_out=. --mypy_out=. --mypy_grpc_out=. \
-	    --plugin=protoc-gen-mypy=.venv/bin/protoc-gen-mypy --plugin=protoc-gen-mypy_grpc=.venv/bin/protoc-gen-mypy_grpc kofn/rpc/kofn.proto
+proto: setup-dev ## regenerate the gRPC stubs in common/kofn_common/rpc/
+	@.venv/bin/python -m grpc_tools.protoc -Icommon --python_out=common --grpc_python_out=common --mypy_out=common --mypy_grpc_out=common \
+	    --plugin=protoc-gen-mypy=.venv/bin/protoc-gen-mypy --plugin=protoc-gen-mypy_grpc=.venv/bin/protoc-gen-mypy_grpc common/kofn_common/rpc/kofn.proto
 
 shell: ## look into the running switch (SWITCH=HOST:PORT) with p4runtime-shell
 	@(exec 3<>/dev/tcp/$(subst :,/,$(SWITCH))) 2>/dev/null \

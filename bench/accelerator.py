@@ -25,7 +25,7 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
 from examples.torch.gpt import GPT, batch_of, read_text
-from kofn.torch.staging import Staging, future_on, on_host, settle
+from kofn_torch.staging import Staging, future_on, on_host, settle
 
 SHAPES = {"10 million": (384, 6), "120 million": (896, 12)}
 """Width and layers of the GPTs, by their number of parameters."""

@@ -31,17 +31,17 @@ from typing import NamedTuple, get_args
 import numpy as np
 
 from bench.tables import Row, make_parser, say, show, whole
-from kofn.config.compress import CompressSection, Residual
-from kofn.config.schema import JobSection
-from kofn.host.arrays import Floats
-from kofn.host.collectives.in_network import InNetwork
-from kofn.host.collectives.kinds.ring import Ring
-from kofn.host.collectives.streamed_gradient import StreamedGradient
-from kofn.host.engine.pacing_rate import pacing_rate
-from kofn.host.errors import HostError
-from kofn.host.transport.transport import Transport
-from kofn.host.transport.udp import udp_socket
-from kofn.host.wire.packet import HEADER_BYTES, WORD_BYTES, WORDS_MAX
+from kofn_common.config.compress import CompressSection, Residual
+from kofn_common.config.schema import JobSection
+from kofn_common.wire.packet import HEADER_BYTES, WORD_BYTES, WORDS_MAX
+from kofn_host.arrays import Floats
+from kofn_host.collectives.in_network import InNetwork
+from kofn_host.collectives.kinds.ring import Ring
+from kofn_host.collectives.streamed_gradient import StreamedGradient
+from kofn_host.engine.pacing_rate import pacing_rate
+from kofn_host.errors import HostError
+from kofn_host.transport.transport import Transport
+from kofn_host.transport.udp import udp_socket
 
 OWN, SERVER, PORT, RING_PORT = "127.0.92.1", "127.0.92.2", 19301, 19302
 KEPT = 3
@@ -56,7 +56,7 @@ def served() -> Iterator[None]:
     command = [
         sys.executable,
         "-m",
-        "kofn.host.collectives.parameter_server",
+        "kofn_host.collectives.parameter_server",
         "--address",
         SERVER,
         "--worker",

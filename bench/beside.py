@@ -25,9 +25,9 @@ import threadpoolctl
 
 from bench.agent import MeasuredWorker, served
 from bench.tables import Row, make_parser, say, show, whole
-from kofn.config.compress import CompressSection
-from kofn.host.errors import HostError
-from kofn.host.wire.packet import WORDS_MAX
+from kofn_common.config.compress import CompressSection
+from kofn_common.wire.packet import WORDS_MAX
+from kofn_host.errors import HostError
 
 SIDE = 256
 """Rows and columns of the matrices."""

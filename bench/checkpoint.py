@@ -17,15 +17,15 @@ from pathlib import Path
 from rich.console import Console
 
 from bench.tables import whole
-from kofn.config.compress import CompressSection
-from kofn.config.dump import to_toml
-from kofn.config.errors import KofnError
-from kofn.config.schema import Config, JobSection, ModelSection, NetworkSection, RunSection
 from kofn.report.table import make_console
-from kofn.results.folder import RunFolder
-from kofn.results.worker_metrics import read_trial
 from kofn.run.plan import make_plan
 from kofn.run.runner import execute
+from kofn_common.config.compress import CompressSection
+from kofn_common.config.dump import to_toml
+from kofn_common.config.errors import KofnError
+from kofn_common.config.schema import Config, JobSection, ModelSection, NetworkSection, RunSection
+from kofn_common.results.folder import RunFolder
+from kofn_common.results.worker_metrics import read_trial
 
 PARAMETERS = (64 + 1) * 3100 + (3100 + 1) * 3100 + (3100 + 1) * 10
 LEFT_OUT = 8

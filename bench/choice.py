@@ -16,13 +16,13 @@ from scipy import fft, special, stats
 from bench.synthetic import times_alone
 from bench.tables import Row, make_parser, say, show, whole
 from bench.timing import median_ms
-from kofn.controller.estimate.grouped import GROUPS, by_value, grouped_counts, grouped_done
-from kofn.controller.estimate.measurements import FloatArray
-from kofn.controller.estimate.poisson import farthest
-from kofn.controller.policy.chooser import cheapest
-from kofn.controller.policy.expected_time import GROUP_ABOVE, expected_counts, lattice
-from kofn.controller.policy.objective import objective
-from kofn.controller.policy.objectives.throughput import throughput_costs
+from kofn_controller.estimate.grouped import GROUPS, by_value, grouped_counts, grouped_done
+from kofn_controller.estimate.measurements import FloatArray
+from kofn_controller.estimate.poisson import farthest
+from kofn_controller.policy.chooser import cheapest
+from kofn_controller.policy.expected_time import GROUP_ABOVE, expected_counts, lattice
+from kofn_controller.policy.objective import objective
+from kofn_controller.policy.objectives.throughput import throughput_costs
 
 SERVICE = 2.0
 """s in units of tau."""

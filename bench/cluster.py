@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from bench.synthetic import EVENT_S, SERVICE_S
-from kofn.config.schema import PolicySection
-from kofn.controller.estimate.measurements import Arrival, FloatArray
-from kofn.controller.policy.control_loop import Change, ControlLoop
-from kofn.rpc import kofn_pb2 as pb
+from kofn_common.config.schema import PolicySection
+from kofn_common.rpc import kofn_pb2 as pb
+from kofn_controller.estimate.measurements import Arrival, FloatArray
+from kofn_controller.policy.control_loop import Change, ControlLoop
 
 Rates = Callable[[int, int], float]
 """Mean blocking time in seconds of (rank, iteration)."""

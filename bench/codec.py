@@ -17,30 +17,30 @@ import numpy as np
 
 from bench.tables import Row, make_parser, say, show, whole
 from bench.timing import medians_ms
-from kofn.config.compress import Rounding
-from kofn.config.errors import ConfigError
-from kofn.config.schema import RACK_WORKERS_MAX
-from kofn.host.arrays import Floats
-from kofn.host.compression.aggregate import Sums
-from kofn.host.compression.codec import (
+from kofn_common.config.compress import Rounding
+from kofn_common.config.errors import ConfigError
+from kofn_common.config.schema import RACK_WORKERS_MAX
+from kofn_common.wire.packet import WEIGHT_UNIT, WORD_BYTES
+from kofn_host.arrays import Floats
+from kofn_host.compression.aggregate import Sums
+from kofn_host.compression.codec import (
     UNIT,
     Codec,
     check,
     encode_packed,
     statistics,
 )
-from kofn.host.compression.job_coding import JobCoding
-from kofn.host.compression.ledger import Ledger
-from kofn.host.compression.ledger_native import Gradient
-from kofn.host.compression.ledger_storage import LedgerStorage
-from kofn.host.compression.plan import Planner
-from kofn.host.compression.registry import load_codecs
-from kofn.host.errors import CodecError
-from kofn.host.kernels.lanes import code_of
-from kofn.host.protocol.block_layout import BlockLayout
-from kofn.host.protocol.instructions import Packed, PackedBlocks
-from kofn.host.protocol.results import RESULT, BlockResults
-from kofn.host.wire.packet import WEIGHT_UNIT, WORD_BYTES
+from kofn_host.compression.job_coding import JobCoding
+from kofn_host.compression.ledger import Ledger
+from kofn_host.compression.ledger_native import Gradient
+from kofn_host.compression.ledger_storage import LedgerStorage
+from kofn_host.compression.plan import Planner
+from kofn_host.compression.registry import load_codecs
+from kofn_host.errors import CodecError
+from kofn_host.kernels.lanes import code_of
+from kofn_host.protocol.block_layout import BlockLayout
+from kofn_host.protocol.instructions import Packed, PackedBlocks
+from kofn_host.protocol.results import RESULT, BlockResults
 
 CODECS: tuple[tuple[str, Rounding], ...] = (
     ("int32", "nearest"),

@@ -18,15 +18,15 @@ import numpy as np
 from bench.choice import exact_counts
 from bench.synthetic import EVENT_S, NOISE_S, SERVICE_S, times_alone
 from bench.tables import Row, make_parser, say, show, whole
-from kofn.config.late_rules import LatePolicy
-from kofn.controller.estimate.measurements import FloatArray
-from kofn.controller.estimate.model import Estimate, fit
-from kofn.controller.policy.chooser import Chooser, Known
-from kofn.controller.policy.expected_time import expected_counts
-from kofn.controller.policy.objective import objective
-from kofn.controller.policy.objectives.throughput import throughput_costs
-from kofn.controller.policy.prediction import Predictor
-from kofn.controller.policy.worth import WorthModel
+from kofn_common.config.late_rules import LatePolicy
+from kofn_controller.estimate.measurements import FloatArray
+from kofn_controller.estimate.model import Estimate, fit
+from kofn_controller.policy.chooser import Chooser, Known
+from kofn_controller.policy.expected_time import expected_counts
+from kofn_controller.policy.objective import objective
+from kofn_controller.policy.objectives.throughput import throughput_costs
+from kofn_controller.policy.prediction import Predictor
+from kofn_controller.policy.worth import WorthModel
 
 WINDOW, DECISIONS = 16, 9
 

@@ -25,15 +25,15 @@ from google.protobuf import text_format
 
 from bench.tables import whole
 from kofn.run.switch_identity import BMV2, bmv2
-from kofn.switch.engine.engine import Engine
-from kofn.switch.errors import EntryExists
-from kofn.switch.state.entries import Entry, Exact, Key, Lpm, Ternary
+from kofn_switch.engine.engine import Engine
+from kofn_switch.errors import EntryExists
+from kofn_switch.state.entries import Entry, Exact, Key, Lpm, Ternary
 
 FOLDER = Path(__file__).parent / "entries"
 PROGRAM = (FOLDER / "entries.json").read_bytes()
 P4INFO = p4i.P4Info()
 text_format.Parse((FOLDER / "entries.p4info.txtpb").read_text(), P4INFO)
-COMMANDS = {"embedded": [sys.executable, "-m", "kofn.switch"], "bmv2": [BMV2]}
+COMMANDS = {"embedded": [sys.executable, "-m", "kofn_switch"], "bmv2": [BMV2]}
 START_S = 30
 PRIMARY = p4r.Uint128(low=1)
 FEW = 10

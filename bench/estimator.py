@@ -20,12 +20,12 @@ from bench.cluster import Rates, cluster
 from bench.synthetic import ALWAYS, EVENT_S, LARGE, NOISE_S, SERVICE_S, SMALL, SyntheticSetting, times_alone
 from bench.tables import Row, make_parser, say, show, whole
 from bench.timing import median_ms
-from kofn.controller.estimate.measurements import FloatArray
-from kofn.controller.estimate.model import Estimate, fit
-from kofn.controller.estimate.poisson import farthest
-from kofn.controller.policy.evidence import gain_error
-from kofn.controller.policy.expected_time import done_by, expected_counts
-from kofn.controller.policy.objectives.throughput import throughput_costs
+from kofn_controller.estimate.measurements import FloatArray
+from kofn_controller.estimate.model import Estimate, fit
+from kofn_controller.estimate.poisson import farthest
+from kofn_controller.policy.evidence import gain_error
+from kofn_controller.policy.expected_time import done_by, expected_counts
+from kofn_controller.policy.objectives.throughput import throughput_costs
 
 CHANGE_AT, STATIONARY, SETTLED = 50, 1000, 100
 STEP_S = 0.020  # how often silence is looked at

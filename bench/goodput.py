@@ -19,14 +19,14 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.tables import whole
-from kofn.config.dump import to_toml
-from kofn.config.errors import KofnError
-from kofn.config.schema import Config, FaultSection, ModelSection, NetworkSection, RunSection
 from kofn.report.summarise import summarise
 from kofn.report.table import make_console
 from kofn.run.errors import RunError
 from kofn.run.plan import make_plan
 from kofn.run.runner import execute
+from kofn_common.config.dump import to_toml
+from kofn_common.config.errors import KofnError
+from kofn_common.config.schema import Config, FaultSection, ModelSection, NetworkSection, RunSection
 
 LINK_MBPS = 20.0
 BASE = Config(

@@ -14,10 +14,10 @@ import numpy as np
 
 from bench.synthetic import EVENT_S, LARGE, NOISE_S, SERVICE_S, SMALL
 from bench.tables import Row, make_parser, say, show, whole
-from kofn.controller.estimate.measurements import BoolArray, FloatArray
-from kofn.controller.estimate.model import fit
-from kofn.controller.policy.draws import law_times
-from kofn.controller.policy.expected_time import expected_times
+from kofn_controller.estimate.measurements import BoolArray, FloatArray
+from kofn_controller.estimate.model import fit
+from kofn_controller.policy.draws import law_times
+from kofn_controller.policy.expected_time import expected_times
 
 WINDOW, TRUTH = 16, 40_000
 

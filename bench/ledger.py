@@ -15,12 +15,12 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from bench.tables import Row, make_parser, say, show, whole
-from kofn.host.compression.codecs.fixed_point import FixedPoint
-from kofn.host.compression.encoder import SLICE
-from kofn.host.compression.ledger import Ledger
-from kofn.host.compression.ledger_native import Gradient
-from kofn.host.compression.ledger_storage import LedgerStorage
-from kofn.host.kernels.lanes import code_of
+from kofn_host.compression.codecs.fixed_point import FixedPoint
+from kofn_host.compression.encoder import SLICE
+from kofn_host.compression.ledger import Ledger
+from kofn_host.compression.ledger_native import Gradient
+from kofn_host.compression.ledger_storage import LedgerStorage
+from kofn_host.kernels.lanes import code_of
 
 AT_ONCE = 32
 """Results."""

@@ -28,12 +28,12 @@ import numpy as np
 from rich.console import Console
 
 from bench.tables import Row, make_parser, say, show, whole
-from kofn.config.dump import to_toml
-from kofn.config.schema import WORKERS_MAX, Config, JobSection, RunSection
 from kofn.report.summarise import first_finishes
-from kofn.results.worker_metrics import read_trial
 from kofn.run.plan import make_plan
 from kofn.run.runner import execute
+from kofn_common.config.dump import to_toml
+from kofn_common.config.schema import WORKERS_MAX, Config, JobSection, RunSection
+from kofn_common.results.worker_metrics import read_trial
 from tests.ports import own_port
 
 TOKEN = "bench"

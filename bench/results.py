@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 
 from bench.tables import say
-from kofn.results.provenance import Provenance
+from kofn_common.results.provenance import Provenance
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "bench" / "results"

@@ -18,10 +18,10 @@ import numpy as np
 
 import kofn
 from bench.tables import Row, make_parser, say, show, whole
-from kofn.config.schema import Config
-from kofn.controller.estimate.measurements import FloatArray
 from kofn.sim.scale.simulation import simulate_scale
 from kofn.sim.times import QUANTILES
+from kofn_common.config.schema import Config
+from kofn_controller.estimate.measurements import FloatArray
 
 SIZES = {4: (40, 150), 8: (80, 100), 16: (150, 70), 64: (800, 35)}
 """Milliseconds of computation, and iterations, by number of workers."""

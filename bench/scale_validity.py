@@ -17,12 +17,12 @@ from msgspec.structs import replace
 from rich.console import Console
 
 from bench.tables import Row, make_parser, say, show, whole
-from kofn.config.schema import Config
-from kofn.controller.policy.prediction import KS
 from kofn.sim.costs import Costs
 from kofn.sim.runner import simulate_times
 from kofn.sim.scale.simulation import DECIDE_S, JITTER_S, simulate_scale
 from kofn.sim.times import SimulatedTimes
+from kofn_common.config.schema import Config
+from kofn_controller.policy.prediction import KS
 
 SIZES = {16: 1, 64: 1, 256: 4, 1008: 16}
 """Racks by number of workers."""

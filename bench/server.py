@@ -19,13 +19,13 @@ from collections.abc import Callable
 import numpy as np
 
 from bench.tables import Row, make_parser, say, show, whole
-from kofn.config.schema import WORKERS_MAX
-from kofn.host.collectives.parameter_server import ParameterServer
-from kofn.host.kernels.lanes import pack
-from kofn.host.protocol.slots import NativeSlots
-from kofn.host.transport.udp import udp_socket
-from kofn.host.wire import packet as wire
-from kofn.host.wire.packet import WORD_LANES, Kind, KofnHeader
+from kofn_common.config.schema import WORKERS_MAX
+from kofn_common.wire import packet as wire
+from kofn_common.wire.packet import WORD_LANES, Kind, KofnHeader
+from kofn_host.collectives.parameter_server import ParameterServer
+from kofn_host.kernels.lanes import pack
+from kofn_host.protocol.slots import NativeSlots
+from kofn_host.transport.udp import udp_socket
 
 OWN, SENDER, PORT = "127.0.93.1", "127.0.93.2", 19300
 BATCH = 64

@@ -27,7 +27,7 @@ from typing import Any
 
 from bench.tables import whole
 from kofn.experiments.load.targets import TARGETS, LoadTarget, Turn, laboratory, layout, missing, running
-from kofn.host.kernels.lanes import VOTES, code_of
+from kofn_host.kernels.lanes import VOTES, code_of
 
 PORTS = (2, 8)
 VALUES = (256, 2048)  # int32 in a packet

@@ -25,10 +25,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 sys.path.append(str(Path(__file__).parents[1]))
 
-import kofn.torch
+import kofn_torch
 from examples.torch.gpt import GPT, batch_of, read_text
-from kofn.config.schema import Config
-from kofn.torch.staging import settle
+from kofn_common.config.schema import Config
+from kofn_torch.staging import settle
 
 DEVICE = torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
 
@@ -67,7 +67,7 @@ def main(width: int = 384, layers: int = 6, turns: int = 3, count: int = 3) -> N
     text, characters = read_text()
     by_gloo, by_switch = (trainer(characters, (width, layers)) for _ in range(2))
     elements = sum(each.numel() for each in by_gloo.parameters())
-    kofn.torch.ddp_hook(by_switch)
+    kofn_torch.ddp_hook(by_switch)
     for model in (by_switch, by_gloo):
         steps(model, 2, text, alone=False)  # DDP rebuilds its buckets after the first
     ways: dict[str, Callable[[], list[Spent]]] = {

@@ -8,9 +8,9 @@ from typing import Any, cast
 
 import finsy as fy
 
-from kofn.controller.p4runtime.entries import JOBS, job_entries
-from kofn.controller.p4runtime.program import CompiledProgram
 from kofn.experiments.load.targets import DEVICE_ID, GENERATION, LoadTarget, layout
+from kofn_controller.p4runtime.entries import JOBS, job_entries
+from kofn_controller.p4runtime.program import CompiledProgram
 
 VARIANT = 0x0100
 """Difference between a host's addresses and its other ones, in MAC and IP address alike."""

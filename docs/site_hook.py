@@ -1,4 +1,4 @@
-"""For mkdocs: source files that the documents link to become part of the site, below source/.
+"""For mkdocs: source files that the documents link to become part of the site, below source.
 
 The documents are read in the repository as well, where these links lead to the files themselves.
 """

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from kofn.config import plugins
 from kofn.run.errors import RunError
 from kofn.run.switch_identity import bmv2
+from kofn_common.config import plugins
 
 settings.register_profile("check", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile(

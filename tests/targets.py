@@ -14,7 +14,7 @@ from tests.ports import own_port
 def switch_command(target: str) -> list[str]:
     """Return the beginning of a switch's command line; a BMv2 that is built with Thrift needs its own port."""
     if target == "embedded":
-        return [sys.executable, "-m", "kofn.switch"]
+        return [sys.executable, "-m", "kofn_switch"]
     if not has_thrift():
         return [BMV2]
     with own_port() as port:

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from kofn.cli.main import LAZY
-from kofn.extras import EXTRAS, remedy
+from kofn_common.extras import EXTRAS, remedy
 
-MODULES = ("kofn.host.__main__", "kofn.switch.__main__", "kofn.controller.__main__", "kofn.cli.main", "kofn.sim.runner")
+MODULES = ("kofn_host.__main__", "kofn_switch.__main__", "kofn_controller.__main__", "kofn.cli.main", "kofn.sim.runner")
 
 DISTRIBUTION = {"dask_jobqueue": "dask-jobqueue", "yaml": "PyYAML"}
 """Distributions whose packages have another name."""
@@ -62,7 +62,7 @@ def test_worker_names_the_missing_extra(tmp_path: Path) -> None:
     argv = ["--config", "run.toml", "--rank", "0", "--controller", "127.0.0.1:1", "--address", "127.0.0.1"]
     argv = ["worker", *argv, "--service", "127.0.0.1", "--metrics", str(tmp_path / "worker-0.jsonl")]
     run = without_extras(
-        f"import os; os.chdir({str(tmp_path)!r}); sys.argv = {argv}; runpy.run_module('kofn.host', run_name='__main__')"
+        f"import os; os.chdir({str(tmp_path)!r}); sys.argv = {argv}; runpy.run_module('kofn_host', run_name='__main__')"
     )
     assert run.returncode == 1
     assert run.stderr.splitlines()[-1] == "kofn worker 0: scapy is not installed: pip install 'kofn[scapy]'"
@@ -72,7 +72,7 @@ def test_worker_names_the_missing_extra(tmp_path: Path) -> None:
 def test_certificates_are_used_unchecked(tmp_path: Path) -> None:
     code = (
         "import logging; from pathlib import Path; logging.basicConfig(level='INFO', format='%(message)s'); "
-        "from kofn.rpc.security import Credentials; "
+        "from kofn_common.rpc.security import Credentials; "
         f"print(Credentials.load(Path({str(tmp_path / 'certs')!r}), 'operator').name)"
     )
     subprocess.run([Path(sys.executable).with_name("kofn"), "certs", tmp_path / "certs"], check=True)

@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 import pytest
 
-from kofn.config.errors import ConfigError, KofnError
-from kofn.forked import HARMLESS, alone, forked
+from kofn_common.config.errors import ConfigError, KofnError
+from kofn_common.forked import HARMLESS, alone, forked
 
 ONE = len(os.sched_getaffinity(0)) == 1
 
@@ -22,7 +22,7 @@ def several(monkeypatch: pytest.MonkeyPatch) -> None:
     """Allow children; threads left by other tests hold no lock that these calls need."""
     if ONE:
         pytest.skip("one processor: calls are carried out in turn")
-    monkeypatch.setattr("kofn.forked.alone", lambda: True)
+    monkeypatch.setattr("kofn_common.forked.alone", lambda: True)
 
 
 def ended(process: int, *, within_s: float) -> bool:
@@ -115,7 +115,7 @@ def test_killed_child_is_an_error() -> None:
 def test_child_is_not_interrupted_and_ends_with_its_parent() -> None:
     script = """
 import os, signal
-from kofn.forked import forked
+from kofn_common.forked import forked
 def wait():
     os.kill(os.getpid(), signal.SIGINT)
     print(os.getpid(), flush=True)

@@ -1,4 +1,4 @@
-"""Committed output is that of p4c, of protoc for kofn/rpc/kofn.proto, and of the table of header fields."""
+"""Committed output is that of p4c, of protoc, and of the table of header fields."""
 
 import shutil
 import subprocess
@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from kofn.config.errors import ConfigError
-from kofn.controller.p4runtime import p4c
-from kofn.host.wire import header_text
-from kofn.host.wire.packet import HEADER_FIELDS
+from kofn_common.config.errors import ConfigError
+from kofn_common.wire import header_text
+from kofn_common.wire.packet import HEADER_FIELDS
+from kofn_controller.p4runtime import p4c
 
 ROOT = Path(__file__).parents[1]
 
@@ -68,19 +68,27 @@ def test_stubs_belong_to_the_proto(tmp_path):
         f"--plugin=protoc-gen-{name}={Path(sys.executable).parent / f'protoc-gen-{name}'}"
         for name in ("mypy", "mypy_grpc")
     ]
-    command = [sys.executable, "-m", "grpc_tools.protoc", "-I.", *outputs, *plugins, "kofn/rpc/kofn.proto"]
+    command = [
+        sys.executable,
+        "-m",
+        "grpc_tools.protoc",
+        "-Icommon",
+        *outputs,
+        *plugins,
+        "common/kofn_common/rpc/kofn.proto",
+    ]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
-    made = sorted((tmp_path / "kofn" / "rpc").iterdir())
+    made = sorted((tmp_path / "kofn_common" / "rpc").iterdir())
     assert len(made) == 4
     for path in made:
-        assert path.read_text() == (ROOT / "kofn" / "rpc" / path.name).read_text(), (
+        assert path.read_text() == (ROOT / "common" / "kofn_common" / "rpc" / path.name).read_text(), (
             f"{path.name} is stale: run `make proto`"
         )
 
 
 def test_generated_header_files_match_the_fields():
     assert header_text.C_HEADER.read_text() == header_text.c_header(), (
-        "host/wire/kofn_header.h is stale: run `make header`"
+        "common/kofn_common/wire/kofn_header.h is stale: run `make header`"
     )
     assert header_text.PROTOCOL.read_text() == header_text.protocol(), (
         "docs/reference/protocol.md is stale: run `make header`"

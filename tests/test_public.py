@@ -35,7 +35,7 @@ def test_types_are_shipped() -> None:
     assert resources.files("kofn").joinpath("py.typed").is_file()
 
 
-@pytest.mark.parametrize("module", ["kofn", "kofn.switch.__main__"])
+@pytest.mark.parametrize("module", ["kofn", "kofn_switch.__main__"])
 def test_import_of_the_package_loads_no_data_frames(module: str) -> None:
     code = f"import sys, {module}; sys.exit(', '.join({{'pandas', 'rich', 'matplotlib'}} & set(sys.modules)) or None)"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

@@ -89,13 +89,13 @@ def test_package_is_complete(installed: Path) -> None:
 
 
 def test_commands_ignore_the_users_files(installed: Path, users_folder: Path) -> None:
-    code = "import kofn, kofn.host; print(kofn.__file__, kofn.host.__file__, kofn.Config().job.workers, sep='\\n')"
+    code = "import kofn, kofn_host; print(kofn.__file__, kofn_host.__file__, kofn.Config().job.workers, sep='\\n')"
     assert command(installed, users_folder, "python", "-c", code).stdout.splitlines() == [
         str(installed / "kofn/__init__.py"),
         str(installed / "kofn/host/__init__.py"),
         "4",
     ]
-    assert "simple_switch_grpc" in command(installed, users_folder, "python", "-m", "kofn.switch", "--help").stdout
+    assert "simple_switch_grpc" in command(installed, users_folder, "python", "-m", "kofn_switch", "--help").stdout
     for name in ("kofn", "kofn-switch"):
         assert "Usage" in command(installed, users_folder, name, "--help").stdout.title()
 

@@ -20,8 +20,8 @@ from collections.abc import Callable, Iterable, Iterator
 from multiprocessing.connection import Connection
 from typing import Generic, TypeVar
 
-from kofn.config.errors import KofnError
-from kofn.config.plugins import in_words
+from kofn_common.config.errors import KofnError
+from kofn_common.config.plugins import in_words
 
 T = TypeVar("T")
 

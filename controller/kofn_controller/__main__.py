@@ -1,4 +1,4 @@
-"""`python -m kofn.controller`: the controller of one or several jobs on one switch, or on a tree of switches."""
+"""`python -m kofn_controller`: the controller of one or several jobs on one switch, or on a tree of switches."""
 
 import asyncio
 import logging
@@ -12,24 +12,24 @@ import click
 import finsy as fy
 import msgspec
 
-from kofn.config.errors import ConfigError
-from kofn.config.schema import Config
-from kofn.controller.errors import ControllerError, StartError
-from kofn.controller.job.jobs import Jobs
-from kofn.controller.job.journal import Journal
-from kofn.controller.job.service import serve
-from kofn.controller.job.session import JobSession
-from kofn.controller.p4runtime.data_plane import data_plane_of
-from kofn.controller.p4runtime.layout import SlotLayout, lay_out
-from kofn.controller.p4runtime.links import make_links
-from kofn.controller.p4runtime.program import SwitchCredentials
-from kofn.controller.p4runtime.slots import Slots
-from kofn.controller.p4runtime.switch_link import SwitchLink
-from kofn.controller.p4runtime.topology import read_topology
-from kofn.controller.policy.control_loop import ControlLoop
-from kofn.rpc.errors import SecurityError
-from kofn.rpc.names import AUTHORITY, SWITCH_HOST
-from kofn.rpc.security import CONTROLLER, Credentials
+from kofn_common.config.errors import ConfigError
+from kofn_common.config.schema import Config
+from kofn_common.rpc.errors import SecurityError
+from kofn_common.rpc.names import AUTHORITY, SWITCH_HOST
+from kofn_common.rpc.security import CONTROLLER, Credentials
+from kofn_controller.errors import ControllerError, StartError
+from kofn_controller.job.jobs import Jobs
+from kofn_controller.job.journal import Journal
+from kofn_controller.job.service import serve
+from kofn_controller.job.session import JobSession
+from kofn_controller.p4runtime.data_plane import data_plane_of
+from kofn_controller.p4runtime.layout import SlotLayout, lay_out
+from kofn_controller.p4runtime.links import make_links
+from kofn_controller.p4runtime.program import SwitchCredentials
+from kofn_controller.p4runtime.slots import Slots
+from kofn_controller.p4runtime.switch_link import SwitchLink
+from kofn_controller.p4runtime.topology import read_topology
+from kofn_controller.policy.control_loop import ControlLoop
 
 _LOG = logging.getLogger(__name__)
 
@@ -173,7 +173,7 @@ async def _run(
         link = next(link for link in links if not link.ready.is_set())
         raise StartError(
             f"no switch at {link.address} after {wait_s:g} s ({link.fault or 'no answer'}): "
-            "`make run` starts everything, `python -m kofn.switch` a switch; --p4runtime gives another address"
+            "`make run` starts everything, `python -m kofn_switch` a switch; --p4runtime gives another address"
         )
 
 

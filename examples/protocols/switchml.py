@@ -10,17 +10,17 @@ from typing import ClassVar
 
 import numpy as np
 
-from kofn.config.schema import JobSection
-from kofn.controller.p4runtime.builders import SwitchEntry, addressing, exact, forwarding
-from kofn.controller.p4runtime.data_plane import DataPlane
-from kofn.controller.p4runtime.layout import SlotLayout
-from kofn.controller.p4runtime.roles import ONLY_SWITCH, SwitchRole
-from kofn.host.arrays import Floats64
-from kofn.host.collectives.call import FLOATING, Array
-from kofn.host.collectives.communicator import Task
-from kofn.host.collectives.lane_communicator import SUMS
-from kofn.host.collectives.packet_collective import Blocks, PacketCollective, Speaker
-from kofn.host.collectives.work import WorkOutcome
+from kofn_common.config.schema import JobSection
+from kofn_controller.p4runtime.builders import SwitchEntry, addressing, exact, forwarding
+from kofn_controller.p4runtime.data_plane import DataPlane
+from kofn_controller.p4runtime.layout import SlotLayout
+from kofn_controller.p4runtime.roles import ONLY_SWITCH, SwitchRole
+from kofn_host.arrays import Floats64
+from kofn_host.collectives.call import FLOATING, Array
+from kofn_host.collectives.communicator import Task
+from kofn_host.collectives.lane_communicator import SUMS
+from kofn_host.collectives.packet_collective import Blocks, PacketCollective, Speaker
+from kofn_host.collectives.work import WorkOutcome
 
 HEADER = struct.Struct("!BBBHIB")  # switchml_h: job, worker, version, slot, block, exponent
 WORDS = 4

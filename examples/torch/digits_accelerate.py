@@ -11,15 +11,15 @@ import torch
 from accelerate import Accelerator
 from torch import nn
 
-import kofn.torch
-from kofn.host.workload.model import load_shard
+import kofn_torch
+from kofn_host.workload.model import load_shard
 
 accelerator = Accelerator(cpu=True)
 data = load_shard(accelerator.process_index, accelerator.num_processes, seed=1)
 model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
 model, optimizer = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9))
 if "--gloo" not in sys.argv:
-    kofn.torch.ddp_hook(model)  # the line: what prepare() returns is a DistributedDataParallel
+    kofn_torch.ddp_hook(model)  # the line: what prepare() returns is a DistributedDataParallel
 
 for step in range(1, 201):
     batch = data.batch(step, 32)

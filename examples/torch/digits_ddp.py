@@ -10,14 +10,14 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-import kofn.torch
-from kofn.host.workload.model import load_shard
+import kofn_torch
+from kofn_host.workload.model import load_shard
 
 dist.init_process_group("gloo")
 data = load_shard(dist.get_rank(), dist.get_world_size(), seed=1)
 model = DistributedDataParallel(nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10)))
 if "--gloo" not in sys.argv:
-    kofn.torch.ddp_hook(model)  # the line: gradients go through the switch
+    kofn_torch.ddp_hook(model)  # the line: gradients go through the switch
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
 
 for step in range(1, 201):

@@ -8,15 +8,15 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-import kofn.torch
-from kofn.host.workload.model import load_shard
+import kofn_torch
+from kofn_host.workload.model import load_shard
 
 dist.init_process_group("gloo")
 torch.manual_seed(1)  # every worker begins with the same parameters
 model = DistributedDataParallel(nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10)))
 optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
 scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=100, gamma=0.5)
-session = kofn.torch.elastic(model, optimizer, scheduler)
+session = kofn_torch.elastic(model, optimizer, scheduler)
 data = load_shard(session.rank, session.workers, seed=1)
 
 while not session.done():

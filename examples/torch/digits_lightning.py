@@ -13,8 +13,8 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-import kofn.torch
-from kofn.host.workload.model import load_shard
+import kofn_torch
+from kofn_host.workload.model import load_shard
 
 
 class Digits(lightning.LightningModule):
@@ -26,7 +26,7 @@ class Digits(lightning.LightningModule):
 
     def on_train_start(self) -> None:
         if "--gloo" not in sys.argv:
-            kofn.torch.ddp_hook(self.trainer.strategy.model)  # the line: the strategy's is a DistributedDataParallel
+            kofn_torch.ddp_hook(self.trainer.strategy.model)  # the line: the strategy's is a DistributedDataParallel
 
     def training_step(self, batch: list[torch.Tensor], at: int) -> torch.Tensor:
         images, labels = batch

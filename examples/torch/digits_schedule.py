@@ -7,8 +7,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-import kofn.torch
-from kofn.host.workload.model import load_shard
+import kofn_torch
+from kofn_host.workload.model import load_shard
 
 dist.init_process_group("gloo")
 torch.manual_seed(1)  # the same parameters everywhere: no DistributedDataParallel hands them out
@@ -18,7 +18,7 @@ model = nn.Sequential(
     *(nn.Linear(1024, 64), nn.LayerNorm(64), nn.ReLU(), nn.Linear(64, 10)),
 )
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-session = kofn.torch.schedule(model, optimizer)  # the line, with the job's [schedule]
+session = kofn_torch.schedule(model, optimizer)  # the line, with the job's [schedule]
 
 while not session.done():
     batch = data.batch(session.iteration + 1, 32)

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
-import kofn.torch
-from kofn.host.workload.model import load_shard
+import kofn_torch
+from kofn_host.workload.model import load_shard
 
 
 class Digits(nn.Module):
@@ -31,7 +31,7 @@ class ThroughTheSwitch(TrainerCallback):
     """Once Trainer has made its DistributedDataParallel."""
 
     def on_train_begin(self, *given: object, **named: object) -> None:
-        kofn.torch.ddp_hook(trainer.model_wrapped)  # the line
+        kofn_torch.ddp_hook(trainer.model_wrapped)  # the line
 
 
 batches = [load_shard(0, 1, seed=1).batch(step, 32) for step in range(1, 401)]  # Trainer deals them out

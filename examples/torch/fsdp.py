@@ -12,7 +12,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.functional import cross_entropy
 
-import kofn.torch
+import kofn_torch
 
 STEPS = 40
 
@@ -26,7 +26,7 @@ for block in model.blocks:
 fully_shard(model, mesh=mesh)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 if "--gloo" not in sys.argv:
-    kofn.torch.follow(model, optimizer)  # so the run has its iterations
+    kofn_torch.follow(model, optimizer)  # so the run has its iterations
 generator = torch.Generator().manual_seed(dist.get_rank())
 
 for step in range(1, STEPS + 1):
@@ -40,6 +40,6 @@ for step in range(1, STEPS + 1):
     if step % 10 == 0 and dist.get_rank() == 0:
         print(f"step {step}: loss {mean.item() / dist.get_world_size():.6f}", flush=True)
 
-if isinstance(dist.group.WORLD, kofn.torch.SwitchGroup) and dist.get_rank() == 0:
+if isinstance(dist.group.WORLD, kofn_torch.SwitchGroup) and dist.get_rank() == 0:
     print(f"calls: {dict(dist.group.WORLD.calls)}", flush=True)
 dist.destroy_process_group()

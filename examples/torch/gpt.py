@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 from torch.nn.parallel import DistributedDataParallel
 
-import kofn.torch
+import kofn_torch
 
 DOCUMENTS = Path(__file__).parents[2] / "docs"
 CONTEXT, BATCH, STEPS = 64, 8, 300
@@ -69,7 +69,7 @@ def main() -> None:
     text, characters = read_text()
     model = DistributedDataParallel(GPT(characters))
     if "--gloo" not in sys.argv:
-        kofn.torch.ddp_hook(model)
+        kofn_torch.ddp_hook(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     generator = torch.Generator().manual_seed(dist.get_rank())
     for step in range(1, STEPS + 1):

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from gpt import GPT, batch_of, read_text
 from torch.nn.functional import cross_entropy
 
-import kofn.torch
+import kofn_torch
 
 parser = ArgumentParser()
 parser.add_argument("--stage", type=int, default=2)
@@ -24,7 +24,7 @@ dist.init_process_group("gloo")
 text, characters = read_text()
 torch.manual_seed(1)
 model = GPT(characters)
-optimizer = kofn.torch.zero(
+optimizer = kofn_torch.zero(
     model,
     lr=1e-3,
     stage=asked.stage,

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from kofn.host.workload.metric import Metric
-from kofn.host.workload.optimizer import Optimizer
-from kofn.host.workload.workload import Workload
+from kofn_host.workload.metric import Metric
+from kofn_host.workload.optimizer import Optimizer
+from kofn_host.workload.workload import Workload
 
 FEATURES = 64
 

@@ -3,8 +3,8 @@
 import torch
 from torch import nn
 
-from kofn.host.workload.model import load_shard
-from kofn.host.workload.pytorch import TorchWorkload
+from kofn_host.workload.model import load_shard
+from kofn_host.workload.pytorch import TorchWorkload
 
 
 class TorchDigits(TorchWorkload):

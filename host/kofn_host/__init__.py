@@ -6,3 +6,7 @@ thread that moves packets, transport/ the socket, membership/ the line to contro
 communicators and a parameter server; kernels/ the arithmetic on whole arrays; zero/ optimizers whose state is sharded.
 protocol/, engine/ and kernels/ are C (native.py).
 """
+
+import os
+
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # read when gRPC is imported; kofn reports each failure once

@@ -1,4 +1,4 @@
-"""`python -m kofn.host`: one worker, inside its host's network namespace."""
+"""`python -m kofn_host`: one worker, inside its host's network namespace."""
 
 import gc
 import logging
@@ -7,22 +7,22 @@ from pathlib import Path
 
 import click
 
-from kofn.config.errors import ConfigError
-from kofn.config.schema import Config
-from kofn.extras import remedy
-from kofn.host.collectives.check import check_collective
-from kofn.host.collectives.job_collective import load_collective
-from kofn.host.errors import HostError
-from kofn.host.wire.packet import SERVICE
-from kofn.host.worker import WorkerPlace, work
-from kofn.rpc.errors import SecurityError
+from kofn_common.collectives.job_collective import load_collective
+from kofn_common.config.errors import ConfigError
+from kofn_common.config.schema import Config
+from kofn_common.extras import remedy
+from kofn_common.rpc.errors import SecurityError
+from kofn_common.wire.packet import SERVICE
+from kofn_host.collectives.check import check_collective
+from kofn_host.errors import HostError
+from kofn_host.worker import WorkerPlace, work
 
 OBJECTS = 50_000
 """Allocations between two garbage collections: packets consist of many objects, none of them in a cycle."""
 
 
 @click.command(
-    epilog="Example: python -m kofn.host --config run.toml --rank 0 --controller 172.30.255.1:50052 "
+    epilog="Example: python -m kofn_host --config run.toml --rank 0 --controller 172.30.255.1:50052 "
     "--address 172.30.255.2 --metrics worker-0.jsonl"
 )
 @click.option("--config", "config_path", type=click.Path(path_type=Path), required=True, help="The run's TOML file.")

@@ -5,14 +5,6 @@ class HostError(Exception):
     """Base of every error this package raises."""
 
 
-class WireError(HostError):
-    """A datagram is not a kofn packet of this version."""
-
-
-class ChecksumError(WireError):
-    """A kofn packet was damaged on its way."""
-
-
 class GradientError(HostError):
     """A gradient cannot be aggregated: it is not finite, or too large for the fixed-point range."""
 

@@ -7,12 +7,13 @@ from ctypes import c_char_p, c_double, c_int32, c_int64, c_uint16, c_uint32, c_v
 from functools import cache
 from pathlib import Path
 
-from kofn.host.errors import LedgerError
-from kofn.nativebuild.errors import BuildError
-from kofn.nativebuild.library import Signatures, compile_texts, load_library
+from kofn_common.nativebuild.errors import BuildError
+from kofn_common.nativebuild.library import Signatures, compile_texts, load_library
+from kofn_common.places import folder_of
+from kofn_host.errors import LedgerError
 
 HERE = Path(__file__).parent
-FOLDERS = [HERE / name for name in ("wire", "protocol", "compression", "engine")]
+FOLDERS = [folder_of("kofn_common") / "wire", *(HERE / name for name in ("protocol", "compression", "engine"))]
 
 _CORE = _ENGINE = _PORT = _SLOTS = _LEAF = c_void_p
 _OWN: Signatures = {

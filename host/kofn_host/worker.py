@@ -9,27 +9,27 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from kofn.config.schema import Config
-from kofn.host.agent.agent import Agent
-from kofn.host.agent.recorder import Recorder
-from kofn.host.checkpoint.folder import CheckpointFolder
-from kofn.host.checkpoint.saver import Saver
-from kofn.host.collectives.job_collective import load_collective
-from kofn.host.compression.age_weight import AgeWeight
-from kofn.host.compression.encoder import Encoder
-from kofn.host.compression.job_coding import JobCoding
-from kofn.host.engine.pacing_rate import pacing_rate
-from kofn.host.membership.member import HeldReplica, Member
-from kofn.host.protocol.block_layout import BlockLayout
-from kofn.host.training.loop import Training
-from kofn.host.training.metrics import Metrics
-from kofn.host.training.overlapped import OverlappedTraining
-from kofn.host.training.peer_to_peer import PeerToPeer
-from kofn.host.training.reducer import Reducer
-from kofn.host.transport.event_loop import EventLoop
-from kofn.host.transport.fault_injection import faults_of
-from kofn.host.transport.transport import Transport
-from kofn.rpc.security import Credentials, worker_name
+from kofn_common.collectives.job_collective import load_collective
+from kofn_common.config.schema import Config
+from kofn_common.rpc.security import Credentials, worker_name
+from kofn_host.agent.agent import Agent
+from kofn_host.agent.recorder import Recorder
+from kofn_host.checkpoint.folder import CheckpointFolder
+from kofn_host.checkpoint.saver import Saver
+from kofn_host.compression.age_weight import AgeWeight
+from kofn_host.compression.encoder import Encoder
+from kofn_host.compression.job_coding import JobCoding
+from kofn_host.engine.pacing_rate import pacing_rate
+from kofn_host.membership.member import HeldReplica, Member
+from kofn_host.protocol.block_layout import BlockLayout
+from kofn_host.training.loop import Training
+from kofn_host.training.metrics import Metrics
+from kofn_host.training.overlapped import OverlappedTraining
+from kofn_host.training.peer_to_peer import PeerToPeer
+from kofn_host.training.reducer import Reducer
+from kofn_host.transport.event_loop import EventLoop
+from kofn_host.transport.fault_injection import faults_of
+from kofn_host.transport.transport import Transport
 
 STOP_TIMEOUT_S = 30.0
 

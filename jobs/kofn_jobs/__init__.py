@@ -8,3 +8,7 @@
 
 It knows nothing of packets: pods run `kofn` commands.
 """
+
+import os
+
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # read when gRPC is imported; kofn reports each failure once

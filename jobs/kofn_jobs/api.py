@@ -10,9 +10,9 @@ from lightkube.resources.authorization_v1 import SubjectAccessReview
 from lightkube.resources.coordination_v1 import Lease
 from lightkube.resources.core_v1 import ConfigMap, Pod, Secret, Service
 
-from kofn.jobs.errors import ClusterError
-from kofn.jobs.kinds import KINDS, Role
-from kofn.jobs.request import GROUP, KIND, PLURAL, VERSION
+from kofn_jobs.errors import ClusterError
+from kofn_jobs.kinds import KINDS, Role
+from kofn_jobs.request import GROUP, KIND, PLURAL, VERSION
 
 __all__ = [
     "CONFLICT",

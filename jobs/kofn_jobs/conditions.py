@@ -4,7 +4,7 @@ import datetime
 
 from msgspec.structs import replace
 
-from kofn.jobs.request import Phase, StatusCondition, TrainingStatus
+from kofn_jobs.request import Phase, StatusCondition, TrainingStatus
 
 TIME = "%Y-%m-%dT%H:%M:%SZ"
 """The API's form of times, in UTC."""

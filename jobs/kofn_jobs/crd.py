@@ -4,8 +4,8 @@ from typing import Any
 
 import msgspec
 
-from kofn.jobs.manifests import Document
-from kofn.jobs.request import GROUP, KIND, PLURAL, VERSION, TrainingSpec, TrainingStatus
+from kofn_jobs.manifests import Document
+from kofn_jobs.request import GROUP, KIND, PLURAL, VERSION, TrainingSpec, TrainingStatus
 
 COLUMNS = (
     ("Accelerators", "integer", ".spec.accelerators"),
@@ -108,5 +108,5 @@ def _kept(schema: dict[str, Any]) -> Document:
 if __name__ == "__main__":
     import yaml  # needs kofn[jobs]
 
-    print("# Made by `python -m kofn.jobs.crd`.")
+    print("# Made by `python -m kofn_jobs.crd`.")
     print(yaml.safe_dump(definition(), sort_keys=False, width=120), end="")

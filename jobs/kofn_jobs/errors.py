@@ -1,6 +1,6 @@
 """Errors of jobs on a cluster."""
 
-from kofn.config.errors import KofnError
+from kofn_common.config.errors import KofnError
 
 
 class JobsError(KofnError):

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from kofn.jobs.errors import RequestError
-from kofn.jobs.request import TrainingSpec
-from kofn.jobs.split import NodePart
+from kofn_jobs.errors import RequestError
+from kofn_jobs.request import TrainingSpec
+from kofn_jobs.split import NodePart
 
 
 class Role(Enum):

@@ -17,12 +17,12 @@ from typing import TypeAlias
 
 from msgspec.structs import replace
 
-from kofn.jobs.conditions import TIME
-from kofn.jobs.errors import JobsError
-from kofn.jobs.kinds import OF_ATTEMPT, AttemptOutcome, Role, attempt_of, choose
-from kofn.jobs.manifests import configuration
-from kofn.jobs.request import ENDED, Phase, TrainingRequest, TrainingStatus
-from kofn.jobs.split import Capacity, split
+from kofn_jobs.conditions import TIME
+from kofn_jobs.errors import JobsError
+from kofn_jobs.kinds import OF_ATTEMPT, AttemptOutcome, Role, attempt_of, choose
+from kofn_jobs.manifests import configuration
+from kofn_jobs.request import ENDED, Phase, TrainingRequest, TrainingStatus
+from kofn_jobs.split import Capacity, split
 
 PAUSE_MOST_S = 300
 EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)

@@ -15,12 +15,12 @@ import tomllib
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
-from kofn.config.dump import to_toml
-from kofn.config.errors import ConfigError
-from kofn.config.schema import Config
-from kofn.jobs.errors import RequestError
-from kofn.jobs.kinds import Role
-from kofn.jobs.request import API_VERSION, GROUP, KIND, RESERVED, TrainingRequest
+from kofn_common.config.dump import to_toml
+from kofn_common.config.errors import ConfigError
+from kofn_common.config.schema import Config
+from kofn_jobs.errors import RequestError
+from kofn_jobs.kinds import Role
+from kofn_jobs.request import API_VERSION, GROUP, KIND, RESERVED, TrainingRequest
 
 Document: TypeAlias = dict[str, Any]
 

@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal, Self
 import msgspec
 from msgspec import Meta
 
-from kofn.jobs.errors import RequestError
-from kofn.jobs.split import RING_LEAST, Capacity, NodePart
+from kofn_jobs.errors import RequestError
+from kofn_jobs.split import RING_LEAST, Capacity, NodePart
 
 GROUP = "kofn.dev"
 VERSION = "v1alpha1"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from kofn.jobs.errors import SplitError
+from kofn_jobs.errors import SplitError
 
 RING_LEAST = 3
 """Two workers are no ring: both would have one neighbour."""

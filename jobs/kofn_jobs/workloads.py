@@ -5,8 +5,8 @@ A JobSet makes one Job for each part, on its node. The others have one kind of p
 
 from itertools import accumulate
 
-from kofn.jobs.kinds import KINDS, Role
-from kofn.jobs.manifests import (
+from kofn_jobs.kinds import KINDS, Role
+from kofn_jobs.manifests import (
     WORKER,
     Document,
     labels,
@@ -14,11 +14,11 @@ from kofn.jobs.manifests import (
     worker_command,
     worker_template,
 )
-from kofn.jobs.request import TrainingRequest
-from kofn.jobs.split import NodePart
+from kofn_jobs.request import TrainingRequest
+from kofn_jobs.split import NodePart
 
 RUNTIME = "kofn"
-"""The ClusterTrainingRuntime of deploy/base/runtime.yaml."""
+"""The ClusterTrainingRuntime of jobs/deploy/base/runtime.yaml."""
 
 HOSTNAME = "kubernetes.io/hostname"
 

@@ -11,12 +11,12 @@ from typing import Any, NoReturn, TypeVar
 import click
 import grpc
 
-from kofn.rpc import kofn_pb2_grpc
-from kofn.rpc.address import checked_address, unknown_host
-from kofn.rpc.errors import SecurityError
-from kofn.rpc.failures import refused_handshake
-from kofn.rpc.security import CONTROLLER, OPERATOR, Credentials, channel
 from kofn.run.state import running
+from kofn_common.rpc import kofn_pb2_grpc
+from kofn_common.rpc.address import checked_address, unknown_host
+from kofn_common.rpc.errors import SecurityError
+from kofn_common.rpc.failures import refused_handshake
+from kofn_common.rpc.security import CONTROLLER, OPERATOR, Credentials, channel
 
 Answer = TypeVar("Answer")
 

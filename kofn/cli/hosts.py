@@ -10,9 +10,9 @@ from typing import NoReturn
 import click
 import msgspec
 
-from kofn.config.suggestion import did_you_mean
 from kofn.report.table import PlainTable, make_console
 from kofn.run.network_record import NetworkRecord, RecordedHost, running_network
+from kofn_common.config.suggestion import did_you_mean
 
 EXIT_REFUSED = 2
 EXIT_NO_NETWORK = 3

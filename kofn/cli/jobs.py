@@ -14,18 +14,18 @@ import click
 from msgspec.structs import replace
 from rich.console import Console
 
-from kofn.config.dump import to_toml
-from kofn.config.errors import KofnError
-from kofn.jobs.errors import ClusterError, RequestError
-from kofn.jobs.manifests import ATTEMPT_LABEL, CONTROL, REQUEST_LABEL, ROLE_LABEL, WORKER, configuration
-from kofn.jobs.request import WORKERS_MAX, TrainingRequest
-from kofn.jobs.split import Capacity, split
 from kofn.report.table import PlainTable, make_console
-from kofn.results.folder import RunFolder, default_path
-from kofn.results.worker_metrics import read_begun
 from kofn.run import accelerators
 from kofn.run.display import say
 from kofn.run.ending import ending
+from kofn_common.config.dump import to_toml
+from kofn_common.config.errors import KofnError
+from kofn_common.results.folder import RunFolder, default_path
+from kofn_common.results.worker_metrics import read_begun
+from kofn_jobs.errors import ClusterError, RequestError
+from kofn_jobs.manifests import ATTEMPT_LABEL, CONTROL, REQUEST_LABEL, ROLE_LABEL, WORKER, configuration
+from kofn_jobs.request import WORKERS_MAX, TrainingRequest
+from kofn_jobs.split import Capacity, split
 
 if TYPE_CHECKING:
     from lightkube import Client
@@ -58,7 +58,7 @@ _namespace = click.option("--namespace", "-n", help="Of the cluster.  [default: 
 def jobs() -> None:
     """Training jobs: submit a TrainingRequest to a Kubernetes cluster, or run it on this machine.
 
-    The cluster is the one of KUBECONFIG or ~/.kube/config, where the operator of deploy/ runs; needs kofn[jobs].
+    The cluster is the one of KUBECONFIG or ~/.kube/config, where the operator of jobs/deploy/ runs; needs kofn[jobs].
     """
 
 
@@ -68,7 +68,7 @@ def jobs() -> None:
 def submit(path: Path, namespace: str | None) -> None:
     """Check a request and submit it: its fields, its configuration and, if it names its nodes, the split."""
     with ending("jobs submit"), cluster(namespace) as client:
-        from kofn.jobs.api import CONFLICT, ApiError, decoded  # noqa: PLC0415  # needs kofn[jobs]
+        from kofn_jobs.api import CONFLICT, ApiError, decoded  # noqa: PLC0415  # needs kofn[jobs]
 
         document = load(path)
         request = checked(document)
@@ -92,7 +92,7 @@ def submit(path: Path, namespace: str | None) -> None:
 def listing(namespace: str | None) -> None:
     """List requests and their phases."""
     with ending("jobs list"), cluster(namespace) as client:
-        from kofn.jobs.api import Requests  # noqa: PLC0415
+        from kofn_jobs.api import Requests  # noqa: PLC0415
 
         found = [_read(each) for each in client.list(Requests)]
         headings = ("job", "accelerators", "phase", "ready", "attempt", "k", "message")
@@ -115,7 +115,7 @@ def _row(request: TrainingRequest) -> tuple[str, ...]:
 def logs(name: str, rank: int, control: str | None, follow: bool, namespace: str | None) -> None:
     """Print the log of a worker, the switch or the controller, of the newest attempt."""
     with ending("jobs logs"), cluster(namespace) as client:
-        from kofn.jobs.api import Pod  # noqa: PLC0415
+        from kofn_jobs.api import Pod  # noqa: PLC0415
 
         role = WORKER if control is None else CONTROL
         pods: list[Any] = list(client.list(Pod, labels={REQUEST_LABEL: name, ROLE_LABEL: role}))
@@ -153,7 +153,7 @@ def _of_ranks(pods: list[Any]) -> list[str]:
 def delete(name: str, namespace: str | None) -> None:
     """Delete a request and all its objects."""
     with ending("jobs delete"), cluster(namespace) as client:
-        from kofn.jobs.api import Requests  # noqa: PLC0415
+        from kofn_jobs.api import Requests  # noqa: PLC0415
 
         _found(client, name, client.namespace)
         client.delete(Requests, name)
@@ -263,7 +263,7 @@ def cluster(namespace: str | None) -> Iterator["Client"]:
     import httpx2  # noqa: PLC0415
     from lightkube import Client  # noqa: PLC0415
 
-    from kofn.jobs.api import ApiError, connection  # noqa: PLC0415
+    from kofn_jobs.api import ApiError, connection  # noqa: PLC0415
 
     try:
         with closing(Client(connection(), namespace=namespace)) as client:
@@ -276,7 +276,7 @@ def cluster(namespace: str | None) -> Iterator["Client"]:
 
 def _found(client: "Client", name: str, namespace: str) -> TrainingRequest:
     """ClusterError where there is none."""
-    from kofn.jobs.api import NOT_FOUND, ApiError, Requests  # noqa: PLC0415
+    from kofn_jobs.api import NOT_FOUND, ApiError, Requests  # noqa: PLC0415
 
     try:
         return _read(client.get(Requests, name, namespace=namespace))

@@ -8,9 +8,6 @@ from typing import NoReturn
 
 import click
 
-from kofn.config.errors import ConfigError
-from kofn.config.schema import RACK_WORKERS_MAX, RACKS_MAX, WORKERS_MAX, Config
-from kofn.rpc.address import checked_address
 from kofn.run import accelerators
 from kofn.run.commands import ENVIRONMENT, Commands
 from kofn.run.ending import ending
@@ -28,6 +25,9 @@ from kofn.run.machine import (
 from kofn.run.options import FiniteRange
 from kofn.run.state import state_path
 from kofn.run.topology import wanted_topology
+from kofn_common.config.errors import ConfigError
+from kofn_common.config.schema import RACK_WORKERS_MAX, RACKS_MAX, WORKERS_MAX, Config
+from kofn_common.rpc.address import checked_address
 
 SWITCH_EXAMPLES = """
 \b
@@ -140,7 +140,7 @@ def switch(
         ports = [part for port, name in enumerate(names, 1) for part in ("-i", f"{port}@{name}")]
         device = ["--device-id", str(0 if rack is None else rack + 1)]
         target = ["--grpc-server-addr", p4runtime, "--cpu-port", "255", *_tls(certs)]
-        _become([sys.executable, "-m", "kofn.switch", "--no-p4", *ports, *device, "--", *target])
+        _become([sys.executable, "-m", "kofn_switch", "--no-p4", *ports, *device, "--", *target])
 
 
 def _tls(folder: Path | None) -> list[str]:
@@ -200,7 +200,7 @@ def controller(
         topology = _kept(f"job-{config.job.id}.topology", wanted_topology(config, path, hosts=config.job.workers))
         _become(
             [
-                *(sys.executable, "-m", "kofn.controller", "--config", str(path), "--topology", str(topology)),
+                *(sys.executable, "-m", "kofn_controller", "--config", str(path), "--topology", str(topology)),
                 *(part for address in p4runtime for part in ("--p4runtime", address)),
                 *("--wait", str(wait)),
                 *(part for address in listen for part in ("--listen", address)),

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import click
 
-from kofn.config.suggestion import did_you_mean
+from kofn_common.config.suggestion import did_you_mean
 
 LAZY = {
     "run": ("kofn.run.runner", "command"),

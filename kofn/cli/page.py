@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
-from kofn.config.errors import ConfigError, KofnError
 from kofn.run.state import running
+from kofn_common.config.errors import ConfigError, KofnError
 
 EXIT_REFUSED = 2
 

@@ -1,4 +1,4 @@
-"""docs/reference/python.md: what `import kofn` and `import kofn.torch` give, and the columns of the data frames."""
+"""docs/reference/python.md: what `import kofn` and `import kofn_torch` give, and the columns of the data frames."""
 
 import ast
 import inspect
@@ -10,9 +10,9 @@ from typing import Any
 
 import kofn
 from kofn.cli.reference_tables import comments, table
-from kofn.host.collectives.streamed_gradient import StreamedGradient
 from kofn.report.frames import TABLES, Column
 from kofn.run import RunPackage
+from kofn_host.collectives.streamed_gradient import StreamedGradient
 
 INTRODUCTION = """\
 `import kofn` gives the names below; each is loaded when it is first used. [How to](../howto/python.md) use them.
@@ -37,7 +37,7 @@ CALLS = ("all_reduce", "begin", "reduce_scatter", "all_gather", "broadcast", "ba
 PIECES = ("put", "priority", "wait", "result")
 """Methods of a StreamedGradient."""
 
-TORCH = Path(kofn.__file__).parent / "torch"
+TORCH = Path(kofn.__file__).parents[1] / "pytorch" / "kofn_torch"
 """Read, not imported: PyTorch may not be there."""
 
 OF_SESSION = ("iteration", "iterations", "done", "loss", "state_dict", "load_state_dict", "save_every", "close")
@@ -70,15 +70,15 @@ def meaning(column: Column) -> str:
 
 
 def _torch() -> Iterator[str]:
-    """kofn.torch's functions, and its Session."""
+    """kofn_torch's functions, and its Session."""
     functions = {one.name: one for one in _parsed("attach.py") if isinstance(one, ast.FunctionDef)}
     for name in ("ddp_hook", "elastic"):
         text = _with_code(ast.get_docstring(functions[name]) or "")
-        yield from (f"## kofn.torch.{name}", f"```text\nkofn.torch.{name}{written(functions[name])}\n```", text)
+        yield from (f"## kofn_torch.{name}", f"```text\nkofn_torch.{name}{written(functions[name])}\n```", text)
     for used in (one for one in _parsed("process_group.py") if isinstance(one, ast.FunctionDef)):
         if used.name in ("use", "follow"):
-            call = f"```text\nkofn.torch.{used.name}{written(used)}\n```"
-            yield from (f"## kofn.torch.{used.name}", call, ast.get_docstring(used) or "")
+            call = f"```text\nkofn_torch.{used.name}{written(used)}\n```"
+            yield from (f"## kofn_torch.{used.name}", call, ast.get_docstring(used) or "")
     state, session = (
         next(one for one in _parsed(file) if isinstance(one, ast.ClassDef) and one.name == name)
         for file, name in (("state.py", "ResumableSession"), ("session.py", "Session"))
@@ -90,7 +90,7 @@ def _torch() -> Iterator[str]:
     }
     rows = [[f"`{name}`", members[name].replace("\n", " ")] for name in OF_SESSION]
     rows = [["`rank`, `workers`", "Who this worker is, from 0, among how many."], *rows]
-    yield from ("## kofn.torch.Session", ast.get_docstring(session) or "", table(["member", ""], rows))
+    yield from ("## kofn_torch.Session", ast.get_docstring(session) or "", table(["member", ""], rows))
 
 
 def _parsed(name: str) -> list[ast.stmt]:

@@ -18,11 +18,11 @@ from kofn.cli import show
 from kofn.cli.ask import TIMEOUT_S, Asking, asking
 from kofn.cli.document import k_document, lambda_document
 from kofn.cli.page import watch_page
-from kofn.config.objectives import DEFAULT
 from kofn.report.table import make_console
-from kofn.rpc import kofn_pb2 as pb
-from kofn.rpc.document import document
 from kofn.run.options import FiniteRange
+from kofn_common.config.objectives import DEFAULT
+from kofn_common.rpc import kofn_pb2 as pb
+from kofn_common.rpc.document import document
 
 _wide = click.option("--wide", is_flag=True, help="Every column and every disagreement; needs more than 80 columns.")
 

@@ -19,24 +19,24 @@ import msgspec.inspect as types
 from kofn.cli.main import main as kofn
 from kofn.cli.python_reference import python
 from kofn.cli.reference_tables import annotations, comments, linked, table
-from kofn.config import schema
-from kofn.config.late_rules import RULES
-from kofn.config.objectives import OBJECTIVES
-from kofn.controller.job.journal import Journal
 from kofn.report.compressed import Compressed
 from kofn.report.in_force import InForce
 from kofn.report.interval import Interval
 from kofn.report.interventions import Intervention
 from kofn.report.over_seeds import TrialOverSeeds
 from kofn.report.summary import TrialSummary
-from kofn.results import folder
-from kofn.results.account import Account
-from kofn.results.event_log import LoggedEvent
-from kofn.results.provenance import Provenance
-from kofn.results.record import RunRecord
-from kofn.results.samples import Sample, SlotSample
-from kofn.results.worker_metrics import Iteration, Logged, Totals
 from kofn.web import frames
+from kofn_common.config import schema
+from kofn_common.config.late_rules import RULES
+from kofn_common.config.objectives import OBJECTIVES
+from kofn_common.results import folder
+from kofn_common.results.account import Account
+from kofn_common.results.event_log import LoggedEvent
+from kofn_common.results.provenance import Provenance
+from kofn_common.results.record import RunRecord
+from kofn_common.results.samples import Sample, SlotSample
+from kofn_common.results.worker_metrics import Iteration, Logged, Totals
+from kofn_controller.job.journal import Journal
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "docs" / "reference"
@@ -84,9 +84,9 @@ def configuration() -> str:
         "# Configuration",
         MADE,
         "A run is a TOML file. Every key has a default, except those marked *required*, so an empty file is the default"
-        " of each key; `kofn run` without a file takes `kofn/config/default.toml`. A wrong key, type or value is an"
-        " error that names the key and says what must hold. `--set SECTION.KEY=VALUE` gives a key another value on the"
-        " command line, where a path is relative to the working folder.",
+        " of each key; `kofn run` without a file takes `common/kofn_common/config/default.toml`. A wrong key, type or"
+        " value is an error that names the key and says what must hold. `--set SECTION.KEY=VALUE` gives a key"
+        " another value on the command line, where a path is relative to the working folder.",
         f"An **objective** is one of {_codes((*OBJECTIVES.built_in, 'fixed:K'))}, `RULE:K`, `module:Name`,"
         " or the name of a plug-in; a **rule**"
         f" for late gradients is one of {_codes(RULES)}.",
@@ -174,7 +174,7 @@ def commands() -> str:
         "# Commands",
         MADE,
         "`.venv/bin/kofn` has the commands below. `kofn-switch`, the embedded switch alone, has simple_switch_grpc's"
-        " flags: [kofn/switch/README.md](../../kofn/switch/README.md).",
+        " flags: [switch/README.md](../../switch/README.md).",
         "## make",
         f"```text\n{_targets()}\n```",
     ]
@@ -230,13 +230,13 @@ def results() -> str:
         "NumPy arrays of int64, of the shape (blocks,): checksums of `gradients` (all of them, added up), `aggregated`"
         " (what of them is in sums), `residual` (what is pending), `discarded`, and `results` (all applied results,"
         " added up). The checksum of a block is linear: the sum of its values, in units of 2**-40, times fixed odd"
-        " factors, modulo 2**64 ([host/compression/ledger.c](../../host/compression/ledger.c)). So for every block"
+        " factors, modulo 2**64 ([ledger.c](../../host/kofn_host/compression/ledger.c)). So for every block"
         " gradients = aggregated + residual + discarded, and `aggregated` of all workers add up to `results`, where"
         " `received` is 1: where it is 0 another worker alone gets the block's sums, and `results` is 0. Ring, gloo and"
         " MPI leave no such file.",
         "## status.jsonl",
-        "The controller's `Status` message of [kofn/rpc/kofn.proto](../../kofn/rpc/kofn.proto) as JSON, about twice a"
-        " second; `kofn status --json` prints the same.",
+        "The controller's `Status` message of [kofn.proto](../../common/kofn_common/rpc/kofn.proto) as JSON, about"
+        " twice a second; `kofn status --json` prints the same.",
         *_messages("Status", "WorkerStatus", "Expected", "Change"),
         "## samples.jsonl",
         inspect.getdoc(Sample) or "",
@@ -296,7 +296,7 @@ def _names(kind: Any) -> tuple[str, ...]:
 
 def _messages(*names: str) -> Iterator[str]:
     """Tables of a message's fields, from the proto file."""
-    text = (ROOT / "kofn" / "rpc" / "kofn.proto").read_text()
+    text = (ROOT / "common" / "kofn_common" / "rpc" / "kofn.proto").read_text()
     for name in names:
         found = re.search(rf"^message {name} {{\n(.*?)^}}", text, re.MULTILINE | re.DOTALL)
         assert found is not None, name

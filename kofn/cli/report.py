@@ -6,11 +6,11 @@ from pathlib import Path
 import click
 
 from kofn.report.table import make_console
-from kofn.results.folder import RunFolder
 from kofn.run.conclusion import conclude
 from kofn.run.ending import ending
 from kofn.run.seeds import conclude_seeds
 from kofn.run.state import running
+from kofn_common.results.folder import RunFolder
 
 
 def _goes_on(folder: Path) -> bool:

@@ -79,7 +79,7 @@ def _say_pruned(gone: list[ListedRun], before: int, *, dry_run: bool) -> None:
 def compare(*, first: str, second: str, folder: Path, as_json: bool) -> None:
     """Show two runs side by side: times to the target, k, bytes, and in what their configurations differ.
 
-    A and B are folders of runs, or their names in runs/.  Trials that were changed by hand have no ratio.
+    A and B are folders of runs, or their names in runs.  Trials that were changed by hand have no ratio.
 
     \b
     Exit codes: 0 done, 2 one of them is no run, or has no summary.

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import click
 
-from kofn.config.errors import ConfigError
 from kofn.report.reader import read
 from kofn.report.schedules import ScheduleInForce
 from kofn.report.table import PlainTable, make_console
 from kofn.run.ending import ending
+from kofn_common.config.errors import ConfigError
 
 HEADINGS = ("trial", "job", "family", "threshold", "front", "from", "iterations", "iteration", "")
 TEXTS = ("trial", "family", "")

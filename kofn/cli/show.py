@@ -9,9 +9,9 @@ from rich.table import Table
 from rich.text import Text
 
 from kofn.report.table import make_console
-from kofn.results.account import STARVED
-from kofn.results.ranks import name_workers
-from kofn.rpc import kofn_pb2 as pb
+from kofn_common.results.account import STARVED
+from kofn_common.results.ranks import name_workers
+from kofn_common.rpc import kofn_pb2 as pb
 
 CHANGES_SHOWN = 5
 

@@ -16,12 +16,12 @@ from rich.table import Table
 from rich.text import Text
 
 from kofn.cli import show
-from kofn.controller.errors import InspectionError
-from kofn.controller.p4runtime.occupancy import JobSlots, Slot, read_slots
 from kofn.report.table import make_console
-from kofn.results.ranks import ranges
-from kofn.rpc.address import checked_address, unknown_host
 from kofn.run.options import FiniteRange
+from kofn_common.results.ranks import ranges
+from kofn_common.rpc.address import checked_address, unknown_host
+from kofn_controller.errors import InspectionError
+from kofn_controller.p4runtime.occupancy import JobSlots, Slot, read_slots
 
 EXIT_REFUSED = 2
 EXIT_NO_SWITCH = 3

@@ -3,7 +3,7 @@
 import gc
 import sys
 
-from kofn.extras import remedy
+from kofn_common.extras import remedy
 
 
 def main() -> None:

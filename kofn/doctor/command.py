@@ -13,8 +13,6 @@ import click
 from msgspec.structs import replace
 from rich.console import Console
 
-from kofn.config.errors import KofnError
-from kofn.config.schema import WORKERS_MAX, Config
 from kofn.doctor.checks import Check, CheckError, Finding, first_failure, walk
 from kofn.doctor.hosts import Hosts
 from kofn.doctor.lab import Laboratory
@@ -23,12 +21,14 @@ from kofn.doctor.network import ControlPlane
 from kofn.doctor.remote import RemoteChecks, RemoteJob
 from kofn.doctor.running import RunningChecks
 from kofn.report.table import make_console
-from kofn.rpc.address import checked_address
 from kofn.run.display import say
 from kofn.run.ending import ending
 from kofn.run.plan import DEFAULT_CONFIG
 from kofn.run.signals import cancel_on_signal, stopped_by
 from kofn.run.state import another_run, hold, running
+from kofn_common.config.errors import KofnError
+from kofn_common.config.schema import WORKERS_MAX, Config
+from kofn_common.rpc.address import checked_address
 
 Show: TypeAlias = Callable[[Finding], None]
 

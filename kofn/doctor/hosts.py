@@ -9,13 +9,13 @@ from pathlib import Path
 
 import msgspec
 
-from kofn.config.errors import KofnError
 from kofn.doctor.checks import Check, CheckError, CheckSkipped, by_detail
 from kofn.doctor.lab import POLL_S, Laboratory
 from kofn.doctor.probe import ProbeStep
 from kofn.doctor.probe_blocks import ProbePlan
-from kofn.host.wire.packet import PORT, SERVICE
 from kofn.run.network import LinkCheck
+from kofn_common.config.errors import KofnError
+from kofn_common.wire.packet import PORT, SERVICE
 
 STEP_S = 30.0
 COUNTED_S = 1.5

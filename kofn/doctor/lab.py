@@ -8,15 +8,15 @@ from typing import NoReturn
 
 from msgspec.structs import replace
 
-from kofn.config.dump import to_toml
-from kofn.config.errors import KofnError
-from kofn.config.schema import Config, JobSection, PolicySection
 from kofn.doctor.checks import CheckError
-from kofn.rpc.errors import SecurityError
 from kofn.run.commands import ENVIRONMENT, Commands
 from kofn.run.controller_client import ControllerClient
 from kofn.run.network import EmulatedHost, NetworkClient, ProcessSpec
 from kofn.run.topology import wanted_topology
+from kofn_common.config.dump import to_toml
+from kofn_common.config.errors import KofnError
+from kofn_common.config.schema import Config, JobSection, PolicySection
+from kofn_common.rpc.errors import SecurityError
 
 UP_S = 30.0
 POLL_S = 0.05
@@ -81,7 +81,7 @@ class Laboratory:
             self.commands.topology.write_text(wanted_topology(self._asked, self._source, hosts=self._hosts))
             self.settings.write_text(to_toml(self.config))
             if self.commands.certificates is not None:
-                from kofn.rpc.certificates import make_certificates  # noqa: PLC0415  # needs kofn[certs]
+                from kofn_common.rpc.certificates import make_certificates  # noqa: PLC0415  # needs kofn[certs]
 
                 make_certificates(self.commands.certificates, {self.config.job.id: self.config.job.workers})
             self._network = await NetworkClient.start(

@@ -11,13 +11,13 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from kofn.config.errors import KofnError
-from kofn.config.schema import Config
 from kofn.doctor.checks import Check, CheckError
 from kofn.run.network import BOOT, SYSTEM_PYTHON
 from kofn.run.network_record import records
 from kofn.run.preconditions import check_machine, check_ports
 from kofn.run.switch_identity import BMV2, bmv2
+from kofn_common.config.errors import KofnError
+from kofn_common.config.schema import Config
 
 TIMEOUT_S = 20.0
 PYTHON = (3, 11)

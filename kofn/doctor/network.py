@@ -10,14 +10,14 @@ from collections.abc import Awaitable, Callable
 import finsy as fy
 from finsy.proto import p4r
 
-from kofn.config.errors import KofnError
-from kofn.controller.p4runtime.program import CompiledProgram
 from kofn.doctor.checks import Check, CheckError, by_detail
 from kofn.doctor.lab import POLL_S, UP_S, Laboratory
-from kofn.results.folder import TrialFolder
 from kofn.run.errors import RunError
 from kofn.run.network import ROOT, listens
 from kofn.run.switch_identity import answering
+from kofn_common.config.errors import KofnError
+from kofn_common.results.folder import TrialFolder
+from kofn_controller.p4runtime.program import CompiledProgram
 
 ANSWER_S = 10.0
 

@@ -10,12 +10,8 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from kofn.host.arrays import Values
-from kofn.host.errors import WireError
-from kofn.host.kernels.lanes import pack, unpack
-from kofn.host.transport.datagrams import Packet
-from kofn.host.transport.udp import connected_socket
-from kofn.host.wire.packet import (
+from kofn_common.wire.errors import WireError
+from kofn_common.wire.packet import (
     HEADER_BYTES,
     MEMBERS_BITS,
     MEMBERS_BYTES,
@@ -29,6 +25,10 @@ from kofn.host.wire.packet import (
     members_of,
     places_of,
 )
+from kofn_host.arrays import Values
+from kofn_host.kernels.lanes import pack, unpack
+from kofn_host.transport.datagrams import Packet
+from kofn_host.transport.udp import connected_socket
 
 EXCHANGE_S = 3.0
 RESEND_S = 0.25

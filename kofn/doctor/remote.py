@@ -15,17 +15,10 @@ from typing import Any
 
 import grpc
 
-from kofn.config.errors import KofnError
-from kofn.config.schema import Config
 from kofn.doctor.checks import Check, CheckError, CheckSkipped
 from kofn.doctor.echo import Echo
 from kofn.doctor.probe import reach
 from kofn.doctor.probe_blocks import ProbeError, ProbePlan
-from kofn.host.wire.packet import WORD_BYTES
-from kofn.rpc.credentials import Credentials
-from kofn.rpc.errors import SecurityError
-from kofn.rpc.names import SWITCH, host_name, worker_name
-from kofn.rpc.security import CONTROLLER, channel
 from kofn.run.errors import RunError
 from kofn.run.machine import (
     ECHO_ADDRESS,
@@ -37,6 +30,13 @@ from kofn.run.machine import (
     packet_bytes,
     way,
 )
+from kofn_common.config.errors import KofnError
+from kofn_common.config.schema import Config
+from kofn_common.rpc.credentials import Credentials
+from kofn_common.rpc.errors import SecurityError
+from kofn_common.rpc.names import SWITCH, host_name, worker_name
+from kofn_common.rpc.security import CONTROLLER, channel
+from kofn_common.wire.packet import WORD_BYTES
 
 CONNECT_S = 3.0
 CLOCK_MOST_S = 60.0

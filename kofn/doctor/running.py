@@ -8,15 +8,15 @@ from pathlib import Path
 
 import grpc
 
-from kofn.config.errors import ConfigError
-from kofn.config.schema import Config
 from kofn.doctor.checks import Check, CheckError, CheckSkipped
-from kofn.rpc import kofn_pb2, kofn_pb2_grpc
-from kofn.rpc.errors import SecurityError
-from kofn.rpc.failures import refused_handshake
-from kofn.rpc.security import CONTROLLER, OPERATOR, Credentials, channel
 from kofn.run.controller_client import AWAY
 from kofn.run.state import Running
+from kofn_common.config.errors import ConfigError
+from kofn_common.config.schema import Config
+from kofn_common.rpc import kofn_pb2, kofn_pb2_grpc
+from kofn_common.rpc.errors import SecurityError
+from kofn_common.rpc.failures import refused_handshake
+from kofn_common.rpc.security import CONTROLLER, OPERATOR, Credentials, channel
 
 CALL_S = 3.0
 MOVING_S = 3.0

@@ -15,8 +15,6 @@ from typing import Any
 import click
 from rich.console import Console
 
-from kofn.config.errors import ConfigError
-from kofn.config.suggestion import did_you_mean
 from kofn.experiments.engine import TaskEngine
 from kofn.experiments.findings import Find, conclude
 from kofn.experiments.kept_options import given_options, with_kept_options, write_options
@@ -32,7 +30,6 @@ from kofn.experiments.matrix import (
     run_cells,
 )
 from kofn.report.table import make_console
-from kofn.results.folder import RunFolder, default_path, point_latest
 from kofn.run.display import say
 from kofn.run.ending import ending
 from kofn.run.errors import InterruptedRun
@@ -41,6 +38,9 @@ from kofn.run.plan import RunPlan
 from kofn.run.preconditions import check_machine
 from kofn.run.runner import execute
 from kofn.run.state import another_run, running
+from kofn_common.config.errors import ConfigError
+from kofn_common.config.suggestion import did_you_mean
+from kofn_common.results.folder import RunFolder, default_path, point_latest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

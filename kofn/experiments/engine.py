@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from kofn.config.errors import ConfigError
-from kofn.config.plugins import in_words
 from kofn.experiments.children import children
+from kofn_common.config.errors import ConfigError
+from kofn_common.config.plugins import in_words
 
 T = TypeVar("T")
 R = TypeVar("R")

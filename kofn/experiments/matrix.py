@@ -21,13 +21,8 @@ import msgspec
 from msgspec import structs
 from rich.console import Console
 
-from kofn.config.dump import to_toml
-from kofn.config.errors import ConfigError, KofnError
-from kofn.config.schema import Config
 from kofn.experiments.engine import TaskEngine
 from kofn.report.summary import TrialSummary, stored_trials
-from kofn.results.errors import ResultsError
-from kofn.results.folder import JobFolder, RunFolder
 from kofn.run.conclusion import summarised
 from kofn.run.display import say
 from kofn.run.errors import InterruptedRun, LeftoversError
@@ -36,6 +31,11 @@ from kofn.run.plan import RunPlan, make_plan
 from kofn.run.plugins import check_plugins
 from kofn.run.preconditions import check_needs
 from kofn.run.signals import deferred
+from kofn_common.config.dump import to_toml
+from kofn_common.config.errors import ConfigError, KofnError
+from kofn_common.config.schema import Config
+from kofn_common.results.errors import ResultsError
+from kofn_common.results.folder import JobFolder, RunFolder
 
 FOLDER = Path(__file__).parent
 

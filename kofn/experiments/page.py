@@ -16,7 +16,7 @@ from kofn.experiments.tables import TextTable
 from kofn.report.figures import TrialSeries
 from kofn.report.page import render
 from kofn.report.series import read_series
-from kofn.results.worker_metrics import read_trial
+from kofn_common.results.worker_metrics import read_trial
 
 
 @dataclass(frozen=True, slots=True)

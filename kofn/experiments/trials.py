@@ -12,12 +12,12 @@ from pathlib import Path
 import pandas as pd
 from msgspec import structs
 
-from kofn.config.schema import Config
 from kofn.experiments.matrix import Cell, CellResult
 from kofn.report.frames import TrialSetting, summary_columns
 from kofn.report.summary import TrialSummary
-from kofn.results.folder import TrialFolder
-from kofn.results.worker_metrics import WorkerMetrics, read_trial
+from kofn_common.config.schema import Config
+from kofn_common.results.folder import TrialFolder
+from kofn_common.results.worker_metrics import WorkerMetrics, read_trial
 
 FILE = "results.csv"
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from kofn.report.formatting import integer, milliseconds, ratio
 from kofn.report.summary import RunSummary, Summary, TrialSummary, conserved, identical, time_to_target
 from kofn.report.table import PlainTable
-from kofn.results.ranks import FEW, each
+from kofn_common.results.ranks import FEW, each
 
 
 def headlines(summary: Summary) -> list[str]:

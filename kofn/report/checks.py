@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from kofn.results.event_log import killed_for_good, never_started, read_event_log
-from kofn.results.folder import TrialFolder
-from kofn.results.ranks import name_workers
-from kofn.results.worker_metrics import WorkerMetrics
+from kofn_common.results.event_log import killed_for_good, never_started, read_event_log
+from kofn_common.results.folder import TrialFolder
+from kofn_common.results.ranks import name_workers
+from kofn_common.results.worker_metrics import WorkerMetrics
 
 Sums = dict[str, npt.NDArray[np.int64]]
 

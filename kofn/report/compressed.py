@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Self
 
-from kofn.results.worker_metrics import Iteration
+from kofn_common.results.worker_metrics import Iteration
 
 SHOWN = 0.0005
 """The smallest share of misfits that does not round to 0."""

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from kofn.report.figures import SIZE_INCHES, STYLE, WORKER_COLOURS, Floats
 from kofn.report.iteration_costs import LinkMeans
-from kofn.results.worker_metrics import TIME_PARTS
+from kofn_common.results.worker_metrics import TIME_PARTS
 
 PART_COLOURS = dict(zip(TIME_PARTS, WORKER_COLOURS, strict=True)) | {"wait_s": "#d5d8db"}
 LINK_LABELS = ("worker, up", "worker, down", "server or uplink, up", "server or uplink, down")

@@ -10,7 +10,6 @@ from markupsafe import Markup
 from matplotlib.backends import backend_pdf, backend_svg  # noqa: F401  # savefig would load these later
 from matplotlib.figure import Figure
 
-from kofn.host.workload.metric import Metric
 from kofn.report.costs_figure import LINK_LABELS, CostBar, costs_figure
 from kofn.report.figures import (
     Series,
@@ -23,6 +22,7 @@ from kofn.report.figures import (
     metric_figure,
 )
 from kofn.report.svg import svg
+from kofn_host.workload.metric import Metric
 
 Row = tuple[str | float, ...]
 

@@ -8,9 +8,9 @@ from typing import Any, cast
 
 import pandas as pd
 
-from kofn.config.errors import ConfigError
 from kofn.report.frames import TABLES
 from kofn.report.reader import Run
+from kofn_common.config.errors import ConfigError
 
 KEYS = ("trial", "job", "worker")
 """Columns that say which worker a row belongs to. Each worker has a folder for TensorBoard, a process in a trace."""

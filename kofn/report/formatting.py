@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kofn.results.ranks import each
+from kofn_common.results.ranks import each
 
 
 def seconds(value: float | None) -> str:

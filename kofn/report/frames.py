@@ -11,12 +11,12 @@ import msgspec
 import msgspec.inspect as types
 import pandas as pd
 
-from kofn.config.schema import Config
-from kofn.host.workload.workload import metric_of
 from kofn.report.in_force import InForce
 from kofn.report.summary import TrialSummary
-from kofn.results.event_log import LoggedEvent
-from kofn.results.worker_metrics import Iteration
+from kofn_common.config.schema import Config
+from kofn_common.results.event_log import LoggedEvent
+from kofn_common.results.worker_metrics import Iteration
+from kofn_host.workload.workload import metric_of
 
 
 class TrialKey(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kofn.config.late_rules import AGE_WEIGHT
 from kofn.report.recoveries import Status, read_lines
+from kofn_common.config.late_rules import AGE_WEIGHT
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from kofn.results.event_log import read_event_log
-from kofn.results.folder import TrialFolder
-from kofn.results.objective_notes import read_objective_notes
+from kofn_common.results.event_log import read_event_log
+from kofn_common.results.folder import TrialFolder
+from kofn_common.results.objective_notes import read_objective_notes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

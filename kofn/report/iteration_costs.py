@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Self
 
-from kofn.results.worker_metrics import TIME_PARTS, Iteration, WorkerMetrics
+from kofn_common.results.worker_metrics import TIME_PARTS, Iteration, WorkerMetrics
 
 
 def measured_lines(workers: Sequence[WorkerMetrics]) -> list[Iteration]:

@@ -3,12 +3,12 @@
 from bisect import bisect_left
 from collections.abc import Sequence
 
-from kofn.config.schema import Config
 from kofn.report.figures import Mark
 from kofn.report.interventions import Intervention
 from kofn.report.planned_changes import fault_changes, straggler_changes
 from kofn.report.summarise import first_finishes, start
-from kofn.results.worker_metrics import WorkerMetrics
+from kofn_common.config.schema import Config
+from kofn_common.results.worker_metrics import WorkerMetrics
 
 
 def read_marks(

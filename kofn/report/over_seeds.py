@@ -6,11 +6,11 @@ from typing import Any
 
 import msgspec
 
-from kofn.host.workload.metric import Metric
 from kofn.report.interval import Interval
 from kofn.report.summary import RunSummary, Summary, TrialSummary
 from kofn.report.table import PlainTable
-from kofn.results.provenance import Provenance
+from kofn_common.results.provenance import Provenance
+from kofn_host.workload.metric import Metric
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""RUNDIR/report.html: summary, figures and configuration in one self-contained file; RUNDIR/figures/.
+"""RUNDIR/report.html: summary, figures and configuration in one self-contained file; RUNDIR/figures.
 
 Pages are Jinja2 templates, in templates/ of each page's package; their values are escaped.
 """
@@ -10,8 +10,6 @@ from typing import Any
 
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
-from kofn.config.schema import Config
-from kofn.forked import forked
 from kofn.report.costs_figure import CostBar
 from kofn.report.drawings import Drawing, drawings
 from kofn.report.explained import explained
@@ -20,9 +18,11 @@ from kofn.report.marks import read_marks
 from kofn.report.series import read_series
 from kofn.report.summary import RunSummary, Summary, TrialSummary
 from kofn.report.svg import svg
-from kofn.results.event_log import read_event_log
-from kofn.results.folder import JobFolder, RunFolder
-from kofn.results.worker_metrics import read_begun
+from kofn_common.config.schema import Config
+from kofn_common.forked import forked
+from kofn_common.results.event_log import read_event_log
+from kofn_common.results.folder import JobFolder, RunFolder
+from kofn_common.results.worker_metrics import read_begun
 
 TEMPLATES = "kofn.report"
 """The package with the base template of all pages."""

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 
-from kofn.config.schema import Config, FaultSection
-from kofn.results.ranks import name_workers
+from kofn_common.config.schema import Config, FaultSection
+from kofn_common.results.ranks import name_workers
 
 
 def straggler_changes(config: Config) -> Iterator[tuple[int, str]]:

@@ -3,7 +3,7 @@
 >>> import kofn
 >>> kofn.read("no-such-folder")
 Traceback (most recent call last):
-kofn.config.errors.ConfigError: no-such-folder is no run's folder: run.json: No such file or directory
+kofn_common.config.errors.ConfigError: no-such-folder is no run's folder: run.json: No such file or directory
 """
 
 import html
@@ -19,8 +19,6 @@ import msgspec
 import pandas as pd
 from rich.console import Console, Group
 
-from kofn.config.schema import Config
-from kofn.host.workload.workload import metric_of
 from kofn.report.frames import (
     TABLES,
     DerivedValues,
@@ -36,11 +34,13 @@ from kofn.report.in_force import in_force
 from kofn.report.recoveries import read_lines
 from kofn.report.summarise import summarise_run
 from kofn.report.summary import RunSummary, StoredSummary, Summary, stored_summary
-from kofn.results.errors import ResultsError
-from kofn.results.event_log import read_event_log
-from kofn.results.folder import RunFolder, TrialFolder
-from kofn.results.link_bytes import read_links
-from kofn.results.worker_metrics import WorkerMetrics, read_worker
+from kofn_common.config.schema import Config
+from kofn_common.results.errors import ResultsError
+from kofn_common.results.event_log import read_event_log
+from kofn_common.results.folder import RunFolder, TrialFolder
+from kofn_common.results.link_bytes import read_links
+from kofn_common.results.worker_metrics import WorkerMetrics, read_worker
+from kofn_host.workload.workload import metric_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -112,7 +112,7 @@ class Run:
 
     @cached_property
     def logged(self) -> pd.DataFrame:
-        """A row for each number that a script logged (kofn.torch's session.log)."""
+        """A row for each number that a script logged (kofn_torch's session.log)."""
         return TABLES["logged"].frame(
             (
                 trial.worker_key(worker.rank),

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from kofn.results.event_log import LoggedEvent, restarts
+from kofn_common.results.event_log import LoggedEvent, restarts
 
 Status = dict[str, Any]
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import msgspec
 
-from kofn.config.errors import ConfigError
 from kofn.report.summary import StoredSummary, stored_summary
-from kofn.results.errors import ResultsError
-from kofn.results.record import read_record
+from kofn_common.config.errors import ConfigError
+from kofn_common.results.errors import ResultsError
+from kofn_common.results.record import read_record
 
 EXPERIMENT_FILES = ("experiment.json", "compare.json", "chaos.json")
 """Files in a folder that holds many runs."""

@@ -11,7 +11,7 @@ from kofn.report.drawings import Drawing
 from kofn.report.figures import SIZE_INCHES, STYLE, WORKER_COLOURS
 from kofn.report.over_seeds import SeedsSummary
 from kofn.report.page import FIGURES, render
-from kofn.results.folder import RunFolder
+from kofn_common.results.folder import RunFolder
 
 EXPLANATION = (
     "Geometric means over the seeds, and in brackets 95 % intervals by Student's t of the logarithms; the ratio to the"

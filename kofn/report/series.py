@@ -11,8 +11,8 @@ from kofn.report.figures import Floats, Mark, Panel, Series, TrialSeries, Worker
 from kofn.report.prediction import predicted_s
 from kofn.report.recoveries import read_lines
 from kofn.report.summarise import first_finishes, start
-from kofn.results.folder import TrialFolder
-from kofn.results.worker_metrics import Iteration, WorkerMetrics
+from kofn_common.results.folder import TrialFolder
+from kofn_common.results.worker_metrics import Iteration, WorkerMetrics
 
 
 def read_series(

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Self
 
-from kofn.results.account import Account
-from kofn.results.worker_metrics import WorkerMetrics
+from kofn_common.results.account import Account
+from kofn_common.results.worker_metrics import WorkerMetrics
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,13 +7,13 @@ from typing import Any, Self
 
 import msgspec
 
-from kofn.config.errors import ConfigError
-from kofn.config.schema import Config
-from kofn.host.workload.metric import Metric
 from kofn.report.formatting import counts, integer, link_bytes, milliseconds, ratio, seconds, traffic
 from kofn.report.summary import TrialSummary, stored_summary
 from kofn.report.table import PlainTable
-from kofn.results.folder import RunFolder
+from kofn_common.config.errors import ConfigError
+from kofn_common.config.schema import Config
+from kofn_common.results.folder import RunFolder
+from kofn_host.workload.metric import Metric
 
 FIGURES = ("time_to_target_s", "iterations_to_target", "mean_iteration_s", "k_iterations", "bytes_sent", "link_bytes")
 """Values of each trial in JSON."""

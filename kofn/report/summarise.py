@@ -5,11 +5,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from kofn.config.schema import Config
-from kofn.host.collectives.job_collective import load_collective
-from kofn.host.training.divergence import DIVERGED
-from kofn.host.workload.metric import Metric
-from kofn.host.workload.workload import metric_of
 from kofn.report.checks import Conservation, conservation, identity
 from kofn.report.compressed import Compressed
 from kofn.report.in_force import in_force
@@ -19,11 +14,13 @@ from kofn.report.prediction import predicted_iteration_s
 from kofn.report.recoveries import read_lines, recoveries
 from kofn.report.shares import WorkerShares
 from kofn.report.summary import Alone, RunSummary, Summary, TrialSummary
-from kofn.results.event_log import read_event_log
-from kofn.results.folder import JobFolder, RunFolder, TrialFolder
-from kofn.results.link_bytes import read_links
-from kofn.results.objective_notes import read_objective_notes
-from kofn.results.worker_metrics import (
+from kofn_common.collectives.job_collective import load_collective
+from kofn_common.config.schema import Config
+from kofn_common.results.event_log import read_event_log
+from kofn_common.results.folder import JobFolder, RunFolder, TrialFolder
+from kofn_common.results.link_bytes import read_links
+from kofn_common.results.objective_notes import read_objective_notes
+from kofn_common.results.worker_metrics import (
     CLOSED,
     Iteration,
     Totals,
@@ -33,6 +30,9 @@ from kofn.results.worker_metrics import (
     read_trial,
     read_worker,
 )
+from kofn_host.training.divergence import DIVERGED
+from kofn_host.workload.metric import Metric
+from kofn_host.workload.workload import metric_of
 
 
 def summarise_run(folder: RunFolder, configs: Sequence[Config], early_end: str) -> RunSummary:
@@ -170,7 +170,7 @@ def _alone(folder: TrialFolder, metric: Metric | None) -> Alone | None:
 
 def _sent_less(trial: TrialSummary) -> bool:
     """Return whether fewer bytes were sent than float32 has; scripts may have their own
-    codec (kofn.torch.zero)."""
+    codec (kofn_torch.zero)."""
     return trial.compressed is not None and trial.compressed.wire_ratio < 1
 
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import msgspec
 
-from kofn.host.workload.metric import Metric
 from kofn.report.compressed import Compressed, compressed_rows, misfit_rows
 from kofn.report.explained import LOGGED
 from kofn.report.formatting import (
@@ -26,11 +25,12 @@ from kofn.report.formatting import (
 from kofn.report.in_force import InForce
 from kofn.report.interventions import Intervention
 from kofn.report.table import PlainTable
-from kofn.results.account import STARVED
-from kofn.results.errors import ResultsError
-from kofn.results.memory import Memory
-from kofn.results.provenance import Provenance
-from kofn.results.ranks import FEW, each, name_workers
+from kofn_common.results.account import STARVED
+from kofn_common.results.errors import ResultsError
+from kofn_common.results.memory import Memory
+from kofn_common.results.provenance import Provenance
+from kofn_common.results.ranks import FEW, each, name_workers
+from kofn_host.workload.metric import Metric
 
 COARSE = 0.01
 """Share of the gradients' elements, or without compression of their norm: above it a note is printed."""

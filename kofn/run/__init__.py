@@ -10,9 +10,9 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Unpack
 
 if TYPE_CHECKING:
-    from kofn.config.given import Given, Sections
     from kofn.report.reader import Run
     from kofn.run.library import Progress
+    from kofn_common.config.given import Given, Sections
 
 
 class RunPackage(ModuleType):

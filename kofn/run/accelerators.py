@@ -4,8 +4,8 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from kofn.config.errors import ConfigError
-from kofn.config.schema import TorchSection
+from kofn_common.config.errors import ConfigError
+from kofn_common.config.schema import TorchSection
 
 KINDS = {
     "CUDA_VISIBLE_DEVICES": "proc/driver/nvidia/gpus/*",

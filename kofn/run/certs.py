@@ -8,9 +8,9 @@ from pathlib import Path
 
 import click
 
-from kofn.config.schema import JOB_MOST, WORKERS_MAX
-from kofn.rpc.errors import SecurityError
-from kofn.rpc.names import CONTROLLER, OPERATOR, worker_name
+from kofn_common.config.schema import JOB_MOST, WORKERS_MAX
+from kofn_common.rpc.errors import SecurityError
+from kofn_common.rpc.names import CONTROLLER, OPERATOR, worker_name
 
 EXIT_REFUSED = 2
 P4RUNTIME = "p4runtime"
@@ -118,7 +118,7 @@ def command(folder: Path, jobs: dict[int, int], p4runtime: bool, bundles: tuple[
     \b
     Exit codes: 0 done, 2 DIR is not empty or cannot be written.
     """
-    from kofn.rpc.certificates import (  # noqa: PLC0415  # needs kofn[certs]
+    from kofn_common.rpc.certificates import (  # noqa: PLC0415  # needs kofn[certs]
         VALID,
         make_bundle,
         make_certificates,

@@ -8,10 +8,10 @@ import sys
 
 import click
 
-from kofn.results.folder import CERTIFICATES
 from kofn.run.cpu import remove_groups
 from kofn.run.network import BOOT, SYSTEM_PYTHON
 from kofn.run.state import abandoned, running
+from kofn_common.results.folder import CERTIFICATES
 
 STOP_TIMEOUT_S = 30.0
 CLEAN_TIMEOUT_S = 60.0

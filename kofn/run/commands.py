@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from ipaddress import ip_network
 from pathlib import Path
 
-from kofn.config.schema import JobSection, NetworkSection, TorchSection
-from kofn.host.wire.packet import PORT
-from kofn.results.folder import TrialFolder
 from kofn.run.switch_identity import BMV2
-from kofn.switch.engine.faults import FaultRule
+from kofn_common.config.schema import JobSection, NetworkSection, TorchSection
+from kofn_common.results.folder import TrialFolder
+from kofn_common.wire.packet import PORT
+from kofn_switch.engine.faults import FaultRule
 
 MASTER_PORT = 29500
 """The port where torchrun's workers meet: its own default."""
@@ -53,7 +53,7 @@ class Commands:
         `pcap` is the folder for its links' frames.
         """
         embedded = self.network.target == "embedded"
-        name = [sys.executable, "-m", "kofn.switch"] if embedded else [shutil.which(BMV2) or BMV2]
+        name = [sys.executable, "-m", "kofn_switch"] if embedded else [shutil.which(BMV2) or BMV2]
         ports = [part for port, name in sorted(interfaces.items()) for part in ("-i", f"{port}@{name}")]
         grpc_flags = ["--grpc-server-addr", self.p4runtime()[number], "--cpu-port", "255"]
         rules = [part for rule in faults for part in ("--fault", str(rule))]
@@ -68,7 +68,7 @@ class Commands:
         """Return the controller's command line: it listens for people on the loopback, for workers on the management
         network."""
         return [
-            *(sys.executable, "-m", "kofn.controller"),
+            *(sys.executable, "-m", "kofn_controller"),
             *(part for config in configs for part in ("--config", str(config.resolve()))),
             *("--topology", str(self.topology.resolve())),
             *("--objective", entry.objective),
@@ -82,7 +82,7 @@ class Commands:
     def worker(self, config: Path, rank: int, address: str, metrics: Path, more: Iterable[str] = ()) -> list[str]:
         """Return a worker's command line; `more` are further flags."""
         return [
-            *(sys.executable, "-m", "kofn.host"),
+            *(sys.executable, "-m", "kofn_host"),
             *("--config", str(config.resolve())),
             *("--rank", str(rank)),
             *("--controller", self.management()),
@@ -94,7 +94,7 @@ class Commands:
 
     def alone(self, config: Path, metrics: Path) -> list[str]:
         """Return the command line of one worker that trains without a network."""
-        module = [sys.executable, "-m", "kofn.host.training.alone"]
+        module = [sys.executable, "-m", "kofn_host.training.alone"]
         return [*module, "--config", str(config.resolve()), "--metrics", str(metrics.resolve())]
 
     def torchrun(self, torch: TorchSection, rank: int, workers: int, master: str) -> list[str]:
@@ -112,7 +112,7 @@ class Commands:
         ]
 
     def torch_environment(self, config: Path, rank: int, interface: str, address: str, metrics: Path) -> dict[str, str]:
-        """Return the environment for kofn.torch.place at a host; gloo uses the data network."""
+        """Return the environment for kofn_torch.place at a host; gloo uses the data network."""
         return {
             "KOFN_CONFIG": str(config.resolve()),
             "KOFN_RANK": str(rank),

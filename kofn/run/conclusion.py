@@ -10,17 +10,17 @@ from types import ModuleType
 import click
 from rich.console import Console
 
-from kofn.config.errors import KofnError
-from kofn.config.plugins import in_words
-from kofn.config.schema import Config
 from kofn.report.brief import brief_tables, headlines
 from kofn.report.summarise import summarise_run
 from kofn.report.summary import RunSummary
-from kofn.results.folder import RunFolder
-from kofn.results.worker_metrics import merge
 from kofn.run.display import report_line, say
 from kofn.run.errors import RunError
 from kofn.run.signals import deferred, impatient
+from kofn_common.config.errors import KofnError
+from kofn_common.config.plugins import in_words
+from kofn_common.config.schema import Config
+from kofn_common.results.folder import RunFolder
+from kofn_common.results.worker_metrics import merge
 
 FULL_BYTES = 100_000
 """A run cannot be concluded with less left on its disk."""

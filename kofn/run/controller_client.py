@@ -7,9 +7,9 @@ from pathlib import Path
 
 import grpc
 
-from kofn.rpc import kofn_pb2, kofn_pb2_grpc
-from kofn.rpc.security import CONTROLLER, OPERATOR, Credentials, channel, reconnect
 from kofn.run.errors import RunError
+from kofn_common.rpc import kofn_pb2, kofn_pb2_grpc
+from kofn_common.rpc.security import CONTROLLER, OPERATOR, Credentials, channel, reconnect
 
 RETRY_S = 0.2
 CALL_S = 2.0

@@ -9,9 +9,9 @@ from pathlib import Path
 from rich.console import Console, Group
 from rich.live import Live
 
-from kofn.extras import remedy
 from kofn.run.live import TrialView
 from kofn.run.live_table import LiveTable
+from kofn_common.extras import remedy
 
 PLAIN_INTERVAL_S = 1.0
 TABLE_INTERVAL_S = 0.2

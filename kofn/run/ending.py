@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 from rich.console import Console
 
-from kofn.config.errors import ConfigError, KofnError
 from kofn.run import terminal
 from kofn.run.display import say
 from kofn.run.errors import InterruptedRun
 from kofn.run.signals import interruptible
+from kofn_common.config.errors import ConfigError, KofnError
 
 
 @contextlib.contextmanager

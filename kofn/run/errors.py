@@ -1,6 +1,6 @@
 """Errors of this package: one base class; the message has the fault, the object, and the remedy."""
 
-from kofn.config.errors import KofnError
+from kofn_common.config.errors import KofnError
 
 
 class RunError(KofnError):

@@ -4,13 +4,13 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from kofn.config.objectives import check_objective
-from kofn.config.schema import Config
-from kofn.host.collectives.job_collective import load_collective
-from kofn.results.folder import JobFolder, TrialFolder
 from kofn.run import accelerators
 from kofn.run.commands import ENVIRONMENT, Commands
 from kofn.run.network import ROOT, EmulatedHost, ProcessSpec
+from kofn_common.collectives.job_collective import load_collective
+from kofn_common.config.objectives import check_objective
+from kofn_common.config.schema import Config
+from kofn_common.results.folder import JobFolder, TrialFolder
 
 
 class JobPrograms:

@@ -7,16 +7,6 @@ from pathlib import Path
 
 import msgspec
 
-from kofn.config.schema import Config, CpuSection, LinkSection
-from kofn.host.workload.workload import metric_of
-from kofn.results.event_log import LoggedEvent
-from kofn.results.folder import JobFolder, TrialFolder
-from kofn.results.link_bytes import LinkBytes, write_links
-from kofn.results.logs import tail
-from kofn.results.objective_notes import objective_notes
-from kofn.results.tail import LineTail
-from kofn.rpc import kofn_pb2 as pb
-from kofn.rpc.document import document
 from kofn.run.commands import Commands
 from kofn.run.controller_client import ControllerClient
 from kofn.run.cpu import CpuShares
@@ -28,7 +18,17 @@ from kofn.run.port_faults import port_rules
 from kofn.run.processes import Processes, ProcessState
 from kofn.run.resume import Resumed
 from kofn.run.schedule import Due, Schedule, action, late_joiners
-from kofn.switch.engine.faults import FaultRule
+from kofn_common.config.schema import Config, CpuSection, LinkSection
+from kofn_common.results.event_log import LoggedEvent
+from kofn_common.results.folder import JobFolder, TrialFolder
+from kofn_common.results.link_bytes import LinkBytes, write_links
+from kofn_common.results.logs import tail
+from kofn_common.results.objective_notes import objective_notes
+from kofn_common.results.tail import LineTail
+from kofn_common.rpc import kofn_pb2 as pb
+from kofn_common.rpc.document import document
+from kofn_host.workload.workload import metric_of
+from kofn_switch.engine.faults import FaultRule
 
 PROGRESS_S = 60.0
 """A trial is given up when no worker finishes an iteration for so long."""

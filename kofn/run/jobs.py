@@ -6,14 +6,14 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from kofn.config.errors import ConfigError
-from kofn.config.objectives import check_objective
-from kofn.config.schema import RACK_WORKERS_MAX, SLOTS, Config
-from kofn.controller.p4runtime.data_plane import data_plane_of
-from kofn.host.collectives.job_collective import load_collective, servers_of
-from kofn.host.wire.packet import FRAME_BYTES, HEADER_BYTES, WORD_BYTES
 from kofn.run.plugins import check_plugins
 from kofn.run.schedule import check_story
+from kofn_common.collectives.job_collective import load_collective, servers_of
+from kofn_common.config.errors import ConfigError
+from kofn_common.config.objectives import check_objective
+from kofn_common.config.schema import RACK_WORKERS_MAX, SLOTS, Config
+from kofn_common.wire.packet import FRAME_BYTES, HEADER_BYTES, WORD_BYTES
+from kofn_controller.p4runtime.data_plane import data_plane_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

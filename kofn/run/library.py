@@ -13,12 +13,12 @@ from typing import Any
 
 from rich.console import Console
 
-from kofn.config.dump import to_toml
-from kofn.config.errors import ConfigError
-from kofn.config.given import Given, load, path_of
 from kofn.run.errors import InterruptedRun
 from kofn.run.plan import DEFAULT_CONFIG, RunPlan, make_plan
 from kofn.run.signals import deferred, interruptible, pass_on, stopped_by
+from kofn_common.config.dump import to_toml
+from kofn_common.config.errors import ConfigError
+from kofn_common.config.given import Given, load, path_of
 
 Progress = bool | Callable[[str], object]
 """The destination of a run's lines. True: the newest one is shown below a notebook's cell, elsewhere all go to stderr.

@@ -8,16 +8,16 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kofn.host.workload.metric import Metric
 from kofn.report.compressed import Compressed
-from kofn.results.account import STARVED, Account
-from kofn.results.folder import TrialFolder
-from kofn.results.ranks import name_workers, ranges
-from kofn.results.tail import LineTail
-from kofn.results.worker_metrics import Iteration, Logged, Tail, Totals, last_logged
-from kofn.results.worker_state import worker_state
-from kofn.rpc import kofn_pb2
 from kofn.run.stall import LOADING, STALL_S, START_S, Scene, StalledWorker, Watch, explain, starting
+from kofn_common.results.account import STARVED, Account
+from kofn_common.results.folder import TrialFolder
+from kofn_common.results.ranks import name_workers, ranges
+from kofn_common.results.tail import LineTail
+from kofn_common.results.worker_metrics import Iteration, Logged, Tail, Totals, last_logged
+from kofn_common.results.worker_state import worker_state
+from kofn_common.rpc import kofn_pb2
+from kofn_host.workload.metric import Metric
 
 SHOWN = 0.05
 """The least number of gradients, by weight, that is shown."""

@@ -7,13 +7,13 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from kofn.config.schema import NetworkSection
-from kofn.host.errors import LedgerError
-from kofn.host.kernels.kernel import kernel
-from kofn.host.native import compiled as compile_workers
-from kofn.nativebuild.errors import BuildError
-from kofn.switch.compiler.build import build_program, compile_runtime
-from kofn.switch.compiler.ir.program import Target
+from kofn_common.config.schema import NetworkSection
+from kofn_common.nativebuild.errors import BuildError
+from kofn_host.errors import LedgerError
+from kofn_host.kernels.kernel import kernel
+from kofn_host.native import compiled as compile_workers
+from kofn_switch.compiler.build import build_program, compile_runtime
+from kofn_switch.compiler.ir.program import Target
 
 
 class NativeBuild:

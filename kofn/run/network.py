@@ -15,13 +15,14 @@ from typing import Any, Self
 
 import msgspec
 
-from kofn.config.errors import KofnError
-from kofn.results.link_bytes import LinkBytes, interface_bytes
-from kofn.results.logs import tail
 from kofn.run.errors import LeftoversError, RunError
+from kofn_common.config.errors import KofnError
+from kofn_common.places import folder_of
+from kofn_common.results.link_bytes import LinkBytes, interface_bytes
+from kofn_common.results.logs import tail
 
 SYSTEM_PYTHON = Path("/usr/bin/python3")
-BOOT = Path(__file__).resolve().parent.parent / "mininet" / "boot.py"
+BOOT = folder_of("kofn_mininet") / "boot.py"
 CHECK = "check"
 """The event with one check's result."""
 ROOT = "root"

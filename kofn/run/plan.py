@@ -5,13 +5,14 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from kofn.config.schema import Config
-from kofn.controller.p4runtime.data_plane import DataPlane, data_plane_of
-from kofn.results.folder import RunFolder, default_path, point_latest
 from kofn.run.jobs import JobPlan, plan_jobs
 from kofn.run.stragglers import check_record
+from kofn_common.config.schema import Config
+from kofn_common.places import folder_of
+from kofn_common.results.folder import RunFolder, default_path, point_latest
+from kofn_controller.p4runtime.data_plane import DataPlane, data_plane_of
 
-DEFAULT_CONFIG = Path(__file__).parents[1] / "config" / "default.toml"
+DEFAULT_CONFIG = folder_of("kofn_common") / "config" / "default.toml"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

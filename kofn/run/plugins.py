@@ -1,14 +1,14 @@
 """Checks that all plug-ins of a configuration can be loaded and are complete, before any process starts."""
 
-from kofn.config.errors import ConfigError
-from kofn.config.objectives import OBJECTIVES, check_objective
-from kofn.config.plugins import CODECS
-from kofn.config.schema import Config
-from kofn.host.collectives.check import check_collective
-from kofn.host.compression.registry import load_codecs
-from kofn.host.errors import CodecError
-from kofn.host.workload.check import check_workload
-from kofn.host.workload.straggler_source import straggler_class
+from kofn_common.config.errors import ConfigError
+from kofn_common.config.objectives import OBJECTIVES, check_objective
+from kofn_common.config.plugins import CODECS
+from kofn_common.config.schema import Config
+from kofn_host.collectives.check import check_collective
+from kofn_host.compression.registry import load_codecs
+from kofn_host.errors import CodecError
+from kofn_host.workload.check import check_workload
+from kofn_host.workload.straggler_source import straggler_class
 
 
 def check_plugins(config: Config) -> None:
@@ -17,7 +17,7 @@ def check_plugins(config: Config) -> None:
     check_collective(config)
     check_workload(config)
     if config.schedule.family is not None:
-        from kofn.host.training.overlapped import check_schedule  # noqa: PLC0415  # the agent and the engine
+        from kofn_host.training.overlapped import check_schedule  # noqa: PLC0415  # the agent and the engine
 
         check_schedule(config)
     straggler_class(config)
@@ -39,6 +39,6 @@ def _check_codec(config: Config) -> None:
 
 def _check_objective(text: str, workers: int) -> None:
     if check_objective(text, workers, "run.trials") is None and text not in OBJECTIVES.built_in:
-        from kofn.controller.policy.objective import objective  # noqa: PLC0415  # NumPy and SciPy
+        from kofn_controller.policy.objective import objective  # noqa: PLC0415  # NumPy and SciPy
 
         objective(text, workers)

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from kofn.config.schema import FaultSection
-from kofn.switch.engine.faults import FaultRule
+from kofn_common.config.schema import FaultSection
+from kofn_switch.engine.faults import FaultRule
 
 DIRECTIONS = {"send": "in", "receive": "out", "both": "both"}
 """A worker's packets go into the switch."""

@@ -12,15 +12,15 @@ from typing import Any
 
 import msgspec
 
-from kofn.config.errors import ConfigError
-from kofn.host.checkpoint.folder import CheckpointFolder
-from kofn.results.event_log import LoggedEvent, read_event_log
-from kofn.results.files import write_synced
-from kofn.results.folder import RunFolder, TrialFolder, point_latest
-from kofn.results.ranks import name_workers
 from kofn.run.jobs import plan_jobs
 from kofn.run.plan import RunPlan
 from kofn.run.state import running
+from kofn_common.config.errors import ConfigError
+from kofn_common.results.event_log import LoggedEvent, read_event_log
+from kofn_common.results.files import write_synced
+from kofn_common.results.folder import RunFolder, TrialFolder, point_latest
+from kofn_common.results.ranks import name_workers
+from kofn_host.checkpoint.folder import CheckpointFolder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

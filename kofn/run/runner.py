@@ -19,13 +19,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from kofn.config.errors import ConfigError, KofnError
-from kofn.config.schema import Config
-from kofn.host.collectives.job_collective import servers_of
 from kofn.report.table import make_console
-from kofn.results.folder import RunFolder, check_new
-from kofn.results.ranks import FEW
-from kofn.rpc.errors import SecurityError
 from kofn.run.clean import remove_certificates
 from kofn.run.commands import Commands
 from kofn.run.conclusion import AtEarlyEnd, conclude, conclude_early, noted_end
@@ -46,6 +40,12 @@ from kofn.run.state import hold
 from kofn.run.stragglers import record_stragglers
 from kofn.run.topology import wanted_topology
 from kofn.run.trial import Trial
+from kofn_common.collectives.job_collective import servers_of
+from kofn_common.config.errors import ConfigError, KofnError
+from kofn_common.config.schema import Config
+from kofn_common.results.folder import RunFolder, check_new
+from kofn_common.results.ranks import FEW
+from kofn_common.rpc.errors import SecurityError
 
 EXAMPLES = """
 \b
@@ -222,7 +222,7 @@ def certificates(plan: RunPlan, folder: RunFolder) -> Iterator[Path | None]:
     if not plan.shared.network.tls:
         yield None
         return
-    from kofn.rpc.certificates import make_certificates  # noqa: PLC0415  # needs kofn[certs]
+    from kofn_common.rpc.certificates import make_certificates  # noqa: PLC0415  # needs kofn[certs]
 
     try:
         make_certificates(folder.certificates, {config.job.id: config.job.workers for config in plan.configs})

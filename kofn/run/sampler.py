@@ -10,15 +10,15 @@ from contextlib import AsyncExitStack
 import finsy as fy
 import msgspec
 
-from kofn.config.schema import SWITCH, NetworkSection
-from kofn.controller.errors import InspectionError
-from kofn.controller.p4runtime.occupancy import Slot
-from kofn.controller.p4runtime.slot_window import SlotWindow, slot_window
-from kofn.results.link_bytes import LinkBytes
-from kofn.results.samples import Sample, SlotSample
 from kofn.run.job_trial import JobTrial
 from kofn.run.network import NetworkClient
 from kofn.run.page import Watched
+from kofn_common.config.schema import SWITCH, NetworkSection
+from kofn_common.results.link_bytes import LinkBytes
+from kofn_common.results.samples import Sample, SlotSample
+from kofn_controller.errors import InspectionError
+from kofn_controller.p4runtime.occupancy import Slot
+from kofn_controller.p4runtime.slot_window import SlotWindow, slot_window
 
 LINKS_S = 0.2
 SLOTS_EVERY = 2

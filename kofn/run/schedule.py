@@ -11,8 +11,8 @@ No I/O and no clock: the caller passes times.
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
-from kofn.config.errors import ConfigError
-from kofn.config.schema import Config, CpuSection, EventSection, LinkSection
+from kofn_common.config.errors import ConfigError
+from kofn_common.config.schema import Config, CpuSection, EventSection, LinkSection
 
 Due = EventSection | LinkSection | CpuSection
 """An action once an iteration is reached."""

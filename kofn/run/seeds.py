@@ -13,12 +13,12 @@ from rich.console import Console
 from kofn.report.over_seeds import SeedsSummary, over_seeds
 from kofn.report.summarise import summarise_run
 from kofn.report.summary import RunSummary
-from kofn.results.folder import RunFolder, point_latest
-from kofn.results.record import read_record
 from kofn.run.conclusion import conclude, noted_end, say_failures
 from kofn.run.display import report_line, say
 from kofn.run.plan import RunPlan, copy_given
 from kofn.run.signals import deferred
+from kofn_common.results.folder import RunFolder, point_latest
+from kofn_common.results.record import read_record
 
 CarryOut = Callable[[RunPlan, Console], RunFolder]
 """Runs until the last worker's end: run.runner.execute, or in virtual time."""

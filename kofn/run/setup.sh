@@ -125,6 +125,9 @@ install() { # NAME PIP-ARGUMENTS...
     say "installing Python packages into $venv, a minute or two (its log: $venv/pip.log)"
     "$venv/bin/python" -m pip install --disable-pip-version-check --progress-bar off "$@" 2>&1 \
         | tee "$venv/pip.log" | one_line || explain "$venv/pip.log"
+    # without its dependency, PyTorch: on x86_64 the index has gigabytes of CUDA
+    [ "$name" = run ] || "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps -e ./pytorch \
+        >>"$venv/pip.log" 2>&1 || explain "$venv/pip.log"
     fingerprint "$name" >"$venv/.ready-$name.new"
     mv "$venv/.ready-$name.new" "$venv/.ready-$name"
     say "$venv is ready"
@@ -154,16 +157,17 @@ want_torch() {
 }
 
 venv=.venv
-inputs=(pyproject.toml constraints.txt)
+inputs=(pyproject.toml */pyproject.toml constraints.txt)
+rooms=(-e ./common -e ./p4src -e ./switch -e ./host -e ./controller -e ./mininet -e ./jobs) # pip must see all at once
 case $extra in
-    "") ready run || ready dev || ready docs || install run -c constraints.txt -e '.[all]' ;;
+    "") ready run || ready dev || ready docs || install run -c constraints.txt "${rooms[@]}" -e '.[all]' ;;
     dev | torch)
-        ready dev || ready docs || install dev -c constraints.txt -e '.[dev]'
+        ready dev || ready docs || install dev -c constraints.txt "${rooms[@]}" -e '.[dev]'
         [ "$extra" = dev ] || rm -f "$venv/.ready-no-torch"
         want_torch
         [ "$extra" = dev ] || ready torch || fail "PyTorch is not installed (above)"
         ;;
-    docs) ready docs || install docs -c constraints.txt -e '.[dev,docs]' ;;
+    docs) ready docs || install docs -c constraints.txt "${rooms[@]}" -e '.[dev,docs]' ;;
     shell)
         venv=.venv-shell
         inputs=(requirements-shell.txt)

@@ -5,8 +5,8 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from kofn.results.ranks import name_workers
-from kofn.results.worker_state import STARTING
+from kofn_common.results.ranks import name_workers
+from kofn_common.results.worker_state import STARTING
 
 STALL_S = 2.0
 START_S = 5.0

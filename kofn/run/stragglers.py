@@ -4,11 +4,11 @@ from pathlib import Path
 
 from rich.console import Console
 
-from kofn.config.errors import ConfigError
-from kofn.host.workload.stragglers.trace import write_trace
-from kofn.results.folder import RunFolder
-from kofn.results.worker_metrics import WorkerMetrics, read_trial
 from kofn.run.display import say
+from kofn_common.config.errors import ConfigError
+from kofn_common.results.folder import RunFolder
+from kofn_common.results.worker_metrics import WorkerMetrics, read_trial
+from kofn_host.workload.stragglers.trace import write_trace
 
 
 def check_record(path: Path, *, jobs: int = 1, seeds: int = 1) -> None:

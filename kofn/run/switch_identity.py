@@ -16,7 +16,7 @@ import grpc
 from finsy.proto import p4r, p4r_grpc
 
 from kofn.run.errors import RunError
-from kofn.switch.identity import NAME
+from kofn_switch.identity import NAME
 
 BMV2 = "simple_switch_grpc"
 """The command that --target bmv2 starts."""

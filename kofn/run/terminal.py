@@ -11,7 +11,7 @@ import signal
 import threading
 from collections.abc import Iterator
 
-from kofn.forked import HARMLESS
+from kofn_common.forked import HARMLESS
 
 PERIOD_S = 0.5
 GONE = select.POLLHUP | select.POLLERR | select.POLLNVAL

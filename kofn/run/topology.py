@@ -4,9 +4,9 @@ import json
 import subprocess
 from pathlib import Path
 
-from kofn.config.errors import ConfigError
-from kofn.config.schema import Config
 from kofn.run.network import BOOT, SYSTEM_PYTHON
+from kofn_common.config.errors import ConfigError
+from kofn_common.config.schema import Config
 
 TIMEOUT_S = 30.0
 

@@ -10,9 +10,6 @@ from pathlib import Path
 
 from rich.console import Console
 
-from kofn.config.schema import Config
-from kofn.host.collectives.job_collective import load_collective
-from kofn.results.folder import RunFolder
 from kofn.run.commands import ENVIRONMENT, Commands
 from kofn.run.controller_client import ControllerClient
 from kofn.run.display import Display, say
@@ -25,6 +22,9 @@ from kofn.run.processes import Processes
 from kofn.run.resume import Resumed
 from kofn.run.sampler import Sampler
 from kofn.run.switch_identity import answering
+from kofn_common.collectives.job_collective import load_collective
+from kofn_common.config.schema import Config
+from kofn_common.results.folder import RunFolder
 
 START_TIMEOUT_S = 60.0
 POLL_S = 0.2

@@ -7,11 +7,11 @@ from typing import Any
 
 import msgspec
 
-from kofn.config.errors import ConfigError
 from kofn.report.summary import TrialSummary, stored_trials
 from kofn.report.table import PlainTable
-from kofn.results.errors import ResultsError
-from kofn.results.folder import RunFolder
+from kofn_common.config.errors import ConfigError
+from kofn_common.results.errors import ResultsError
+from kofn_common.results.folder import RunFolder
 
 FIGURES = {
     "time to target": ("time_to_target_s", "{:.2f} s", 1.0),

@@ -4,17 +4,17 @@ switch."""
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from kofn.config.late_rules import LatePolicy
-from kofn.config.schema import EventSection
-from kofn.controller.estimate.measurements import Arrival
-from kofn.controller.job.journal import Journal
-from kofn.controller.policy.control_loop import Change, ControlLoop
-from kofn.controller.policy.decision_pacer import TICK_S, DecisionPacer
-from kofn.rpc import kofn_pb2 as pb
 from kofn.sim.clock import VirtualClock
 from kofn.sim.costs import Costs
 from kofn.sim.machine import Machine
 from kofn.sim.schedule import VirtualSchedule
+from kofn_common.config.late_rules import LatePolicy
+from kofn_common.config.schema import EventSection
+from kofn_common.rpc import kofn_pb2 as pb
+from kofn_controller.estimate.measurements import Arrival
+from kofn_controller.job.journal import Journal
+from kofn_controller.policy.control_loop import Change, ControlLoop
+from kofn_controller.policy.decision_pacer import TICK_S, DecisionPacer
 
 MANAGEMENT_S = 0.001
 """The time of a message between worker and controller."""

@@ -14,21 +14,21 @@ import numpy as np
 import threadpoolctl
 from msgspec import Meta
 
-from kofn.config.errors import ConfigError
-from kofn.config.schema import Config
-from kofn.config.section import NotNegative
-from kofn.controller.policy.control_loop import ControlLoop
-from kofn.host.compression.aggregate import aggregate
-from kofn.host.compression.encoder import Encoder
-from kofn.host.compression.job_coding import JobCoding
-from kofn.host.protocol.core import Protocol
-from kofn.host.protocol.instructions import Packed, Send
-from kofn.host.protocol.results import BlockId, BlockResults, Result
-from kofn.host.transport.datagrams import Datagrams, Packet
-from kofn.host.wire import packet as wire
-from kofn.host.workload.straggler_source import load_stragglers
-from kofn.rpc import kofn_pb2 as pb
 from kofn.sim.learning import Learning
+from kofn_common.config.errors import ConfigError
+from kofn_common.config.schema import Config
+from kofn_common.config.section import NotNegative
+from kofn_common.rpc import kofn_pb2 as pb
+from kofn_common.wire import packet as wire
+from kofn_controller.policy.control_loop import ControlLoop
+from kofn_host.compression.aggregate import aggregate
+from kofn_host.compression.encoder import Encoder
+from kofn_host.compression.job_coding import JobCoding
+from kofn_host.protocol.core import Protocol
+from kofn_host.protocol.instructions import Packed, Send
+from kofn_host.protocol.results import BlockId, BlockResults, Result
+from kofn_host.transport.datagrams import Datagrams, Packet
+from kofn_host.workload.straggler_source import load_stragglers
 
 REPEATS = 9
 
@@ -47,7 +47,7 @@ DECISIONS = 32
 
 SWITCH_S, REPORT_S, TAKE_S = 25e-6, 0.5e-3, 0.7e-3
 """Costs that are not measured, as they arise in other processes and the kernel: from the CPU time of a run's processes
-(two cores, kofn/config/default.toml with k = 2: switch, workers and controller take 2, 3 and 3.5 ms an iteration)."""
+(two cores, the default configuration with k = 2: switch, workers and controller take 2, 3 and 3.5 ms an iteration)."""
 
 
 class Costs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

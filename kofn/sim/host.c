@@ -28,7 +28,7 @@ void host_close(struct host *host) {
 
 /* -- sending */
 
-enum { JOINED_BYTES = 65000 }; /* as in host/engine/datagrams.c */
+enum { JOINED_BYTES = 65000 }; /* as in host/kofn_host/engine/datagrams.c */
 
 static int64_t bytes_of(const struct frame *frame) {
     return KOFN_HEADER_BYTES + frame->size;

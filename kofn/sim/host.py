@@ -2,15 +2,15 @@
 
 from collections.abc import Callable
 
-from kofn.host.engine.pacing_rate import PacingRate
-from kofn.host.protocol.core import Protocol
-from kofn.host.protocol.core_state import URGENT
-from kofn.host.protocol.instructions import Instruction
-from kofn.host.wire.packet import KofnHeader
 from kofn.sim.clock import VirtualClock
 from kofn.sim.machine import Machine
 from kofn.sim.native import Native
 from kofn.sim.network import Link, put
+from kofn_common.wire.packet import KofnHeader
+from kofn_host.engine.pacing_rate import PacingRate
+from kofn_host.protocol.core import Protocol
+from kofn_host.protocol.core_state import URGENT
+from kofn_host.protocol.instructions import Instruction
 
 
 class HostedProtocol(Protocol):

@@ -8,19 +8,19 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from kofn.config.schema import Config
-from kofn.host.arrays import Floats
-from kofn.host.compression.aggregate import Aggregate, Sums, aggregate, missed
-from kofn.host.compression.alignment import Alignment, Direction, agreement
-from kofn.host.compression.encoder import Finished
-from kofn.host.compression.job_coding import JobCoding
-from kofn.host.compression.plan import Plan
-from kofn.host.kernels.sample import sample
-from kofn.host.protocol.results import BlockResults
-from kofn.host.training.divergence import Divergence
-from kofn.host.workload.evaluation import Evaluation
-from kofn.host.workload.replica import Replica
-from kofn.host.workload.workload import load_workload
+from kofn_common.config.schema import Config
+from kofn_host.arrays import Floats
+from kofn_host.compression.aggregate import Aggregate, Sums, aggregate, missed
+from kofn_host.compression.alignment import Alignment, Direction, agreement
+from kofn_host.compression.encoder import Finished
+from kofn_host.compression.job_coding import JobCoding
+from kofn_host.compression.plan import Plan
+from kofn_host.kernels.sample import sample
+from kofn_host.protocol.results import BlockResults
+from kofn_host.training.divergence import Divergence
+from kofn_host.workload.evaluation import Evaluation
+from kofn_host.workload.replica import Replica
+from kofn_host.workload.workload import load_workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,12 +5,12 @@ from functools import partial
 from pathlib import Path
 from typing import Unpack
 
-from kofn.config.given import Given, Sections
 from kofn.report.reader import Run, read
 from kofn.run.conclusion import conclude, conclude_early
 from kofn.run.library import Progress, ended_in_order, line_console, listener, planned
 from kofn.sim.costs import Costs, measure
 from kofn.sim.runner import execute
+from kofn_common.config.given import Given, Sections
 
 
 def simulate(

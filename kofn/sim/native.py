@@ -7,8 +7,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from kofn.host import native
-from kofn.nativebuild.library import Signatures, compile_texts, load_library
+from kofn_common.nativebuild.library import Signatures, compile_texts, load_library
+from kofn_host import native
 
 HERE = Path(__file__).parent
 FOLDERS = [*native.FOLDERS, HERE]

@@ -7,13 +7,12 @@ import ctypes
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from kofn.host.errors import WireError
-from kofn.host.protocol.leaf import NativeLeaf
-from kofn.host.protocol.slots import NativeSlots
-from kofn.host.transport.fault_injection import Faults
-from kofn.host.transport.send_queue import SendQueue
-from kofn.host.wire import packet
-from kofn.host.wire.packet import (
+from kofn.sim.clock import VirtualClock
+from kofn.sim.machine import Machine
+from kofn.sim.native import Native
+from kofn_common.wire import packet
+from kofn_common.wire.errors import WireError
+from kofn_common.wire.packet import (
     HEADER_BYTES,
     PACKET_BYTES_MAX,
     KofnHeader,
@@ -22,9 +21,10 @@ from kofn.host.wire.packet import (
     encode_header,
     headers_of,
 )
-from kofn.sim.clock import VirtualClock
-from kofn.sim.machine import Machine
-from kofn.sim.native import Native
+from kofn_host.protocol.leaf import NativeLeaf
+from kofn_host.protocol.slots import NativeSlots
+from kofn_host.transport.fault_injection import Faults
+from kofn_host.transport.send_queue import SendQueue
 
 Take = Callable[[KofnHeader, bytes], None]
 """Takes a packet: its header, and the bitmaps and values behind it."""

@@ -14,22 +14,8 @@ import threadpoolctl
 from msgspec.structs import replace
 from rich.console import Console
 
-from kofn.config.errors import ConfigError
-from kofn.config.objectives import check_objective
-from kofn.config.schema import Config
-from kofn.controller.job.journal import Journal
-from kofn.controller.job.status_message import status_message
-from kofn.controller.policy.control_loop import ControlLoop
-from kofn.forked import forked
-from kofn.host.collectives.job_collective import load_collective
-from kofn.host.training import alone
-from kofn.host.training.metrics import Metrics
-from kofn.host.workload.straggler_source import straggler_class
-from kofn.host.workload.workload import workload_class
 from kofn.report.summary import TrialSummary
 from kofn.report.table import PlainTable, make_console
-from kofn.results.folder import JobFolder, RunFolder, TrialFolder
-from kofn.rpc.document import document
 from kofn.run.conclusion import AtEarlyEnd, conclude, conclude_early, load_report, noted_end, summarised
 from kofn.run.display import say
 from kofn.run.ending import ending
@@ -51,6 +37,20 @@ from kofn.sim.schedules import table as schedules_table
 from kofn.sim.simulation import Simulation
 from kofn.sim.times import ScaledTimes, SimulatedTimes, table
 from kofn.sim.worker_model import TimingModel, TrainingModel, WorkerModel
+from kofn_common.collectives.job_collective import load_collective
+from kofn_common.config.errors import ConfigError
+from kofn_common.config.objectives import check_objective
+from kofn_common.config.schema import Config
+from kofn_common.forked import forked
+from kofn_common.results.folder import JobFolder, RunFolder, TrialFolder
+from kofn_common.rpc.document import document
+from kofn_controller.job.journal import Journal
+from kofn_controller.job.status_message import status_message
+from kofn_controller.policy.control_loop import ControlLoop
+from kofn_host.training import alone
+from kofn_host.training.metrics import Metrics
+from kofn_host.workload.straggler_source import straggler_class
+from kofn_host.workload.workload import workload_class
 
 EXAMPLES = """
 \b

@@ -6,17 +6,17 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from kofn.config.errors import ConfigError
-from kofn.config.schema import Config
-from kofn.host.compression.job_coding import JobCoding
-from kofn.host.schedule.families import FAMILIES, PassSchedule
-from kofn.host.schedule.layers import LayerTimes
-from kofn.host.schedule.pipeline import LinkModel, bound_s, iteration_s
-from kofn.host.schedule.search import Proposals
-from kofn.host.workload.layered import LayeredModel, LayeredWorkload
-from kofn.host.workload.workload import load_workload
-from kofn.host.workload.workloads.accelerator import times_of
 from kofn.report.table import PlainTable
+from kofn_common.config.errors import ConfigError
+from kofn_common.config.schema import Config
+from kofn_host.compression.job_coding import JobCoding
+from kofn_host.schedule.families import FAMILIES, PassSchedule
+from kofn_host.schedule.layers import LayerTimes
+from kofn_host.schedule.pipeline import LinkModel, bound_s, iteration_s
+from kofn_host.schedule.search import Proposals
+from kofn_host.workload.layered import LayeredModel, LayeredWorkload
+from kofn_host.workload.workload import load_workload
+from kofn_host.workload.workloads.accelerator import times_of
 
 REPEATS = 5
 """Passes that are timed; their median is used."""

@@ -4,15 +4,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from kofn.config.late_rules import LatePolicy
-from kofn.config.schema import Config
-from kofn.config.schema import LinkSection as Rate
-from kofn.controller.estimate.measurements import Arrival
-from kofn.controller.job.journal import Journal
-from kofn.controller.policy.control_loop import ControlLoop
-from kofn.host.transport.fault_injection import Faults
-from kofn.results.event_log import LoggedEvent
-from kofn.rpc import kofn_pb2 as pb
 from kofn.run.errors import RunError
 from kofn.run.schedule import action
 from kofn.sim.clock import VirtualClock
@@ -24,6 +15,15 @@ from kofn.sim.schedule import VirtualSchedule
 from kofn.sim.switches import VirtualSwitches
 from kofn.sim.worker import Surroundings, Worker
 from kofn.sim.worker_model import WorkerModel
+from kofn_common.config.late_rules import LatePolicy
+from kofn_common.config.schema import Config
+from kofn_common.config.schema import LinkSection as Rate
+from kofn_common.results.event_log import LoggedEvent
+from kofn_common.rpc import kofn_pb2 as pb
+from kofn_controller.estimate.measurements import Arrival
+from kofn_controller.job.journal import Journal
+from kofn_controller.policy.control_loop import ControlLoop
+from kofn_host.transport.fault_injection import Faults
 
 LAST_ITERATION = 2**32 - 1
 

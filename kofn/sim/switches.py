@@ -3,13 +3,14 @@
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from kofn.config.schema import JobSection
-from kofn.host.protocol.leaf import NativeLeaf, leaf_shift
-from kofn.host.protocol.slots import NativeSlots
-from kofn.host.transport.fault_injection import Faults
 from kofn.sim.clock import VirtualClock
 from kofn.sim.machine import Machine
 from kofn.sim.network import Link, VirtualSwitch
+from kofn_common.config.schema import JobSection
+from kofn_common.wire.packet import leaf_shift
+from kofn_host.protocol.leaf import NativeLeaf
+from kofn_host.protocol.slots import NativeSlots
+from kofn_host.transport.fault_injection import Faults
 
 NO_FAULTS = Faults((), rank=0, direction="send", seed=0)
 

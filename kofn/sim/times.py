@@ -7,9 +7,9 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from kofn.controller.policy.control_loop import ControlLoop
 from kofn.report.table import PlainTable
 from kofn.sim.simulation import Simulation
+from kofn_controller.policy.control_loop import ControlLoop
 
 QUANTILES = {"q05_s": 0.05, "q50_s": 0.5, "q95_s": 0.95}
 """Quantiles of the iteration time, by field."""

@@ -5,25 +5,25 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
-from kofn.config.late_rules import RULES, LatePolicy
-from kofn.config.schema import Config
-from kofn.host.agent.driver import Driver, Effects
-from kofn.host.agent.missed_results import kept_iterations
-from kofn.host.compression.aggregate import held
-from kofn.host.compression.encoder import Finished
-from kofn.host.engine.pacing_rate import pacing_rate
-from kofn.host.protocol.results import BlockResults, Result
-from kofn.host.stopwatch import UNTIMED, Part
-from kofn.host.training.attempts import Attempts
-from kofn.host.training.loop import Step, Work, report_of
-from kofn.host.workload.straggler_source import load_stragglers
-from kofn.rpc import kofn_pb2 as pb
 from kofn.sim.clock import Handle, VirtualClock
 from kofn.sim.costs import Costs
 from kofn.sim.host import HostedProtocol, VirtualHost
 from kofn.sim.machine import Machine
 from kofn.sim.network import Link
 from kofn.sim.worker_model import WorkerModel, nothing
+from kofn_common.config.late_rules import RULES, LatePolicy
+from kofn_common.config.schema import Config
+from kofn_common.rpc import kofn_pb2 as pb
+from kofn_host.agent.driver import Driver, Effects
+from kofn_host.agent.missed_results import kept_iterations
+from kofn_host.compression.aggregate import held
+from kofn_host.compression.encoder import Finished
+from kofn_host.engine.pacing_rate import pacing_rate
+from kofn_host.protocol.results import BlockResults, Result
+from kofn_host.stopwatch import UNTIMED, Part
+from kofn_host.training.attempts import Attempts
+from kofn_host.training.loop import Step, Work, report_of
+from kofn_host.workload.straggler_source import load_stragglers
 
 KEEPERS = 8
 """At most this number of workers keep results for all others: the results of 1,024 would fill the memory."""

@@ -4,27 +4,27 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any, Protocol
 
-from kofn.config.late_rules import LatePolicy
-from kofn.config.schema import Config
-from kofn.host.agent.driver import Sender
-from kofn.host.arrays import Floats64, Integers
-from kofn.host.compression.age_weight import AgeWeight
-from kofn.host.compression.alignment import Direction
-from kofn.host.compression.encoder import Encoder, Finished
-from kofn.host.compression.job_coding import JobCoding
-from kofn.host.compression.plan import Planner
-from kofn.host.kernels.sample import norm2
-from kofn.host.protocol.block_layout import BlockLayout
-from kofn.host.protocol.instructions import Packed, PackedBlocks
-from kofn.host.protocol.results import BlockResults
-from kofn.host.training.divergence import DIVERGED
-from kofn.host.training.loop import Step, Work, iteration_line
-from kofn.host.training.metrics import Metrics
-from kofn.host.wire.packet import PARTS, WEIGHT_UNIT, WORD_BYTES
-from kofn.host.workload.straggler_source import load_stragglers
-from kofn.host.workload.workload import metric_of
-from kofn.results.account import Account
 from kofn.sim.learning import Learning
+from kofn_common.config.late_rules import LatePolicy
+from kofn_common.config.schema import Config
+from kofn_common.results.account import Account
+from kofn_common.wire.packet import PARTS, WEIGHT_UNIT, WORD_BYTES
+from kofn_host.agent.driver import Sender
+from kofn_host.arrays import Floats64, Integers
+from kofn_host.compression.age_weight import AgeWeight
+from kofn_host.compression.alignment import Direction
+from kofn_host.compression.encoder import Encoder, Finished
+from kofn_host.compression.job_coding import JobCoding
+from kofn_host.compression.plan import Planner
+from kofn_host.kernels.sample import norm2
+from kofn_host.protocol.block_layout import BlockLayout
+from kofn_host.protocol.instructions import Packed, PackedBlocks
+from kofn_host.protocol.results import BlockResults
+from kofn_host.training.divergence import DIVERGED
+from kofn_host.training.loop import Step, Work, iteration_line
+from kofn_host.training.metrics import Metrics
+from kofn_host.workload.straggler_source import load_stragglers
+from kofn_host.workload.workload import metric_of
 
 NOWHERE = Direction(norm2=0.0, products=())
 

@@ -6,8 +6,8 @@ began, in milliseconds where a name ends in `_ms`.
 
 import msgspec
 
-from kofn.host.workload.metric import Metric
-from kofn.results.samples import SlotSample
+from kofn_common.results.samples import SlotSample
+from kofn_host.workload.metric import Metric
 
 
 class JobHeader(msgspec.Struct, frozen=True, kw_only=True):

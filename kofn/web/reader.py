@@ -7,13 +7,13 @@ from pathlib import Path
 
 import msgspec
 
-from kofn.config.errors import ConfigError
-from kofn.config.schema import Config
-from kofn.host.workload.workload import metric_of
 from kofn.report.planned_changes import describe_fault
-from kofn.results.folder import RunFolder
 from kofn.web.frames import Frame, JobHeader, RunHeader
 from kofn.web.timeline import Timeline
+from kofn_common.config.errors import ConfigError
+from kofn_common.config.schema import Config
+from kofn_common.results.folder import RunFolder
+from kofn_host.workload.workload import metric_of
 
 
 class RunReader:

@@ -28,9 +28,9 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from kofn.config.errors import ConfigError
 from kofn.web.metrics import exposition
 from kofn.web.reader import RunReader
+from kofn_common.config.errors import ConfigError
 
 LOOPBACK = "127.0.0.1"
 PAGE = Path(__file__).parent / "page"

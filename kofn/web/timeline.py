@@ -12,19 +12,19 @@ from typing import Any
 
 import msgspec
 
-from kofn.config.schema import Config
 from kofn.report.planned_changes import fault_changes, straggler_changes
 from kofn.report.prediction import predicted_s
 from kofn.report.recoveries import Status
-from kofn.results.event_log import LoggedEvent
-from kofn.results.folder import TrialFolder
-from kofn.results.objective_notes import ObjectiveNote, objective_notes
-from kofn.results.samples import Sample
-from kofn.results.tail import LineTail
-from kofn.results.worker_metrics import Iteration, Tail
 from kofn.web.frames import EventFrame, Frame, IterationPoint, JobHeader
 from kofn.web.status_news import News, StatusNews
 from kofn.web.worker_track import WorkerTrack, phase_at, span_of
+from kofn_common.config.schema import Config
+from kofn_common.results.event_log import LoggedEvent
+from kofn_common.results.folder import TrialFolder
+from kofn_common.results.objective_notes import ObjectiveNote, objective_notes
+from kofn_common.results.samples import Sample
+from kofn_common.results.tail import LineTail
+from kofn_common.results.worker_metrics import Iteration, Tail
 
 FRAME_S = 0.1
 FINE_FRAMES = 1200

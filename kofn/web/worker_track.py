@@ -3,9 +3,9 @@
 from collections import deque
 from typing import Any
 
-from kofn.results.worker_metrics import Iteration
-from kofn.results.worker_state import worker_state
 from kofn.web.frames import Span, WorkerFrame
+from kofn_common.results.worker_metrics import Iteration
+from kofn_common.results.worker_state import worker_state
 
 RECENT = 50
 """Iterations in `late_share`."""

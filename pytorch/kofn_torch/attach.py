@@ -8,21 +8,21 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from kofn.torch.elastic import Callback, ElasticSteps, check_elastic, named_parts
-from kofn.torch.errors import TorchError
-from kofn.torch.job import ControlledJob, TorchJob
-from kofn.torch.place import JobPlace
-from kofn.torch.replica import Stateful
-from kofn.torch.scheduled import ScheduledSession
-from kofn.torch.session import Session
-from kofn.torch.untrained import broadcasts_buffers, check_statistics
+from kofn_torch.elastic import Callback, ElasticSteps, check_elastic, named_parts
+from kofn_torch.errors import TorchError
+from kofn_torch.job import ControlledJob, TorchJob
+from kofn_torch.place import JobPlace
+from kofn_torch.replica import Stateful
+from kofn_torch.scheduled import ScheduledSession
+from kofn_torch.session import Session
+from kofn_torch.untrained import broadcasts_buffers, check_statistics
 
 
 def ddp_hook(model: DistributedDataParallel, *, job: TorchJob | None = None) -> Session:
     """Have a model's gradients averaged by the job's switch instead of its process group.
 
         model = DistributedDataParallel(model)
-        kofn.torch.ddp_hook(model)
+        kofn_torch.ddp_hook(model)
 
     Gradients leave bucket by bucket while backward goes on. This is for jobs whose k is n; with a smaller k a slow
     worker falls behind, which elastic() prevents. Without a `job` it is that of the environment
@@ -48,7 +48,7 @@ def elastic(
 ) -> Session:
     """Do as ddp_hook(), with the fastest k of n workers, whose replicas stay equal to the bit.
 
-        session = kofn.torch.elastic(model, optimizer, scheduler)
+        session = kofn_torch.elastic(model, optimizer, scheduler)
         while not session.done():
             optimizer.zero_grad()
             loss(model, next(batches)).backward()
@@ -77,7 +77,7 @@ def schedule(
 ) -> ScheduledSession:
     """Have gradients leave, and forward passes wait, layer by layer, as the job's [schedule] says.
 
-        session = kofn.torch.schedule(model, optimizer, scheduler)
+        session = kofn_torch.schedule(model, optimizer, scheduler)
         while not session.done():
             loss = criterion(model(images), labels)
             session.backward(loss)
@@ -113,7 +113,7 @@ def _session(model: DistributedDataParallel, job: TorchJob | None) -> Session:
     group = model.process_group.rank(), model.process_group.size()
     found = job or ControlledJob(JobPlace.find(group))
     if found.config.schedule.family is not None:
-        raise TorchError("schedule.family is given: kofn.torch.schedule() trains by it, DDP has an order of its own")
+        raise TorchError("schedule.family is given: kofn_torch.schedule() trains by it, DDP has an order of its own")
     workers = found.config.job.workers
     if group[1] not in (1, workers):
         raise TorchError(

@@ -1,6 +1,6 @@
-"""Reads states (kofn.torch.state) from a checkpoint of torch.distributed.checkpoint, for any number of workers.
+"""Reads states (kofn_torch.state) from a checkpoint of torch.distributed.checkpoint, for any number of workers.
 
-kofn.torch imports nothing of it: torch.distributed.checkpoint takes a second to import.
+kofn_torch imports nothing of it: torch.distributed.checkpoint takes a second to import.
 """
 
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ import torch
 from torch.distributed.checkpoint import DefaultLoadPlanner
 from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 
-from kofn.torch.state import WORKER, State
+from kofn_torch.state import WORKER, State
 
 
 class TakesStates(Protocol):

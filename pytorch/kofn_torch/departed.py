@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from kofn.torch.errors import TorchError
+from kofn_torch.errors import TorchError
 
 
 class DepartedGradient(torch.Tensor):  # type: ignore[misc]  # no types of PyTorch's are read

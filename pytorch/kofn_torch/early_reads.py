@@ -11,8 +11,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from kofn.torch.errors import TorchError
-from kofn.torch.split import TorchLayer
+from kofn_torch.errors import TorchError
+from kofn_torch.split import TorchLayer
 
 
 class EarlyReads(TorchDispatchMode):  # type: ignore[misc]  # no types of PyTorch's are read

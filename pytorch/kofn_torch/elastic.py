@@ -13,16 +13,16 @@ from torch.distributed.algorithms.join import Joinable
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
-from kofn.host.agent.exchange import Update
-from kofn.host.arrays import Floats
-from kofn.host.compression.aggregate import Aggregate
-from kofn.host.training.loop import Step
-from kofn.host.workload.replica import ReplicaState
-from kofn.torch.errors import TorchError
-from kofn.torch.hyperparameters import Hyperparameters
-from kofn.torch.replica import Stateful
-from kofn.torch.session import Session
-from kofn.torch.untrained import broadcasts_buffers, check_statistics
+from kofn_host.agent.exchange import Update
+from kofn_host.arrays import Floats
+from kofn_host.compression.aggregate import Aggregate
+from kofn_host.training.loop import Step
+from kofn_host.workload.replica import ReplicaState
+from kofn_torch.errors import TorchError
+from kofn_torch.hyperparameters import Hyperparameters
+from kofn_torch.replica import Stateful
+from kofn_torch.session import Session
+from kofn_torch.untrained import broadcasts_buffers, check_statistics
 
 Callback = Callable[[], object]
 

@@ -1,7 +1,7 @@
 """Errors between a training in PyTorch and its job."""
 
-from kofn.host.errors import HostError
+from kofn_host.errors import HostError
 
 
 class TorchError(HostError):
-    """A model, an optimizer, a call or an environment that kofn.torch cannot work with."""
+    """A model, an optimizer, a call or an environment that kofn_torch cannot work with."""

@@ -1,7 +1,7 @@
 """One gradient an iteration through an agent: parts of it in, in any order, and their means out, as they close.
 
 One thread carries the agent's iterations, another completes the futures that DDP waits for. Both end by themselves, as
-the agent gives up after a long time without progress (host/agent/iteration_wait.py).
+the agent gives up after a long time without progress (host/kofn_host/agent/iteration_wait.py).
 """
 
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -11,15 +11,15 @@ from itertools import accumulate
 import numpy as np
 import torch
 
-from kofn.host.agent.agent import Agent
-from kofn.host.agent.exchange import Contribution, Exchange
-from kofn.host.agent.gradient_stream import GradientStream
-from kofn.host.arrays import Floats
-from kofn.host.compression.aggregate import Aggregate
-from kofn.host.compression.job_coding import JobCoding
-from kofn.host.compression.side_values import NOTHING
-from kofn.host.workload.replica import ReplicaState
-from kofn.torch.layout import Ranges
+from kofn_host.agent.agent import Agent
+from kofn_host.agent.exchange import Contribution, Exchange
+from kofn_host.agent.gradient_stream import GradientStream
+from kofn_host.arrays import Floats
+from kofn_host.compression.aggregate import Aggregate
+from kofn_host.compression.job_coding import JobCoding
+from kofn_host.compression.side_values import NOTHING
+from kofn_host.workload.replica import ReplicaState
+from kofn_torch.layout import Ranges
 
 
 class GradientExchange:

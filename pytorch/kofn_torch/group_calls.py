@@ -11,10 +11,10 @@ import torch.distributed as dist
 # group that exists by then would never end, and a gloo thread that works while Python ends aborts the process.
 import torch.distributed.nn.functional
 
-from kofn.host.arrays import Floats
-from kofn.host.collectives.call import Array
-from kofn.host.zero.shards import Unit
-from kofn.host.zero.two_sided import Bytes
+from kofn_host.arrays import Floats
+from kofn_host.collectives.call import Array
+from kofn_host.zero.shards import Unit
+from kofn_host.zero.two_sided import Bytes
 
 
 class GroupWork:

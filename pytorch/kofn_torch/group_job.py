@@ -1,6 +1,6 @@
 """A worker's place in the job of its environment, whose calls go through the switch's exact slots.
 
-A process group "kofn" makes only such calls; a sharded optimizer (kofn.torch.zero) makes elastic ones as well.
+A process group "kofn" makes only such calls; a sharded optimizer (kofn_torch.zero) makes elastic ones as well.
 """
 
 import asyncio
@@ -12,27 +12,27 @@ from dataclasses import asdict, dataclass
 
 from msgspec.structs import replace
 
-from kofn.config.compress import CompressSection, Residual
-from kofn.config.schema import Average, Config, JobSection
-from kofn.host.agent.peer_source import PeerSource
-from kofn.host.collectives.block_rows import BlockRows, may_be_apart
-from kofn.host.collectives.in_network import InNetwork, MeanMembers
-from kofn.host.compression.job_coding import JobCoding
-from kofn.host.compression.ledger_accounts import LedgerTotals
-from kofn.host.engine.pacing_rate import pacing_rate
-from kofn.host.errors import HostError
-from kofn.host.protocol.results import Result
-from kofn.host.training.metrics import Metrics
-from kofn.host.training.peer_to_peer import PeerToPeer
-from kofn.host.transport.event_loop import EventLoop
-from kofn.host.transport.transport import Transport
-from kofn.host.worker import STOP_TIMEOUT_S, WorkerPlace, member_of
-from kofn.host.workload.replica import ReplicaState
-from kofn.host.zero.shards import Shards
-from kofn.results.memory import Memory
-from kofn.results.worker_metrics import bitmap_of
-from kofn.torch.errors import TorchError
-from kofn.torch.place import JobPlace
+from kofn_common.config.compress import CompressSection, Residual
+from kofn_common.config.schema import Average, Config, JobSection
+from kofn_common.results.memory import Memory
+from kofn_common.results.worker_metrics import bitmap_of
+from kofn_host.agent.peer_source import PeerSource
+from kofn_host.collectives.block_rows import BlockRows, may_be_apart
+from kofn_host.collectives.in_network import InNetwork, MeanMembers
+from kofn_host.compression.job_coding import JobCoding
+from kofn_host.compression.ledger_accounts import LedgerTotals
+from kofn_host.engine.pacing_rate import pacing_rate
+from kofn_host.errors import HostError
+from kofn_host.protocol.results import Result
+from kofn_host.training.metrics import Metrics
+from kofn_host.training.peer_to_peer import PeerToPeer
+from kofn_host.transport.event_loop import EventLoop
+from kofn_host.transport.transport import Transport
+from kofn_host.worker import STOP_TIMEOUT_S, WorkerPlace, member_of
+from kofn_host.workload.replica import ReplicaState
+from kofn_host.zero.shards import Shards
+from kofn_torch.errors import TorchError
+from kofn_torch.place import JobPlace
 
 log = logging.getLogger(__name__)
 

@@ -7,20 +7,20 @@ from typing import Protocol
 
 import torch.distributed as dist
 
-from kofn.config.schema import Config
-from kofn.host.agent.agent import Agent
-from kofn.host.collectives.job_collective import load_collective
-from kofn.host.compression.job_coding import JobCoding
-from kofn.host.errors import HostError
-from kofn.host.membership.member import Member
-from kofn.host.training.reducer import Reducer
-from kofn.host.transport.event_loop import EventLoop
-from kofn.host.worker import STOP_TIMEOUT_S, WorkerPlace, agent_of, member_of
-from kofn.rpc import kofn_pb2
-from kofn.torch.errors import TorchError
-from kofn.torch.peers import CommunicatorSum, GroupSum, PeerReducer
-from kofn.torch.place import JobPlace
-from kofn.torch.replica import ModelReplica
+from kofn_common.collectives.job_collective import load_collective
+from kofn_common.config.schema import Config
+from kofn_common.rpc import kofn_pb2
+from kofn_host.agent.agent import Agent
+from kofn_host.compression.job_coding import JobCoding
+from kofn_host.errors import HostError
+from kofn_host.membership.member import Member
+from kofn_host.training.reducer import Reducer
+from kofn_host.transport.event_loop import EventLoop
+from kofn_host.worker import STOP_TIMEOUT_S, WorkerPlace, agent_of, member_of
+from kofn_torch.errors import TorchError
+from kofn_torch.peers import CommunicatorSum, GroupSum, PeerReducer
+from kofn_torch.place import JobPlace
+from kofn_torch.replica import ModelReplica
 
 PR_SET_PDEATHSIG = 1
 """A constant of linux/prctl.h."""

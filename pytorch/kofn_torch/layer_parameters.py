@@ -15,15 +15,15 @@ import torch
 from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 
-from kofn.host.arrays import Floats
-from kofn.host.errors import HostError
-from kofn.host.kernels.sample import fingerprint
-from kofn.host.training.peer_to_peer import check_finite
-from kofn.torch.errors import TorchError
-from kofn.torch.own_hook import OwnHook
-from kofn.torch.sharded_parameter import guard, unguard
-from kofn.torch.split import layers_of
-from kofn.torch.staging import device_of, digests, on_host
+from kofn_host.arrays import Floats
+from kofn_host.errors import HostError
+from kofn_host.kernels.sample import fingerprint
+from kofn_host.training.peer_to_peer import check_finite
+from kofn_torch.errors import TorchError
+from kofn_torch.own_hook import OwnHook
+from kofn_torch.sharded_parameter import guard, unguard
+from kofn_torch.split import layers_of
+from kofn_torch.staging import device_of, digests, on_host
 
 Named = list[tuple[str, nn.Parameter]]
 

@@ -13,9 +13,9 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from kofn.host.arrays import Floats
-from kofn.torch.errors import TorchError
-from kofn.torch.staging import device_of, on_host
+from kofn_host.arrays import Floats
+from kofn_torch.errors import TorchError
+from kofn_torch.staging import device_of, on_host
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
@@ -48,7 +48,7 @@ class ParameterLayout:
         joined: Ranges = []
         for parameter in parameters:
             if id(parameter) not in self._places:
-                raise TorchError("DDP reduces a parameter that the model did not have when it was given to kofn.torch")
+                raise TorchError("DDP reduces a parameter that the model did not have when it was given to kofn_torch")
             begin, end = self._places[id(parameter)]
             if begin == end:
                 continue

@@ -2,10 +2,10 @@
 
 import torch
 
-from kofn.host.arrays import Floats
-from kofn.torch.errors import TorchError
-from kofn.torch.layout import ParameterLayout
-from kofn.torch.staging import Staging, digests
+from kofn_host.arrays import Floats
+from kofn_torch.errors import TorchError
+from kofn_torch.layout import ParameterLayout
+from kofn_torch.staging import Staging, digests
 
 CHANGED = (
     "a gradient was changed between backward() and step(), by clipping or a GradScaler: elastic()'s before_step does"

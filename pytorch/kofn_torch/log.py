@@ -4,18 +4,18 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from kofn.config.schema import Config
-from kofn.host.agent.exchange import Exchange, Update
-from kofn.host.arrays import Floats
-from kofn.host.compression.aggregate import Aggregate
-from kofn.host.compression.alignment import Alignment, Direction
-from kofn.host.kernels.sample import norm2
-from kofn.host.training.loop import Spent, Step, Work, iteration_line, report_of_updates
-from kofn.host.training.metrics import Metrics
-from kofn.host.training.reducer import Reducer
-from kofn.host.workload.evaluation import Evaluation
-from kofn.host.workload.straggler_source import StragglerSource
-from kofn.rpc import kofn_pb2
+from kofn_common.config.schema import Config
+from kofn_common.rpc import kofn_pb2
+from kofn_host.agent.exchange import Exchange, Update
+from kofn_host.arrays import Floats
+from kofn_host.compression.aggregate import Aggregate
+from kofn_host.compression.alignment import Alignment, Direction
+from kofn_host.kernels.sample import norm2
+from kofn_host.training.loop import Spent, Step, Work, iteration_line, report_of_updates
+from kofn_host.training.metrics import Metrics
+from kofn_host.training.reducer import Reducer
+from kofn_host.workload.evaluation import Evaluation
+from kofn_host.workload.straggler_source import StragglerSource
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

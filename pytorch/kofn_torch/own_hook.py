@@ -1,4 +1,4 @@
-"""Hooks that kofn.torch adds to a model, and that are left out when the model is copied, saved and compiled."""
+"""Hooks that kofn_torch adds to a model, and that are left out when the model is copied, saved and compiled."""
 
 from collections.abc import Callable
 from typing import Any

@@ -15,16 +15,16 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from kofn.host.agent.exchange import Exchange
-from kofn.host.arrays import Floats, Integers
-from kofn.host.collectives.communicator import Communicator
-from kofn.host.compression.aggregate import Aggregate
-from kofn.host.compression.plan import Plan
-from kofn.host.stopwatch import Times
-from kofn.host.training.peer_to_peer import PeerToPeer, check_finite
-from kofn.torch.errors import TorchError
-from kofn.torch.group_calls import GroupCalls
-from kofn.torch.layout import Ranges
+from kofn_host.agent.exchange import Exchange
+from kofn_host.arrays import Floats, Integers
+from kofn_host.collectives.communicator import Communicator
+from kofn_host.compression.aggregate import Aggregate
+from kofn_host.compression.plan import Plan
+from kofn_host.stopwatch import Times
+from kofn_host.training.peer_to_peer import PeerToPeer, check_finite
+from kofn_torch.errors import TorchError
+from kofn_torch.group_calls import GroupCalls
+from kofn_torch.layout import Ranges
 
 
 class BucketSum(Protocol):

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from kofn.host.wire.packet import SERVICE
-from kofn.torch.errors import TorchError
-from kofn.torch.rendezvous import RENDEZVOUS, fetch
+from kofn_common.wire.packet import SERVICE
+from kofn_torch.errors import TorchError
+from kofn_torch.rendezvous import RENDEZVOUS, fetch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

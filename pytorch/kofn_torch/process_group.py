@@ -1,7 +1,7 @@
 """torch.distributed's backend "kofn": a Communicator makes the calls that it can, gloo all others.
 
     with InNetwork(rank, ...) as communicator:  # or any other kofn.Communicator of all ranks
-        kofn.torch.use(communicator)
+        kofn_torch.use(communicator)
         dist.init_process_group("kofn")
 
 A Communicator's sums of floats are exact as docs/explanation/protocol.md says (exact sums). Groups with fewer ranks
@@ -28,16 +28,16 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_leaves
 
-from kofn.host.collectives.call import Array, Op
-from kofn.host.collectives.communicator import Communicator
-from kofn.host.collectives.work import Work
-from kofn.host.kernels.sample import fingerprint
-from kofn.torch.errors import TorchError
-from kofn.torch.group_job import GroupJob
-from kofn.torch.group_work import Completions, JoinedWork, SwitchFuture, SwitchWork
-from kofn.torch.layout import flat
-from kofn.torch.rendezvous import RENDEZVOUS
-from kofn.torch.staging import Staging, digests, on_host
+from kofn_host.collectives.call import Array, Op
+from kofn_host.collectives.communicator import Communicator
+from kofn_host.collectives.work import Work
+from kofn_host.kernels.sample import fingerprint
+from kofn_torch.errors import TorchError
+from kofn_torch.group_job import GroupJob
+from kofn_torch.group_work import Completions, JoinedWork, SwitchFuture, SwitchWork
+from kofn_torch.layout import flat
+from kofn_torch.rendezvous import RENDEZVOUS
+from kofn_torch.staging import Staging, digests, on_host
 
 FLOATING = (torch.float32, torch.float16, torch.bfloat16)
 
@@ -276,7 +276,7 @@ def _communicator(rank: int, size: int) -> Communicator:
         return used
     if not {"KOFN_CONFIG", RENDEZVOUS} & os.environ.keys():
         raise TorchError(
-            "there is no communicator: kofn.torch.use(communicator) comes before init_process_group, or a job's"
+            "there is no communicator: kofn_torch.use(communicator) comes before init_process_group, or a job's"
             " environment (kofn run --torch sets it)"
         )
     job = GroupJob(rank, size)

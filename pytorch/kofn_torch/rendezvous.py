@@ -17,7 +17,7 @@ from socketserver import StreamRequestHandler, ThreadingTCPServer
 import msgspec
 from cryptography.fernet import Fernet, InvalidToken
 
-from kofn.torch.errors import TorchError
+from kofn_torch.errors import TorchError
 
 RENDEZVOUS, KEY = "KOFN_RENDEZVOUS", "KOFN_RENDEZVOUS_KEY"
 
@@ -29,7 +29,7 @@ LINE_BYTES = 32
 
 
 class Handout(msgspec.Struct, frozen=True, kw_only=True):
-    """Data for one worker; `environment` is for kofn.torch.place, `certificates` holds files of KOFN_CERTS, by name."""
+    """Data for one worker; `environment` is for kofn_torch.place, `certificates` holds files of KOFN_CERTS, by name."""
 
     config: str
     environment: dict[str, str]

@@ -11,15 +11,15 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from kofn.host.arrays import Arrays, Integers, fitting
-from kofn.host.compression.aggregate import Aggregate
-from kofn.host.compression.plan import Plan
-from kofn.host.workload.replica import ReplicaState
-from kofn.results.memory import Memory
-from kofn.torch.errors import TorchError
-from kofn.torch.layout import ParameterLayout
-from kofn.torch.staging import settle
-from kofn.torch.untrained import UntrainedState
+from kofn_common.results.memory import Memory
+from kofn_host.arrays import Arrays, Integers, fitting
+from kofn_host.compression.aggregate import Aggregate
+from kofn_host.compression.plan import Plan
+from kofn_host.workload.replica import ReplicaState
+from kofn_torch.errors import TorchError
+from kofn_torch.layout import ParameterLayout
+from kofn_torch.staging import settle
+from kofn_torch.untrained import UntrainedState
 
 STEP_S = 4.0
 """The limit for a step to end, when a peer asks in the middle of it."""
@@ -105,7 +105,7 @@ class ModelReplica:
         if self.parts is None:
             raise TorchError(
                 "the job runs already, and a communication hook alone cannot go on from another worker's state:"
-                " kofn.torch.elastic() can, as it knows the optimizer"
+                " kofn_torch.elastic() can, as it knows the optimizer"
             )
         try:
             taken = {name: fitting(state.arrays, name, array) for name, array in self._arrays().items()}

@@ -14,26 +14,26 @@ import numpy as np
 import torch
 from torch import nn
 
-from kofn.config.schedule import AUTO
-from kofn.host.agent.exchange import Update
-from kofn.host.arrays import Floats
-from kofn.host.collectives.job_collective import load_collective
-from kofn.host.compression.job_coding import JobCoding
-from kofn.host.schedule.families import FAMILIES, PassSchedule
-from kofn.host.schedule.layers import Layer
-from kofn.host.schedule.partition import Piece, partition
-from kofn.host.schedule.wire_layout import WireLayout
-from kofn.host.training.loop import Step
-from kofn.torch.early_reads import EarlyReads
-from kofn.torch.elastic import check_optimizer, epoch_of
-from kofn.torch.errors import TorchError
-from kofn.torch.exchange import GradientExchange
-from kofn.torch.hyperparameters import Hyperparameters
-from kofn.torch.job import TorchJob
-from kofn.torch.layout import ParameterLayout
-from kofn.torch.own_hook import OwnHook
-from kofn.torch.session import Session
-from kofn.torch.split import SplitBackward, TorchLayer, layers_of
+from kofn_common.collectives.job_collective import load_collective
+from kofn_common.config.schedule import AUTO
+from kofn_host.agent.exchange import Update
+from kofn_host.arrays import Floats
+from kofn_host.compression.job_coding import JobCoding
+from kofn_host.schedule.families import FAMILIES, PassSchedule
+from kofn_host.schedule.layers import Layer
+from kofn_host.schedule.partition import Piece, partition
+from kofn_host.schedule.wire_layout import WireLayout
+from kofn_host.training.loop import Step
+from kofn_torch.early_reads import EarlyReads
+from kofn_torch.elastic import check_optimizer, epoch_of
+from kofn_torch.errors import TorchError
+from kofn_torch.exchange import GradientExchange
+from kofn_torch.hyperparameters import Hyperparameters
+from kofn_torch.job import TorchJob
+from kofn_torch.layout import ParameterLayout
+from kofn_torch.own_hook import OwnHook
+from kofn_torch.session import Session
+from kofn_torch.split import SplitBackward, TorchLayer, layers_of
 
 T = TypeVar("T")
 
@@ -64,7 +64,7 @@ def schedule_of(job: TorchJob, layers: int, *, clips: bool) -> PassSchedule:
     if section.family is None:
         raise TorchError(f"schedule.family is not given: one of {', '.join(FAMILIES)} is needed")
     if section.searches:
-        raise TorchError(f"schedule.family is {AUTO!r} or enumerated: kofn.torch.schedule() searches none, name one")
+        raise TorchError(f"schedule.family is {AUTO!r} or enumerated: kofn_torch.schedule() searches none, name one")
     if collective == "gloo" or not load_collective(collective).ledger:
         raise TorchError(f"job.collective is {collective!r}: a schedule needs a switch or a server")
     if section.front > layers:
@@ -80,7 +80,7 @@ def schedule_of(job: TorchJob, layers: int, *, clips: bool) -> PassSchedule:
 
 
 class ScheduledSession(Session):
-    """The session that kofn.torch.schedule() makes."""
+    """The session that kofn_torch.schedule() makes."""
 
     _exchange: GradientExchange
 

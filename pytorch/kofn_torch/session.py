@@ -21,31 +21,31 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from kofn.host.agent.exchange import Exchange, Update
-from kofn.host.collectives.job_collective import load_collective
-from kofn.host.compression.aggregate import Aggregate
-from kofn.host.compression.codec import MAGNITUDE_MAX
-from kofn.host.compression.job_coding import JobCoding
-from kofn.host.errors import GradientError, HostError
-from kofn.host.kernels.sample import fingerprint
-from kofn.host.training.loop import Step
-from kofn.host.training.metrics import Metrics
-from kofn.host.workload.replica import ReplicaState
-from kofn.host.workload.straggler_source import load_stragglers
-from kofn.results.worker_metrics import CLOSED
-from kofn.torch.errors import TorchError
-from kofn.torch.exchange import GradientExchange
-from kofn.torch.job import TorchJob
-from kofn.torch.layout import ParameterLayout
-from kofn.torch.left_gradients import LeftGradients
-from kofn.torch.log import Begun, IterationLog
-from kofn.torch.own_hook import OwnHook
-from kofn.torch.peers import PeerExchange, PeerReducer
-from kofn.torch.replica import ModelReplica
-from kofn.torch.staging import Staging, after_backward, digests, future_on
-from kofn.torch.state import ResumableSession
-from kofn.torch.unreduced import UnreducedPasses
-from kofn.torch.untrained import UntrainedState, broadcasts_buffers, caches
+from kofn_common.collectives.job_collective import load_collective
+from kofn_common.results.worker_metrics import CLOSED
+from kofn_host.agent.exchange import Exchange, Update
+from kofn_host.compression.aggregate import Aggregate
+from kofn_host.compression.codec import MAGNITUDE_MAX
+from kofn_host.compression.job_coding import JobCoding
+from kofn_host.errors import GradientError, HostError
+from kofn_host.kernels.sample import fingerprint
+from kofn_host.training.loop import Step
+from kofn_host.training.metrics import Metrics
+from kofn_host.workload.replica import ReplicaState
+from kofn_host.workload.straggler_source import load_stragglers
+from kofn_torch.errors import TorchError
+from kofn_torch.exchange import GradientExchange
+from kofn_torch.job import TorchJob
+from kofn_torch.layout import ParameterLayout
+from kofn_torch.left_gradients import LeftGradients
+from kofn_torch.log import Begun, IterationLog
+from kofn_torch.own_hook import OwnHook
+from kofn_torch.peers import PeerExchange, PeerReducer
+from kofn_torch.replica import ModelReplica
+from kofn_torch.staging import Staging, after_backward, digests, future_on
+from kofn_torch.state import ResumableSession
+from kofn_torch.unreduced import UnreducedPasses
+from kofn_torch.untrained import UntrainedState, broadcasts_buffers, caches
 
 BACKLOG = 64
 """The most means that may wait for a training without elastic()."""
@@ -342,7 +342,7 @@ class Session(ResumableSession):
         first, *later = updates
         if any(isinstance(update, ReplicaState) for update in updates) or len(self._backlog) + len(later) > BACKLOG:
             raise TorchError(
-                f"worker {self.rank} is more than {BACKLOG} iterations behind the others: kofn.torch.elastic() applies"
+                f"worker {self.rank} is more than {BACKLOG} iterations behind the others: kofn_torch.elastic() applies"
                 " what it has missed, a hook alone cannot"
             )
         assert isinstance(first, Aggregate)

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
-from kofn.torch.errors import TorchError
+from kofn_torch.errors import TorchError
 
 WITHOUT_MEMORY = frozenset(
     {
@@ -120,5 +120,5 @@ def _name(function: Callable[..., Any]) -> str:
 def _unreadable(name: str) -> TorchError:
     return TorchError(
         f"{name} is sharded: it can be read in its layer's passes, and anywhere in whole_parameters() of the optimizer;"
-        " it can be written before kofn.torch.zero() alone"
+        " it can be written before kofn_torch.zero() alone"
     )

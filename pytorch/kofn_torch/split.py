@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from kofn.torch.errors import TorchError
-from kofn.torch.own_hook import OwnForward
+from kofn_torch.errors import TorchError
+from kofn_torch.own_hook import OwnForward
 
 SPLIT = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Embedding, nn.LayerNorm)
 """These kinds have one tensor in and one out. Derived classes are not split, nor layers whose weight is computed from

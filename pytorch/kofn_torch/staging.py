@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-from kofn.host.errors import HostError
-from kofn.torch.errors import TorchError
+from kofn_host.errors import HostError
+from kofn_torch.errors import TorchError
 
 PIECE = 1 << 22
 """The most elements of a digest: the device needs 16 bytes for each meanwhile."""

@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from kofn.host.agent.agent import Agent
-from kofn.host.agent.pending import Pending, enter_pending, pending_after
-from kofn.host.arrays import Integers
-from kofn.host.compression.summary_block import Magnitudes
-from kofn.host.training.reducer import Reducer
-from kofn.torch.errors import TorchError
-from kofn.torch.layout import ParameterLayout
-from kofn.torch.replica import ModelReplica
+from kofn_host.agent.agent import Agent
+from kofn_host.agent.pending import Pending, enter_pending, pending_after
+from kofn_host.arrays import Integers
+from kofn_host.compression.summary_block import Magnitudes
+from kofn_host.training.reducer import Reducer
+from kofn_torch.errors import TorchError
+from kofn_torch.layout import ParameterLayout
+from kofn_torch.replica import ModelReplica
 
 log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from kofn.torch.errors import TorchError
+from kofn_torch.errors import TorchError
 
 REMEDY = (
     "DDP reduces one backward pass for each forward pass of its own, outside of no_sync(): call the"

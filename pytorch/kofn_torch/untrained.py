@@ -13,8 +13,8 @@ from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.parallel import DistributedDataParallel
 
-from kofn.torch.errors import TorchError
-from kofn.torch.staging import device_of, on_host
+from kofn_torch.errors import TorchError
+from kofn_torch.staging import device_of, on_host
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -38,12 +38,12 @@ class UntrainedState:
             known = id(each) in self._trained
             if each.requires_grad and not known and name not in self._ignored:
                 raise TorchError(
-                    f"{name} is trained, and was frozen or another parameter when kofn.torch was given the model: no"
+                    f"{name} is trained, and was frozen or another parameter when kofn_torch was given the model: no"
                     " worker would hear of its gradient; requires_grad_() and load_state_dict(assign=True) come before"
                 )
             if known and not each.requires_grad and not freezes:
                 raise TorchError(
-                    f"{name} was frozen after kofn.torch was given the model: requires_grad_() comes before"
+                    f"{name} was frozen after kofn_torch was given the model: requires_grad_() comes before"
                 )
 
     def values(self) -> Bytes:

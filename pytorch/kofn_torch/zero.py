@@ -12,21 +12,21 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from kofn.config.compress import Residual
-from kofn.host.arrays import Arrays, Floats, Floats64
-from kofn.host.errors import ZeroError
-from kofn.host.zero.compressed_mean import SwitchMean
-from kofn.host.zero.exact_calls import ExactCalls
-from kofn.host.zero.settings import NUMBER, OptimizerName, ZeroSettings, is_number
-from kofn.host.zero.zero_optimizer import ZeroOptimizer
-from kofn.results.memory import Memory
-from kofn.torch.departed import DepartedGradient
-from kofn.torch.errors import TorchError
-from kofn.torch.layer_parameters import GatheredLayers, LayerParameters, digest_of, joined, units_of
-from kofn.torch.staging import Staging
-from kofn.torch.state import WORKER, State, check_model, taken
-from kofn.torch.untrained import UntrainedState, check_statistics
-from kofn.torch.zero_job import GroupZero, SwitchedZero, ZeroJob
+from kofn_common.config.compress import Residual
+from kofn_common.results.memory import Memory
+from kofn_host.arrays import Arrays, Floats, Floats64
+from kofn_host.errors import ZeroError
+from kofn_host.zero.compressed_mean import SwitchMean
+from kofn_host.zero.exact_calls import ExactCalls
+from kofn_host.zero.settings import NUMBER, OptimizerName, ZeroSettings, is_number
+from kofn_host.zero.zero_optimizer import ZeroOptimizer
+from kofn_torch.departed import DepartedGradient
+from kofn_torch.errors import TorchError
+from kofn_torch.layer_parameters import GatheredLayers, LayerParameters, digest_of, joined, units_of
+from kofn_torch.staging import Staging
+from kofn_torch.state import WORKER, State, check_model, taken
+from kofn_torch.untrained import UntrainedState, check_statistics
+from kofn_torch.zero_job import GroupZero, SwitchedZero, ZeroJob
 
 OPTIMIZER = "sharded optimizer"
 """The owner of an optimizer's state, under "of"."""
@@ -36,7 +36,7 @@ STRUCTURE = ("optimizer", "stage", "bits")
 
 SETTINGS = {field.name for field in fields(ZeroSettings)}
 
-WRITTEN = "the shards have the parameters' values; loading, initialising and converting come before kofn.torch.zero()"
+WRITTEN = "the shards have the parameters' values; loading, initialising and converting come before kofn_torch.zero()"
 
 
 def zero(
@@ -58,7 +58,7 @@ def zero(
     """Return an optimizer of a model that is sharded over the workers; all begin with worker 0's parameters and
     buffers.
 
-        optimizer = kofn.torch.zero(model, lr=1e-3, stage=2, bits=1, freeze_step=100)
+        optimizer = kofn_torch.zero(model, lr=1e-3, stage=2, bits=1, freeze_step=100)
         for batch in batches:
             loss(model, batch).backward()
             optimizer.step()
@@ -295,7 +295,7 @@ class ShardedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]  # no types
         """Return the learning rate. Raise TorchError where the group has settings that only zero() takes."""
         (group,) = self.param_groups
         if given := sorted(group.keys() & SETTINGS):
-            raise TorchError(f"{given[0]} must be given to kofn.torch.zero(), got it in the optimizer's group")
+            raise TorchError(f"{given[0]} must be given to kofn_torch.zero(), got it in the optimizer's group")
         rate = float(group["lr"])
         if not is_number(rate):
             raise TorchError(f"lr must be {NUMBER}, got {rate!r}")

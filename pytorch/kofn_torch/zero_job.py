@@ -7,17 +7,17 @@ from typing import Protocol
 import numpy as np
 import torch.distributed as dist
 
-from kofn.config.schema import Average
-from kofn.host.collectives.call import Array
-from kofn.host.kernels.sample import fingerprint
-from kofn.host.zero.compressed_mean import CompressedMean, SwitchMean
-from kofn.host.zero.exact_calls import CommunicatorCalls, ExactCalls
-from kofn.host.zero.settings import CODECS, ZeroSettings
-from kofn.host.zero.two_sided import TwoSidedMean
-from kofn.results.memory import Memory
-from kofn.torch.errors import TorchError
-from kofn.torch.group_calls import GroupCalls
-from kofn.torch.group_job import ElasticCalls, GroupJob
+from kofn_common.config.schema import Average
+from kofn_common.results.memory import Memory
+from kofn_host.collectives.call import Array
+from kofn_host.kernels.sample import fingerprint
+from kofn_host.zero.compressed_mean import CompressedMean, SwitchMean
+from kofn_host.zero.exact_calls import CommunicatorCalls, ExactCalls
+from kofn_host.zero.settings import CODECS, ZeroSettings
+from kofn_host.zero.two_sided import TwoSidedMean
+from kofn_torch.errors import TorchError
+from kofn_torch.group_calls import GroupCalls
+from kofn_torch.group_job import ElasticCalls, GroupJob
 
 
 class ZeroJob(Protocol):

@@ -12,3 +12,7 @@ p4runtime/   the P4Runtime server
 runtime/     the fixed C part; native.py calls it through ctypes
 errors.py    the exceptions, as one tree
 """
+
+import os
+
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # read when gRPC is imported; kofn reports each failure once

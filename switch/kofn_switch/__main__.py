@@ -1,4 +1,4 @@
-"""`python -m kofn.switch`: the embedded switch as a process with simple_switch_grpc's command line."""
+"""`python -m kofn_switch`: the embedded switch as a process with simple_switch_grpc's command line."""
 
 import asyncio
 import contextlib
@@ -8,19 +8,19 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from kofn.nativebuild.errors import BuildError, CompileError
-from kofn.switch.cli.counts import count_lines, fault_lines
-from kofn.switch.cli.inspection import Inside
-from kofn.switch.cli.options import Options, check_address, check_interfaces, check_log_file, parse
-from kofn.switch.commands.server import serving_commands
-from kofn.switch.compiler.build import Built, build_program, compile_runtime
-from kofn.switch.compiler.ir.program import Target
-from kofn.switch.engine.engine import Engine, Trace
-from kofn.switch.engine.pcap_replay import PcapReplay, open_inputs
-from kofn.switch.errors import PcapError, ProgramError, SwitchError
-from kofn.switch.p4runtime.server import serving
-from kofn.switch.p4runtime.uplink import Uplink
-from kofn.switch.state.entries import LogReport
+from kofn_common.nativebuild.errors import BuildError, CompileError
+from kofn_switch.cli.counts import count_lines, fault_lines
+from kofn_switch.cli.inspection import Inside
+from kofn_switch.cli.options import Options, check_address, check_interfaces, check_log_file, parse
+from kofn_switch.commands.server import serving_commands
+from kofn_switch.compiler.build import Built, build_program, compile_runtime
+from kofn_switch.compiler.ir.program import Target
+from kofn_switch.engine.engine import Engine, Trace
+from kofn_switch.engine.pcap_replay import PcapReplay, open_inputs
+from kofn_switch.errors import PcapError, ProgramError, SwitchError
+from kofn_switch.p4runtime.server import serving
+from kofn_switch.p4runtime.uplink import Uplink
+from kofn_switch.state.entries import LogReport
 
 LOG = logging.getLogger("switch")
 LEVELS = {

@@ -6,8 +6,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from kofn.nativebuild.library import Signatures, load_library
-from kofn.switch.compiler.build import compile_runtime
+from kofn_common.nativebuild.library import Signatures, load_library
+from kofn_switch.compiler.build import compile_runtime
 
 DROPS = (
     "no program",

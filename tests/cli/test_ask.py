@@ -10,10 +10,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from kofn.cli.main import main
-from kofn.config.schema import JobSection
-from kofn.rpc.certificates import make_certificates
-from kofn.rpc.security import CONTROLLER, Credentials
 from kofn.run.state import hold
+from kofn_common.config.schema import JobSection
+from kofn_common.rpc.certificates import make_certificates
+from kofn_common.rpc.security import CONTROLLER, Credentials
 from tests.controller.harness import serving, setup
 
 

@@ -14,11 +14,11 @@ from click.testing import CliRunner, Result
 
 from kofn.cli import main as cli
 from kofn.cli.main import main
-from kofn.config.objectives import DEFAULT, OBJECTIVES
-from kofn.extras import EXTRAS
-from kofn.rpc import kofn_pb2 as pb
-from kofn.rpc.address import checked_address
-from kofn.rpc.document import document
+from kofn_common.config.objectives import DEFAULT, OBJECTIVES
+from kofn_common.extras import EXTRAS
+from kofn_common.rpc import kofn_pb2 as pb
+from kofn_common.rpc.address import checked_address
+from kofn_common.rpc.document import document
 from tests.controller.harness import NO_SWITCH, Running, controller, until
 
 

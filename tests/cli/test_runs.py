@@ -9,10 +9,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from kofn.cli.main import main
-from kofn.config.schema import Config, ModelSection
-from kofn.results.folder import RunFolder
 from kofn.run.conclusion import summarised
 from kofn.run.state import hold
+from kofn_common.config.schema import Config, ModelSection
+from kofn_common.results.folder import RunFolder
 from tests.run.fake_run import two_trials
 
 NAMES = [f"run-{number}" for number in range(5)]

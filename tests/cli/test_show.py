@@ -8,9 +8,9 @@ import pytest
 from rich.console import Console, RenderableType
 
 from kofn.cli import show
-from kofn.controller.p4runtime.planes.kofn import verdict_names
-from kofn.controller.p4runtime.program import CompiledProgram
-from kofn.rpc import kofn_pb2 as pb
+from kofn_common.rpc import kofn_pb2 as pb
+from kofn_controller.p4runtime.planes.kofn import verdict_names
+from kofn_controller.p4runtime.program import CompiledProgram
 
 
 def worker(rank: int, **fields: Any) -> pb.WorkerStatus:

@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from kofn.config.compress import CompressSection
-from kofn.config.dump import to_toml
-from kofn.config.objectives import DEFAULT, OBJECTIVES
-from kofn.config.plugins import CODECS, COLLECTIVES
-from kofn.config.schema import Config, NetworkSection
 from kofn.run.errors import RunError
 from kofn.run.plan import DEFAULT_CONFIG, make_plan
 from kofn.run.runner import command
 from kofn.run.state import hold
+from kofn_common.config.compress import CompressSection
+from kofn_common.config.dump import to_toml
+from kofn_common.config.objectives import DEFAULT, OBJECTIVES
+from kofn_common.config.plugins import CODECS, COLLECTIVES
+from kofn_common.config.schema import Config, NetworkSection
 
 STAR = {
     "hosts": {"h1": {"ip": "10.0.0.1/24"}, "h2": {"ip": "10.0.0.2/24"}},

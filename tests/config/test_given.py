@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kofn.config.errors import ConfigError
-from kofn.config.given import Given, Sections, load
-from kofn.config.schema import Config
+from kofn_common.config.errors import ConfigError
+from kofn_common.config.given import Given, Sections, load
+from kofn_common.config.schema import Config
 
 TEXT = "[job]\nworkers = 3\n[[straggler]]\nworkers = [2]\nmean_ms = 20.0\n"
 TABLES: dict[str, Any] = {"job": {"workers": 3}, "straggler": [{"workers": [2], "mean_ms": 20.0}]}

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from kofn.config import plugins
-from kofn.config.errors import ConfigError
-from kofn.config.objectives import OBJECTIVES
-from kofn.config.plugins import CODECS, COLLECTIVES, STRAGGLERS, WORKLOADS, Registry
+from kofn_common.config import plugins
+from kofn_common.config.errors import ConfigError
+from kofn_common.config.objectives import OBJECTIVES
+from kofn_common.config.plugins import CODECS, COLLECTIVES, STRAGGLERS, WORKLOADS, Registry
 
 ROOT = Path(__file__).parents[2]
 REGISTRIES = (CODECS, COLLECTIVES, OBJECTIVES, STRAGGLERS, WORKLOADS)
@@ -27,20 +27,21 @@ def test_shipped_plug_ins_load(registry: Registry) -> None:
 
 @pytest.mark.parametrize("registry", REGISTRIES, ids=lambda registry: registry.kind)
 def test_further_file_is_a_further_name(registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / registry.folder).mkdir(parents=True)
-    (tmp_path / registry.folder / "fresh.py").write_text("fresh = 5")
-    monkeypatch.setattr(plugins, "PACKAGE", tmp_path)
+    folder = tmp_path / registry.folders[-1]
+    folder.mkdir(parents=True)
+    (folder / "fresh.py").write_text("fresh = 5")
+    monkeypatch.setattr(plugins, "folder_of", tmp_path.joinpath)
     plugins._stems.cache_clear()
     assert "fresh" in registry.names
     entry = registry.find("fresh")
-    assert entry is not None and entry.value == f"kofn.{registry.folder.replace('/', '.')}.fresh:fresh"
+    assert entry is not None and entry.value == f"{registry.folders[-1].replace('/', '.')}.fresh:fresh"
     plugins._stems.cache_clear()
 
 
 def test_names_are_known_without_loading_anything() -> None:
     code = (
-        "import sys; from kofn.config.schema import Config; Config().check();"
-        "print([name for name in sys.modules if name.startswith(('numpy', 'kofn.host', 'kofn.controller'))])"
+        "import sys; from kofn_common.config.schema import Config; Config().check();"
+        "print([name for name in sys.modules if name.startswith(('numpy', 'kofn_host', 'kofn_controller'))])"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True, text=True)
     assert done.stdout.strip() == "[]"

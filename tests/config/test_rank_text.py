@@ -2,8 +2,8 @@
 
 import pytest
 
-from kofn.config.errors import ConfigError
-from kofn.config.schema import Config
+from kofn_common.config.errors import ConfigError
+from kofn_common.config.schema import Config
 
 ENTRY = '[job]\nworkers = 20\n[[straggler]]\nmean_ms = 1\nworkers = "{}"\n'
 

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from bench.timing import median_ms
-from kofn.config.late_rules import RULES, RuleName
-from kofn.controller.policy.draws import _order
-from kofn.controller.policy.expected_time import expected_times
-from kofn.controller.policy.prediction import Predictor
+from kofn_common.config.late_rules import RULES, RuleName
+from kofn_controller.policy.draws import _order
+from kofn_controller.policy.expected_time import expected_times
+from kofn_controller.policy.prediction import Predictor
 from tests.controller.policy.test_process import estimate, predict, settings
 from tests.controller.slow import process, seen
 
@@ -35,9 +35,9 @@ def standing(rule: RuleName, workers: int) -> tuple[float, float]:
     model = estimate(np.random.default_rng(workers).gamma(2.0, 3.0, workers).tolist())
     found = predict(model, rule)
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("kofn.controller.policy.draws.MANY", "kofn.controller.policy.prediction.MANY"):
+        for name in ("kofn_controller.policy.draws.MANY", "kofn_controller.policy.prediction.MANY"):
             patch.setattr(name, workers)
-        patch.setattr("kofn.controller.policy.draws.LEAST", 32)
+        patch.setattr("kofn_controller.policy.draws.LEAST", 32)
         _order.cache_clear()
         off = np.abs(found.mean_s / predict(model, rule).mean_s - 1)
     _order.cache_clear()

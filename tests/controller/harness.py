@@ -9,20 +9,20 @@ from typing import Any
 
 import grpc
 
-from kofn.config.schema import JobSection, PolicySection
-from kofn.controller.job.jobs import Jobs
-from kofn.controller.job.journal import Journal
-from kofn.controller.job.service import serve
-from kofn.controller.job.session import JobSession
-from kofn.controller.p4runtime.layout import SlotLayout
-from kofn.controller.p4runtime.planes.kofn import KofnPlane
-from kofn.controller.p4runtime.slots import Slots, unwritten
-from kofn.controller.p4runtime.switch_link import SwitchLink
-from kofn.controller.p4runtime.topology import PortMap, TopologyHost, UplinkPorts
-from kofn.controller.policy.control_loop import ControlLoop
-from kofn.rpc import kofn_pb2 as pb
-from kofn.rpc import kofn_pb2_grpc
-from kofn.rpc.security import CONTROLLER, Credentials, channel
+from kofn_common.config.schema import JobSection, PolicySection
+from kofn_common.rpc import kofn_pb2 as pb
+from kofn_common.rpc import kofn_pb2_grpc
+from kofn_common.rpc.security import CONTROLLER, Credentials, channel
+from kofn_controller.job.jobs import Jobs
+from kofn_controller.job.journal import Journal
+from kofn_controller.job.service import serve
+from kofn_controller.job.session import JobSession
+from kofn_controller.p4runtime.layout import SlotLayout
+from kofn_controller.p4runtime.planes.kofn import KofnPlane
+from kofn_controller.p4runtime.slots import Slots, unwritten
+from kofn_controller.p4runtime.switch_link import SwitchLink
+from kofn_controller.p4runtime.topology import PortMap, TopologyHost, UplinkPorts
+from kofn_controller.policy.control_loop import ControlLoop
 
 NO_SWITCH = "127.0.0.1:1"
 

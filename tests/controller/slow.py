@@ -1,4 +1,4 @@
-"""The workers' process under each rule, event by event: independent of controller/policy/process.py, and slow."""
+"""The workers' process under each rule, event by event: independent of kofn_controller.policy.process, and slow."""
 
 import heapq
 from collections.abc import Callable, Iterator

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kofn.config.errors import ConfigError
-from kofn.config.schema import PolicySection
-from kofn.controller.estimate.measurements import AHEAD_MAX, Arrival
-from kofn.controller.job.agreement import Agreement, AnnouncedK
-from kofn.controller.policy.control_loop import ControlLoop
-from kofn.controller.policy.expected_time import expected_times
-from kofn.rpc import kofn_pb2 as pb
+from kofn_common.config.errors import ConfigError
+from kofn_common.config.schema import PolicySection
+from kofn_common.rpc import kofn_pb2 as pb
+from kofn_controller.estimate.measurements import AHEAD_MAX, Arrival
+from kofn_controller.job.agreement import Agreement, AnnouncedK
+from kofn_controller.policy.control_loop import ControlLoop
+from kofn_controller.policy.expected_time import expected_times
 
 WORKERS = 4
 

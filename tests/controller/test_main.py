@@ -1,4 +1,4 @@
-"""`python -m kofn.controller` as a process: exit codes, messages, and a clean end."""
+"""`python -m kofn_controller` as a process: exit codes, messages, and a clean end."""
 
 import asyncio
 import json
@@ -13,11 +13,11 @@ from pathlib import Path
 import grpc
 import pytest
 
-from kofn.config.objectives import DEFAULT
-from kofn.rpc import kofn_pb2 as pb
-from kofn.rpc import kofn_pb2_grpc
-from kofn.rpc.certificates import make_certificates
-from kofn.rpc.security import CONTROLLER, OPERATOR, Credentials, channel
+from kofn_common.config.objectives import DEFAULT
+from kofn_common.rpc import kofn_pb2 as pb
+from kofn_common.rpc import kofn_pb2_grpc
+from kofn_common.rpc.certificates import make_certificates
+from kofn_common.rpc.security import CONTROLLER, OPERATOR, Credentials, channel
 from tests.controller.switches import SwitchProcess, running
 from tests.ports import own_port
 from tests.targets import TARGETS
@@ -42,7 +42,7 @@ def switch(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SwitchPro
 def start(*arguments: str) -> subprocess.Popen[str]:
     environment = {**os.environ, "http_proxy": "http://127.0.0.1:9"}  # must not matter
     return subprocess.Popen(
-        [sys.executable, "-m", "kofn.controller", *arguments], stderr=subprocess.PIPE, text=True, env=environment
+        [sys.executable, "-m", "kofn_controller", *arguments], stderr=subprocess.PIPE, text=True, env=environment
     )
 
 
@@ -66,7 +66,7 @@ def test_absent_switch_is_named(files: list[str], addresses: list[str]) -> None:
     line = fails(*files, "--p4runtime", address, "--listen", "127.0.0.1:0", "--wait", "0.5")
     assert line == (
         f"controller: no switch at {address} after 0.5 s (UNAVAILABLE: Connection refused): "
-        "`make run` starts everything, `python -m kofn.switch` a switch; --p4runtime gives another address"
+        "`make run` starts everything, `python -m kofn_switch` a switch; --p4runtime gives another address"
     )
 
 

@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 import finsy as fy
 import pytest
 
-from kofn.config.schema import JobSection
-from kofn.controller.estimate.measurements import Arrival
-from kofn.controller.p4runtime.layout import SlotLayout
-from kofn.controller.p4runtime.planes.kofn import KofnPlane
-from kofn.controller.p4runtime.program import CompiledProgram, push
-from kofn.controller.p4runtime.slots import Slots
-from kofn.controller.p4runtime.switch_link import SwitchLink
-from kofn.host.transport.event_loop import EventLoop
+from kofn_common.config.schema import JobSection
+from kofn_controller.estimate.measurements import Arrival
+from kofn_controller.p4runtime.layout import SlotLayout
+from kofn_controller.p4runtime.planes.kofn import KofnPlane
+from kofn_controller.p4runtime.program import CompiledProgram, push
+from kofn_controller.p4runtime.slots import Slots
+from kofn_controller.p4runtime.switch_link import SwitchLink
+from kofn_host.transport.event_loop import EventLoop
 from tests.controller.harness import star
 from tests.controller.switches import SwitchProcess, running
 from tests.dataplane.frames import GENERATION

@@ -8,9 +8,9 @@ from scapy.layers.inet import IP, UDP
 from scapy.layers.l2 import Ether
 from scapy.packet import Raw
 
-from kofn.host.kernels.lanes import pack
-from kofn.host.wire import packet as wire
-from kofn.host.wire import scapy_layer as packets
+from kofn_common.wire import packet as wire
+from kofn_common.wire import scapy_layer as packets
+from kofn_host.kernels.lanes import pack
 
 GENERATION = 1
 """The generation of the job's slots; each test pushes the program, so no state of another test remains."""

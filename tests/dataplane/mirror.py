@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from kofn.host.protocol.slots import Answer
-from kofn.host.wire.packet import WORD_BYTES, Kind, KofnHeader, Lanes
+from kofn_common.wire.packet import WORD_BYTES, Kind, KofnHeader, Lanes
+from kofn_host.protocol.slots import Answer
 from tests.dataplane.conftest import DataPlane
 from tests.dataplane.frames import frame, parse
 from tests.host.protocol.specification.slot_model import SlotModel

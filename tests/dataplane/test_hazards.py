@@ -6,7 +6,7 @@ tests/host/agent/test_hazards.py has the same on the slot model.
 import numpy as np
 import pytest
 
-from kofn.host.wire.packet import Kind
+from kofn_common.wire.packet import Kind
 from tests.dataplane.conftest import HOSTS, DataPlane
 from tests.dataplane.frames import Answer, contribution, parse
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kofn.host.wire.packet import KofnHeader
+from kofn_common.wire.packet import KofnHeader
 from tests.dataplane.conftest import DataPlane
 from tests.dataplane.frames import GENERATION, frame, parse
 from tests.host.part_rules import PartRules, Told

@@ -7,7 +7,7 @@ import pytest
 from scapy.layers.inet import ICMP, IP, UDP
 from scapy.layers.l2 import ARP, Ether
 
-from kofn.host.wire.packet import HEADER_BYTES, WEIGHT_MAX, WEIGHT_UNIT, Flag, Kind, KofnHeader
+from kofn_common.wire.packet import HEADER_BYTES, WEIGHT_MAX, WEIGHT_UNIT, Flag, Kind, KofnHeader
 from tests.dataplane.conftest import HOSTS, DataPlane
 from tests.dataplane.frames import GENERATION, Answer, contribution, frame, host_mac, parse, pull
 
@@ -168,7 +168,7 @@ def test_blocks_of_another_length_are_refused_open_or_closed(plane: DataPlane) -
     assert (refused.kind, refused.header.flags) == (Kind.FORMAT_MISMATCH, Flag.OTHER_WORDS)
     pulled = exchange(plane, contribution(1, 1, 0, VALUES[1][:64], kind=Kind.PULL))[2]
     assert (pulled.kind, pulled.header.members, pulled.header.count) == (Kind.FORMAT_MISMATCH, 0b1, 1), (
-        "a PULL with other lanes is answered, as host/protocol/slot_query.py needs"
+        "a PULL with other lanes is answered, as host/kofn_host/protocol/slot_query.py needs"
     )
     exchange(plane, contribution(1, 1, 0, VALUES[1]))
     refused = exchange(plane, contribution(2, 1, 0, VALUES[2][:64]))[3]

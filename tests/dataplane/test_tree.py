@@ -10,9 +10,8 @@ import pytest
 from scapy.layers.inet import UDP
 from scapy.layers.l2 import Ether
 
-from kofn.controller.errors import InspectionError
-from kofn.controller.p4runtime.occupancy import read_slots
-from kofn.host.wire.packet import (
+from kofn.run.switch_identity import BMV2
+from kofn_common.wire.packet import (
     EVERYONE,
     HEADER_BYTES,
     MEMBERS_BITS,
@@ -24,7 +23,8 @@ from kofn.host.wire.packet import (
     members_of,
     sum_of,
 )
-from kofn.run.switch_identity import BMV2
+from kofn_controller.errors import InspectionError
+from kofn_controller.p4runtime.occupancy import read_slots
 from tests.dataplane.conftest import HOSTS, DataPlane
 from tests.dataplane.frames import GENERATION, frame, host_mac
 from tests.host.protocol.specification.leaf_model import ROOT, LeafModel, Packet

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from kofn.host.wire.packet import VOTE_WORDS, WORD_BYTES, Kind, KofnHeader, Lanes, bit_of
 from kofn.run.switch_identity import BMV2
+from kofn_common.wire.packet import VOTE_WORDS, WORD_BYTES, Kind, KofnHeader, Lanes, bit_of
 from tests.dataplane.conftest import HOSTS, DataPlane
 from tests.dataplane.frames import GENERATION, Answer, frame, parse
 

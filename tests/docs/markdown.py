@@ -24,7 +24,7 @@ class Block:
 @cache
 def documents() -> tuple[Path, ...]:
     """Return all Markdown files of the repository."""
-    folders = ("docs", "kofn/switch", "mininet", "examples")
+    folders = ("docs", "switch/kofn_switch", "mininet", "examples")
     return (*sorted(ROOT.glob("*.md")), *(path for name in folders for path in sorted((ROOT / name).rglob("*.md"))))
 
 

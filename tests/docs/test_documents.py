@@ -14,10 +14,10 @@ import pytest
 
 from bench.synthetic import times_alone
 from kofn.cli import reference
-from kofn.config.schema import Config
-from kofn.controller.policy.history import HistoryLog, TrainingHistory
-from kofn.controller.policy.objective import Forecast
-from kofn.rpc import kofn_pb2 as pb
+from kofn_common.config.schema import Config
+from kofn_common.rpc import kofn_pb2 as pb
+from kofn_controller.policy.history import HistoryLog, TrainingHistory
+from kofn_controller.policy.objective import Forecast
 
 from .markdown import ROOT, anchors, blocks, documents, links, prose
 
@@ -96,9 +96,9 @@ def test_readme_is_short() -> None:
 
 
 def test_every_flag_of_the_switch_is_in_its_readme() -> None:
-    run = [sys.executable, "-m", "kofn.switch", "--help"]
+    run = [sys.executable, "-m", "kofn_switch", "--help"]
     text = subprocess.run(run, capture_output=True, text=True, check=True, cwd=ROOT).stdout
-    readme = (ROOT / "kofn" / "switch" / "README.md").read_text()
+    readme = (ROOT / "switch" / "README.md").read_text()
     assert not [flag for flag in sorted(set(re.findall(r"--[a-z][a-z0-9-]+", text))) if flag not in readme]
 
 

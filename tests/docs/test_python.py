@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from kofn.config.schema import Config
+from kofn_common.config.schema import Config
 from tests.host.collectives.crews import threads
 from tests.run.fake_run import two_trials
 

@@ -1,7 +1,7 @@
 """The shell blocks of docs/tutorial/, as written and in order, with a default configuration that ends soon.
 
-The blocks see a folder with the parts of a checkout that they use: .venv/bin, kofn/config/, examples/. `make run` runs
-the Makefile's command after the set-up, with the short configuration.
+The blocks see a folder with the parts of a checkout that they use: .venv/bin, common/kofn_common/config/, examples.
+`make run` runs the Makefile's command after the set-up, with the short configuration.
 """
 
 import contextlib
@@ -27,8 +27,8 @@ DEADLINE_S = 60.0
 
 MAKE = """#!/bin/bash
 set -euo pipefail
-recipe=$(MAKEFLAGS= ARGS= command -p make --no-print-directory -C "{root}" -n "$1" CONFIG=kofn/config/default.toml |
-    grep '^exec \\.venv/bin/')
+recipe=$(MAKEFLAGS= ARGS= command -p make --no-print-directory -C "{root}" -n "$1" \\
+    CONFIG=common/kofn_common/config/default.toml | grep '^exec \\.venv/bin/')
 eval "$recipe"
 """
 
@@ -50,8 +50,8 @@ def script(path: Path, text: str) -> None:
 def checkout(tmp_path: Path) -> Path:
     """Return a folder in which the tutorial's commands work, and end soon."""
     folder = tmp_path / "kofn"
-    (folder / "kofn" / "config").mkdir(parents=True)
-    text = (ROOT / "kofn" / "config" / "default.toml").read_text()
+    (folder / "common" / "kofn_common" / "config").mkdir(parents=True)
+    text = (ROOT / "common" / "kofn_common" / "config" / "default.toml").read_text()
     short = text
     for given, instead in (
         ("target = 0.93", "target = 0.06"),
@@ -60,7 +60,7 @@ def checkout(tmp_path: Path) -> Path:
     ):
         assert given in short
         short = short.replace(given, instead)
-    (folder / "kofn" / "config" / "default.toml").write_text(short)
+    (folder / "common" / "kofn_common" / "config" / "default.toml").write_text(short)
     (folder / "examples").symlink_to(ROOT / "examples")
     script(folder / ".venv/bin/python", f'#!/bin/bash\nexec "{sys.executable}" "$@"\n')
     script(folder / ".venv/bin/kofn", f'#!/bin/bash\nexec "{sys.executable}" -c \'{KOFN}\' "$@"\n')

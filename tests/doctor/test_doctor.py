@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from kofn.config.objectives import DEFAULT
 from kofn.doctor.checks import Check, CheckError, CheckSkipped, Finding, by_detail, first_failure, walk
 from kofn.doctor.command import command
 from kofn.doctor.running import RunningChecks
 from kofn.run.state import Running, hold
+from kofn_common.config.objectives import DEFAULT
 from tests.doctor.real_doctor import KOFN, Doctor
 from tests.run.real_run import NEVER, RealRun
 from tests.targets import TARGETS
@@ -162,16 +162,16 @@ def test_interface_of_another_program_is_no_obstacle(tmp_path: Path) -> None:
         ),
         (
             # another --device-id
-            '[ $1 = --version ] && echo 1.15.5 && exit; exec "{python}" -m kofn.switch "${{@/#0/7}}"',
+            '[ $1 = --version ] && echo 1.15.5 && exit; exec "{python}" -m kofn_switch "${{@/#0/7}}"',
             "P4Runtime",
             "device 0: NOT_FOUND",
         ),
         (
-            '[ $1 = --version ] && echo 1.15.5 && exit; exec "{python}" -m kofn.switch "$@"',
+            '[ $1 = --version ] && echo 1.15.5 && exit; exec "{python}" -m kofn_switch "$@"',
             "P4Runtime",
             "must be BMv2 (network.target is 'bmv2'), got kofn-switch ",
         ),
-        ('exec "{python}" -m kofn.switch "$@"', "commands", "simple_switch_grpc must be BMv2, got kofn-switch "),
+        ('exec "{python}" -m kofn_switch "$@"', "commands", "simple_switch_grpc must be BMv2, got kofn-switch "),
     ],
 )
 def test_program_that_is_no_switch_is_named(tmp_path: Path, script: str, name: str, words: str) -> None:
@@ -189,7 +189,7 @@ def test_program_that_is_no_switch_is_named(tmp_path: Path, script: str, name: s
 @real
 def test_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
     with Doctor(tmp_path, "--json") as doctor:
-        doctor.until_started("kofn.controller")
+        doctor.until_started("kofn_controller")
         doctor.interrupt()
         code, answer = doctor.answer()
     assert code == 130

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from kofn.config.schema import Config
 from kofn.doctor.checks import CheckError, CheckSkipped
 from kofn.doctor.echo import Echo, checksum
 from kofn.doctor.remote import RemoteChecks, RemoteJob
-from kofn.rpc.certificates import make_certificates, make_p4runtime_certificates
+from kofn_common.config.schema import Config
+from kofn_common.rpc.certificates import make_certificates, make_p4runtime_certificates
 from tests.run.machines import CONTROLLER, SWITCH, Machine, ip, machines, share_out
 from tests.waiting import until
 

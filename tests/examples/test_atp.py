@@ -23,7 +23,7 @@ from examples.protocols.atp import (
     Window,
     index_of,
 )
-from kofn.config.schema import JobSection
+from kofn_common.config.schema import JobSection
 from tests.host.collectives.protocols import EXAMPLES, FIFO, protocol_crew, sockets
 from tests.host.collectives.switched import HOSTS
 from tests.run.real_run import RealRun

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from examples.protocols.switchml import HEADER, LANES, FloatSpeaker, Pool, SwitchmlPlane
-from kofn.config.schema import FaultSection, JobSection
+from kofn_common.config.schema import FaultSection, JobSection
 from tests.examples.switchml_explorer import SwitchModel, World, explore
 from tests.host.collectives.protocols import EXAMPLES, protocol_crew, sockets
 from tests.host.collectives.switched import HOSTS

@@ -10,13 +10,13 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from kofn.config.dump import to_toml
 from kofn.experiments.chaos.command import command
 from kofn.experiments.chaos.outcomes import ScenarioOutcome, outcome_row, outcomes_table
 from kofn.experiments.chaos.scenarios import FaultScenario, scenarios
 from kofn.experiments.trials import frame
 from kofn.report.summary import TrialSummary
 from kofn.run.plan import make_plan
+from kofn_common.config.dump import to_toml
 from tests.run.real_run import KOFN, OWN_NETWORK
 
 SCENARIOS = list(scenarios())

@@ -12,7 +12,6 @@ import pytest
 from click.testing import CliRunner, Result
 from rich.console import Console
 
-from kofn.config.errors import ConfigError
 from kofn.experiments import matrix
 from kofn.experiments.claims import Verdict, judge
 from kofn.experiments.codecs.arms import VariantArm, variant_arms
@@ -25,12 +24,13 @@ from kofn.experiments.command import command
 from kofn.experiments.findings import conclude
 from kofn.experiments.matrix import Cell, cells, run_cells
 from kofn.experiments.trials import Row, frame, read_trials
-from kofn.host.compression.registry import load_codecs
 from kofn.report.compressed import Compressed
 from kofn.report.frames import summary_columns
 from kofn.report.summary import TrialSummary
-from kofn.results.folder import RunFolder
 from kofn.run.plan import RunPlan, prepare
+from kofn_common.config.errors import ConfigError
+from kofn_common.results.folder import RunFolder
+from kofn_host.compression.registry import load_codecs
 from tests.experiments.test_chaos import SUMMARY
 from tests.run import fake_run
 

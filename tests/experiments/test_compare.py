@@ -16,8 +16,6 @@ import pytest
 from click.testing import CliRunner, Result
 from rich.console import Console
 
-from kofn.config.errors import ConfigError
-from kofn.config.schema import StragglerSection
 from kofn.experiments.claims import Verdict, explanation, judge
 from kofn.experiments.compare import ceiling, comparison, models
 from kofn.experiments.compare.arms import ContenderArm, contender_arms
@@ -33,10 +31,12 @@ from kofn.experiments.compare.tables import setting_table
 from kofn.experiments.matrix import Timekeeper
 from kofn.experiments.trials import frame
 from kofn.report.frames import summary_columns
-from kofn.results.folder import RunFolder
-from kofn.results.worker_metrics import TIME_PARTS
 from kofn.run.errors import InterruptedRun, RunError
 from kofn.run.plan import RunPlan, make_plan, prepare
+from kofn_common.config.errors import ConfigError
+from kofn_common.config.schema import StragglerSection
+from kofn_common.results.folder import RunFolder
+from kofn_common.results.worker_metrics import TIME_PARTS
 from tests.experiments.test_chaos import SUMMARY
 from tests.run import fake_run
 from tests.run.real_run import OWN_NETWORK

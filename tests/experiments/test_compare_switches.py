@@ -11,10 +11,10 @@ from scapy.utils import RawPcapWriter
 
 from kofn.experiments.compare.switches import TargetTraffic, switch_cells, verdicts
 from kofn.experiments.matrix import Cell, CellResult
-from kofn.host.errors import ChecksumError, WireError
-from kofn.host.wire import packet as wire
-from kofn.host.wire.packet import Kind, KofnHeader
 from kofn.run.plan import prepare
+from kofn_common.wire import packet as wire
+from kofn_common.wire.errors import ChecksumError, WireError
+from kofn_common.wire.packet import Kind, KofnHeader
 from tests.experiments.test_chaos import SUMMARY
 from tests.run import fake_run
 

@@ -17,16 +17,16 @@ import pytest
 from click.testing import CliRunner, Result
 from rich.console import Console
 
-from kofn.config.errors import ConfigError
 from kofn.experiments import matrix
 from kofn.experiments.command import command
 from kofn.experiments.findings import conclude
 from kofn.experiments.k.command import find
 from kofn.experiments.k.worlds import WORKERS, WORLDS, scenario
 from kofn.experiments.matrix import Scenario, cells, run_cells
-from kofn.results.folder import RunFolder
 from kofn.run.errors import InterruptedRun, RunError
 from kofn.run.plan import RunPlan, make_plan, prepare
+from kofn_common.config.errors import ConfigError
+from kofn_common.results.folder import RunFolder
 from tests.run import fake_run
 from tests.run.real_run import OWN_NETWORK, processes
 from tests.waiting import until

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from kofn.config.objectives import check_objective
 from kofn.experiments import claims
 from kofn.experiments.claims import Verdict, judge
 from kofn.experiments.k.claims import CLAIMS
@@ -24,6 +23,7 @@ from kofn.experiments.trials import Row, frame
 from kofn.report.frames import summary_columns
 from kofn.report.in_force import InForce, in_force
 from kofn.report.summary import TrialSummary
+from kofn_common.config.objectives import check_objective
 from tests.experiments.test_chaos import SUMMARY
 
 WIDTH = 190

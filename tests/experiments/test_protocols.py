@@ -11,14 +11,14 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
-from kofn.config.plugins import look_in
-from kofn.config.schema import JobSection
-from kofn.controller.p4runtime.data_plane import data_plane_of
 from kofn.experiments.matrix import Cell, run_cells
 from kofn.experiments.protocols.contenders import CLEAN, COLLECTIVES, EXAMPLES, SITUATIONS, ProtocolContender
 from kofn.experiments.protocols.tables import COSTS, protocol_arms, verdicts
 from kofn.run.errors import RunError
 from kofn.run.plan import RunPlan
+from kofn_common.config.plugins import look_in
+from kofn_common.config.schema import JobSection
+from kofn_controller.p4runtime.data_plane import data_plane_of
 from tests.run.real_run import KOFN, OWN_NETWORK
 
 UNUSED = ("leaf", "measure", "words", "votes")

@@ -9,10 +9,10 @@ import pandas as pd
 import pytest
 from click.testing import CliRunner, Result
 
-from kofn.config.errors import ConfigError
 from kofn.experiments.engine import TaskEngine
 from kofn.experiments.scale.command import scale
 from kofn.experiments.scale.tasks import ENDED, RESULTS, ScaleTask
+from kofn_common.config.errors import ConfigError
 
 WORLD = """
 [run]

@@ -7,9 +7,9 @@ from kofn.experiments.schedule.arms import contender_arms
 from kofn.experiments.schedule.claims import CLAIMS, of_accelerators
 from kofn.experiments.schedule.contenders import ALL, COMPUTE_MS, REAL, link_of
 from kofn.experiments.schedule.tables import tables
-from kofn.host.workload.layered import LayeredWorkload
-from kofn.host.workload.workload import load_workload
-from kofn.host.workload.workloads.accelerator import layers_of, times_of
+from kofn_host.workload.layered import LayeredWorkload
+from kofn_host.workload.workload import load_workload
+from kofn_host.workload.workloads.accelerator import layers_of, times_of
 
 
 def test_transfers_exceed_the_computation_by_the_named_factor() -> None:

@@ -15,7 +15,7 @@ from kofn.experiments.zero.network import FEW, WARM, NetworkArm, StepMeans
 from kofn.experiments.zero.network_contenders import NETWORK
 from kofn.experiments.zero.network_report import CLAIMS, network_tables
 from kofn.experiments.zero.training import ELEMENTS, TASKS
-from kofn.results.step_cost import STEPS_FILE, StepCost
+from kofn_common.results.step_cost import STEPS_FILE, StepCost
 
 FREEZE = TASKS["mlp"].freeze_step
 

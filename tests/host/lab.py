@@ -5,15 +5,15 @@ from typing import Any
 
 import numpy as np
 
-from kofn.host.arrays import Fixed, Floats, Integers, Values
-from kofn.host.compression.codec import UNIT, Codec, check, statistics
-from kofn.host.compression.ledger import Ledger
-from kofn.host.compression.ledger_native import Gradient, checksums
-from kofn.host.compression.ledger_storage import LedgerStorage
-from kofn.host.kernels.lanes import VOTES, code_of, pack, unpack
-from kofn.host.protocol.instructions import Packed
-from kofn.host.protocol.results import BlockId, BlockResults, Result
-from kofn.host.wire.packet import WEIGHT_UNIT
+from kofn_common.wire.packet import WEIGHT_UNIT
+from kofn_host.arrays import Fixed, Floats, Integers, Values
+from kofn_host.compression.codec import UNIT, Codec, check, statistics
+from kofn_host.compression.ledger import Ledger
+from kofn_host.compression.ledger_native import Gradient, checksums
+from kofn_host.compression.ledger_storage import LedgerStorage
+from kofn_host.kernels.lanes import VOTES, code_of, pack, unpack
+from kofn_host.protocol.instructions import Packed
+from kofn_host.protocol.results import BlockId, BlockResults, Result
 
 
 def to_fixed(gradient: Floats) -> Fixed:

@@ -9,8 +9,8 @@ from typing import Any, Protocol
 import numpy as np
 import pytest
 
-from kofn.host.kernels.lanes import pack, unpack
-from kofn.host.wire.packet import PARTS, WEIGHT_MAX, Kind, KofnHeader, bit_of, members_of
+from kofn_common.wire.packet import PARTS, WEIGHT_MAX, Kind, KofnHeader, bit_of, members_of
+from kofn_host.kernels.lanes import pack, unpack
 
 WORKERS = 4
 LARGEST = (2**31 - 1) // WORKERS

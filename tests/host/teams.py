@@ -8,13 +8,13 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from kofn.config.compress import CompressSection
-from kofn.config.schema import JobSection
-from kofn.host.collectives.in_network import InNetwork, Nobody
-from kofn.host.errors import CollectiveError
-from kofn.host.protocol.results import Result
-from kofn.host.transport.transport import Transport
-from kofn.host.wire.packet import PORT
+from kofn_common.config.compress import CompressSection
+from kofn_common.config.schema import JobSection
+from kofn_common.wire.packet import PORT
+from kofn_host.collectives.in_network import InNetwork, Nobody
+from kofn_host.errors import CollectiveError
+from kofn_host.protocol.results import Result
+from kofn_host.transport.transport import Transport
 from tests.host.protocol.specification.slot_model import SlotModel
 from tests.host.udp_switch import UdpSwitch
 from tests.loopback import loopback
@@ -129,7 +129,7 @@ def served(own: str, job: int, workers: Sequence[str], k: int) -> subprocess.Pop
     command = [
         sys.executable,
         "-m",
-        "kofn.host.collectives.parameter_server",
+        "kofn_host.collectives.parameter_server",
         "--address",
         own,
         "--job",

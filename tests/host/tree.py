@@ -10,10 +10,9 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-from kofn.host.protocol.instructions import Send
-from kofn.host.protocol.leaf import leaf_shift
-from kofn.host.protocol.results import BlockId
-from kofn.host.wire.packet import MEMBERS_BITS, MEMBERS_BYTES, PARTS, RANKS, Kind, KofnHeader, places_of
+from kofn_common.wire.packet import MEMBERS_BITS, MEMBERS_BYTES, PARTS, RANKS, Kind, KofnHeader, leaf_shift, places_of
+from kofn_host.protocol.instructions import Send
+from kofn_host.protocol.results import BlockId
 from tests.host.mortal import Mortal
 from tests.host.protocol.specification import leaf_model
 from tests.host.protocol.specification.leaf_model import LeafModel, Phase

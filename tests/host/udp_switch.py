@@ -4,8 +4,8 @@ import socket
 import threading
 from collections.abc import Callable, Mapping
 
-from kofn.host.transport.udp import udp_socket
-from kofn.host.wire import packet as wire
+from kofn_common.wire import packet as wire
+from kofn_host.transport.udp import udp_socket
 from tests.host.protocol.specification.slot_model import SlotModel
 
 

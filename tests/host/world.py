@@ -15,20 +15,20 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from kofn.config.late_rules import RULES
-from kofn.host.agent.driver import Driver
-from kofn.host.compression.age_weight import AgeWeight
-from kofn.host.compression.codec import Codec
-from kofn.host.compression.codecs.fixed_point import FixedPoint
-from kofn.host.compression.codecs.onebit import OneBit
-from kofn.host.compression.ledger import Ledger
-from kofn.host.compression.ledger_native import checksums
-from kofn.host.compression.ledger_storage import LedgerStorage
-from kofn.host.kernels.lanes import CODES, VOTES, unpack_sums, width_of
-from kofn.host.protocol.block_layout import BlockLayout
-from kofn.host.protocol.instructions import Packed, Send
-from kofn.host.protocol.results import BlockId, BlockResults, Result
-from kofn.host.wire.packet import EVERYONE, PARTS, WEIGHT_UNIT, Kind, KofnHeader, Lanes, bit_of
+from kofn_common.config.late_rules import RULES
+from kofn_common.wire.packet import EVERYONE, PARTS, WEIGHT_UNIT, Kind, KofnHeader, Lanes, bit_of
+from kofn_host.agent.driver import Driver
+from kofn_host.compression.age_weight import AgeWeight
+from kofn_host.compression.codec import Codec
+from kofn_host.compression.codecs.fixed_point import FixedPoint
+from kofn_host.compression.codecs.onebit import OneBit
+from kofn_host.compression.ledger import Ledger
+from kofn_host.compression.ledger_native import checksums
+from kofn_host.compression.ledger_storage import LedgerStorage
+from kofn_host.kernels.lanes import CODES, VOTES, unpack_sums, width_of
+from kofn_host.protocol.block_layout import BlockLayout
+from kofn_host.protocol.instructions import Packed, Send
+from kofn_host.protocol.results import BlockId, BlockResults, Result
 from tests.host.lab import add, to_fixed
 from tests.host.protocol.specification.both import Both as Protocol
 from tests.host.protocol.specification.slot_model import SlotModel, to_numbers

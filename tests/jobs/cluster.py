@@ -4,8 +4,8 @@ import datetime
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from kofn.jobs.kinds import AttemptOutcome, Role
-from kofn.jobs.lifecycle import (
+from kofn_jobs.kinds import AttemptOutcome, Role
+from kofn_jobs.lifecycle import (
     Action,
     AskPermission,
     Become,
@@ -16,8 +16,8 @@ from kofn.jobs.lifecycle import (
     Start,
     step,
 )
-from kofn.jobs.request import REQUESTER, ObjectMeta, TrainingRequest, TrainingSpec, TrainingStatus
-from kofn.jobs.split import Capacity
+from kofn_jobs.request import REQUESTER, ObjectMeta, TrainingRequest, TrainingSpec, TrainingStatus
+from kofn_jobs.split import Capacity
 
 AT = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 

@@ -10,9 +10,9 @@ import kopf
 import uvicorn
 from lightkube import AsyncClient, KubeConfig
 
-from kofn.jobs.crd import definition
-from kofn.jobs.operator.handlers import Handlers
-from kofn.jobs.operator.operate import configured
+from kofn_jobs.crd import definition
+from kofn_jobs.operator.handlers import Handlers
+from kofn_jobs.operator.operate import configured
 from tests.jobs.api_server import ApiServer, Document
 from tests.jobs.published import published
 

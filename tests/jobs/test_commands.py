@@ -13,7 +13,7 @@ import yaml
 from click.testing import CliRunner, Result
 
 from kofn.cli.jobs import jobs
-from kofn.jobs.operator.handlers import check_request, note_requester
+from kofn_jobs.operator.handlers import check_request, note_requester
 from tests.jobs.lab import Lab, kubeconfig, lab
 from tests.run.real_run import KOFN, OWN_NETWORK
 

@@ -9,17 +9,17 @@ import pytest
 import yaml
 
 from kofn.cli.jobs import checked, load
-from kofn.jobs.crd import definition
-from kofn.jobs.kinds import KINDS
-from kofn.jobs.manifests import SWITCH_IMAGE
-from kofn.jobs.operator.handlers import SIMPLE
-from kofn.jobs.operator.permissions import VERB
-from kofn.jobs.request import TORCH_IMAGES, WORKER_IMAGE
-from kofn.jobs.workloads import RUNTIME
+from kofn_jobs.crd import definition
+from kofn_jobs.kinds import KINDS
+from kofn_jobs.manifests import SWITCH_IMAGE
+from kofn_jobs.operator.handlers import SIMPLE
+from kofn_jobs.operator.permissions import VERB
+from kofn_jobs.request import TORCH_IMAGES, WORKER_IMAGE
+from kofn_jobs.workloads import RUNTIME
 from tests.jobs.published import faults, published
 from tests.test_rooms import ROOT
 
-DEPLOY = ROOT / "deploy"
+DEPLOY = ROOT / "jobs" / "deploy"
 
 
 def objects(path: Path) -> list[dict[str, Any]]:

@@ -1,9 +1,9 @@
 """An operator does not repeat an action whose effect it has not yet seen, and trusts it for a limited time."""
 
-from kofn.jobs.kinds import Role
-from kofn.jobs.lifecycle import Become, Make, Observed, Remove, Start
-from kofn.jobs.operator.expectations import KEPT_S, Expectations
-from kofn.jobs.request import ObjectMeta, TrainingRequest, TrainingSpec, TrainingStatus
+from kofn_jobs.kinds import Role
+from kofn_jobs.lifecycle import Become, Make, Observed, Remove, Start
+from kofn_jobs.operator.expectations import KEPT_S, Expectations
+from kofn_jobs.request import ObjectMeta, TrainingRequest, TrainingSpec, TrainingStatus
 
 REQUEST = TrainingRequest(
     metadata=ObjectMeta(name="digits", uid="1", resource_version="7"), spec=TrainingSpec(accelerators=3)

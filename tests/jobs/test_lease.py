@@ -6,8 +6,8 @@ import httpx2
 import pytest
 from lightkube import AsyncClient, KubeConfig
 
-from kofn.jobs.operator import lease
-from kofn.jobs.operator.lease import Leadership
+from kofn_jobs.operator import lease
+from kofn_jobs.operator.lease import Leadership
 from tests.jobs.lab import kubeconfig, lab
 
 

@@ -10,10 +10,10 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from kofn.jobs.conditions import with_conditions
-from kofn.jobs.kinds import AttemptOutcome, Role, attempt_of
-from kofn.jobs.lifecycle import Action, Become, Observed, Start, left_s, pause_s, step
-from kofn.jobs.request import ENDED, Phase, RequestedNode, TrainingSpec, TrainingStatus
+from kofn_jobs.conditions import with_conditions
+from kofn_jobs.kinds import AttemptOutcome, Role, attempt_of
+from kofn_jobs.lifecycle import Action, Become, Observed, Start, left_s, pause_s, step
+from kofn_jobs.request import ENDED, Phase, RequestedNode, TrainingSpec, TrainingStatus
 from tests.jobs.cluster import AT, Cluster
 
 Queue = tuple[tuple[Action, ...], int]

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from kofn.config.schema import Config
-from kofn.jobs.errors import RequestError
-from kofn.jobs.kinds import AttemptOutcome, choose, outcome
-from kofn.jobs.manifests import config_map, configuration, control_pod, secret, service
-from kofn.jobs.request import (
+from kofn_common.config.schema import Config
+from kofn_jobs.errors import RequestError
+from kofn_jobs.kinds import AttemptOutcome, choose, outcome
+from kofn_jobs.manifests import config_map, configuration, control_pod, secret, service
+from kofn_jobs.request import (
     API_VERSION,
     KIND,
     CheckpointClaim,
@@ -23,8 +23,8 @@ from kofn.jobs.request import (
     TrainingSpec,
     TrainingStatus,
 )
-from kofn.jobs.split import NodePart
-from kofn.jobs.workloads import workload
+from kofn_jobs.split import NodePart
+from kofn_jobs.workloads import workload
 from tests.jobs.published import faults, published
 
 EQUAL, UNEQUAL = (5, 5), (10, 5)

@@ -13,9 +13,9 @@ import httpx2
 import pytest
 import yaml
 
-from kofn.jobs.operator import handlers
-from kofn.jobs.operator.observe import SeenNode, capacities
-from kofn.jobs.split import Capacity
+from kofn_jobs.operator import handlers
+from kofn_jobs.operator.observe import SeenNode, capacities
+from kofn_jobs.split import Capacity
 from tests.jobs.api_server import RefusedError
 from tests.jobs.lab import Lab, kubeconfig, lab
 from tests.ports import own_port
@@ -347,7 +347,7 @@ def test_operator_runs_as_a_process(tmp_path: Path) -> None:
             path = tmp_path / "kubeconfig"
             path.write_text(yaml.safe_dump(kubeconfig(made.url)))
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "kofn.jobs.operator"),
+                *(sys.executable, "-m", "kofn_jobs.operator"),
                 *("--metrics-port", str(port), "--health-port", str(health)),
                 env={**os.environ, "KUBECONFIG": str(path)},
                 stderr=asyncio.subprocess.PIPE,

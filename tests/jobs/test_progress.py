@@ -5,10 +5,10 @@ import base64
 from pathlib import Path
 from typing import Any
 
-from kofn.jobs.operator.progress import Progress, ask_controller, credentials_of
-from kofn.rpc import kofn_pb2, kofn_pb2_grpc
-from kofn.rpc.certificates import make_certificates
-from kofn.rpc.security import CONTROLLER, Credentials, add_port, grpc_server
+from kofn_common.rpc import kofn_pb2, kofn_pb2_grpc
+from kofn_common.rpc.certificates import make_certificates
+from kofn_common.rpc.security import CONTROLLER, Credentials, add_port, grpc_server
+from kofn_jobs.operator.progress import Progress, ask_controller, credentials_of
 
 STATUS = kofn_pb2.Status(
     k=3,

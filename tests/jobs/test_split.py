@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kofn.jobs.errors import SplitError
-from kofn.jobs.split import Capacity, split
+from kofn_jobs.errors import SplitError
+from kofn_jobs.split import Capacity, split
 
 
 def nodes(*sizes: int) -> list[Capacity]:

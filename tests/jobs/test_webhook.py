@@ -10,7 +10,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from kofn.jobs.operator.operate import webhook_server
+from kofn_jobs.operator.operate import webhook_server
 from tests.jobs.lab import Lab, lab
 from tests.ports import own_port
 

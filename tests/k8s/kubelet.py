@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from kofn.jobs.manifests import ATTEMPT_LABEL, REQUEST_LABEL, ROLE_LABEL, WORKER
+from kofn_jobs.manifests import ATTEMPT_LABEL, REQUEST_LABEL, ROLE_LABEL, WORKER
 from tests.k8s.api import Api, Document, View
 
 NET = "198.18.0"

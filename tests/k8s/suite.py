@@ -15,8 +15,8 @@ from typing import Any
 import httpx2
 import yaml
 
-from kofn.jobs.api import connection
-from kofn.jobs.crd import definition
+from kofn_jobs.api import connection
+from kofn_jobs.crd import definition
 from tests.jobs.lab import kubeconfig
 from tests.jobs.published import published
 from tests.k8s.api import Api, Document, RefusedError, client_of
@@ -24,7 +24,7 @@ from tests.k8s.gateway import Gateway
 from tests.k8s.kubelet import ActedKubelet
 from tests.k8s.players import KINDS, Players
 
-BASE = Path(__file__).parents[2] / "deploy" / "base"
+BASE = Path(__file__).parents[2] / "jobs" / "deploy" / "base"
 MARK = {"suite.kofn.dev/made": "true"}
 WAIT_S = 120.0
 
@@ -33,7 +33,7 @@ CEL, GATES = 29, 27
 
 
 class Suite:
-    """One namespace of the cluster; operators have the rights of deploy/base/rights.yaml there."""
+    """One namespace of the cluster; operators have the rights of jobs/deploy/base/rights.yaml there."""
 
     def __init__(self, client: httpx2.AsyncClient, api: Api, namespace: str, minor: int, folder: Path) -> None:
         self.client, self.api, self.namespace, self.minor, self.folder = client, api, namespace, minor, folder
@@ -54,7 +54,7 @@ class Suite:
             path = self.folder / f"kubeconfig-{uuid.uuid4().hex[:6]}"
             path.write_text(yaml.safe_dump(kubeconfig(url)))
             ports = ["--metrics-port", str(_free()), "--health-port", str(_free())]
-            argv = [sys.executable, "-m", "kofn.jobs.operator", "--namespace", self.namespace, *ports, *arguments]
+            argv = [sys.executable, "-m", "kofn_jobs.operator", "--namespace", self.namespace, *ports, *arguments]
             life = _Life([*argv, "--lease-namespace", self.namespace], path, self.folder / "operator.log")
             gateway.kill = life.kill
             gateway.dies_after = dies_after

@@ -8,7 +8,7 @@ import pytest
 from links import TopologyError
 from topology import SERVICE_IP, load, parse, star, tree
 
-from kofn.host.wire.packet import SERVICE
+from kofn_common.wire.packet import SERVICE
 
 DEFAULT = json.loads((Path(__file__).resolve().parents[2] / "mininet" / "topology.json").read_text())
 

@@ -11,11 +11,11 @@ from typing import NoReturn
 
 import pytest
 
-from kofn.nativebuild.library import ABANDONED_S, BUILDING, compile_texts
+from kofn_common.nativebuild.library import ABANDONED_S, BUILDING, compile_texts
 from tests.nativebuild.compiler import NotingCompiler
 from tests.waiting import until
 
-BUILD = "from kofn.nativebuild.library import compile_texts; print(compile_texts({'x.c': 'int x;'}, ['x.c']))"
+BUILD = "from kofn_common.nativebuild.library import compile_texts; print(compile_texts({'x.c': 'int x;'}, ['x.c']))"
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kofn.config.schema import Config, FaultSection, StragglerSection
 from kofn.experiments.compare.columns import LINKS
 from kofn.report.explained import EXPLAINED, LOGGED, explained
 from kofn.report.figures import DRAWN_WORKERS, Series, TrialSeries, WorkerSeries, longest_blocked
@@ -20,8 +19,9 @@ from kofn.report.page import write_report
 from kofn.report.planned_changes import describe_fault
 from kofn.report.series import read_series
 from kofn.report.summarise import summarise_run
-from kofn.results.folder import RunFolder
-from kofn.results.worker_metrics import TIME_PARTS, WorkerMetrics, read_trial
+from kofn_common.config.schema import Config, FaultSection, StragglerSection
+from kofn_common.results.folder import RunFolder
+from kofn_common.results.worker_metrics import TIME_PARTS, WorkerMetrics, read_trial
 from tests.run.fake_run import FakeTrial, compress, simulate, two_trials, write
 
 

@@ -10,17 +10,17 @@ from click.testing import CliRunner, Result
 from rich.console import Console
 
 from kofn.cli.main import main
-from kofn.config.schema import Config
 from kofn.experiments.matrix import Cell, Scenario
 from kofn.report.page import write_report
 from kofn.report.summarise import summarise_run
 from kofn.report.summary import stored_trials
-from kofn.results.errors import ResultsError
-from kofn.results.folder import RunFolder
-from kofn.results.record import KILLED
 from kofn.run.conclusion import conclude_early, noted_end
 from kofn.run.errors import InterruptedRun, RunError
 from kofn.run.state import hold
+from kofn_common.config.schema import Config
+from kofn_common.results.errors import ResultsError
+from kofn_common.results.folder import RunFolder
+from kofn_common.results.record import KILLED
 from tests.run.fake_run import two_trials
 
 STOPPED = "stopped by SIGINT (Ctrl-C)"

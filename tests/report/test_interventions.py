@@ -4,11 +4,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-from kofn.config.schema import Config
 from kofn.report.page import write_report
 from kofn.report.summarise import summarise_run
 from kofn.report.summary import RunSummary
-from kofn.results.folder import RunFolder
+from kofn_common.config.schema import Config
+from kofn_common.results.folder import RunFolder
 from tests.run.fake_run import two_trials
 
 KILLED = {"time": 1000.5, "iteration": 9, "action": "kill", "name": "worker-2"}

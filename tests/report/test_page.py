@@ -5,15 +5,15 @@ from pathlib import Path
 
 import numpy as np
 
-from kofn.config.compress import CompressSection
-from kofn.config.schema import Config
 from kofn.report.figures import TrialSeries, running_mean
 from kofn.report.page import write_report
 from kofn.report.series import read_series
 from kofn.report.summarise import summarise
 from kofn.report.summary import RunSummary
-from kofn.results.folder import RunFolder
-from kofn.results.worker_metrics import read_trial
+from kofn_common.config.compress import CompressSection
+from kofn_common.config.schema import Config
+from kofn_common.results.folder import RunFolder
+from kofn_common.results.worker_metrics import read_trial
 from tests.run.fake_run import compress, simulate, two_trials, write
 
 

@@ -7,17 +7,17 @@ import msgspec
 import pandas as pd
 import pytest
 
-from kofn.config.errors import KofnError
-from kofn.config.schema import Config
 from kofn.report.frames import TABLES
 from kofn.report.reader import Run, read
 from kofn.report.summarise import summarise
-from kofn.results.errors import ResultsError
-from kofn.results.event_log import LoggedEvent
-from kofn.results.folder import RunFolder
-from kofn.results.link_bytes import write_links
-from kofn.results.worker_metrics import Iteration
 from kofn.run.conclusion import summarised
+from kofn_common.config.errors import KofnError
+from kofn_common.config.schema import Config
+from kofn_common.results.errors import ResultsError
+from kofn_common.results.event_log import LoggedEvent
+from kofn_common.results.folder import RunFolder
+from kofn_common.results.link_bytes import write_links
+from kofn_common.results.worker_metrics import Iteration
 from tests.run.fake_run import append, simulate, two_trials, write
 from tests.test_extras import without_extras
 

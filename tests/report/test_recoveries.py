@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from kofn.report.recoveries import recoveries, total
-from kofn.results.event_log import LoggedEvent
+from kofn_common.results.event_log import LoggedEvent
 
 
 def status(uptime_s: float, attachments: list[int], regroups: int = 0, corrupted: int = 0) -> dict[str, Any]:

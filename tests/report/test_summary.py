@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from kofn.config.compress import CompressSection
-from kofn.config.schema import Config, TorchSection
 from kofn.report.compressed import Compressed
 from kofn.report.summarise import summarise
 from kofn.report.summary import Summary, TrialSummary, stored_trials
-from kofn.results.errors import ResultsError
-from kofn.results.folder import RunFolder
-from kofn.results.worker_metrics import merge
+from kofn_common.config.compress import CompressSection
+from kofn_common.config.schema import Config, TorchSection
+from kofn_common.results.errors import ResultsError
+from kofn_common.results.folder import RunFolder
+from kofn_common.results.worker_metrics import merge
 from tests.experiments.test_chaos import SUMMARY
 from tests.run.fake_run import FakeTrial, compress, simulate, two_trials, write
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from kofn.rpc.certificates import make_certificates
+from kofn_common.rpc.certificates import make_certificates
 
 
 @pytest.fixture(scope="session")

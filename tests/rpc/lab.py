@@ -8,9 +8,9 @@ from typing import Any
 
 import grpc
 
-from kofn.rpc import kofn_pb2 as pb
-from kofn.rpc import kofn_pb2_grpc
-from kofn.rpc.security import CONTROLLER, Credentials, add_port, channel, grpc_server, permit
+from kofn_common.rpc import kofn_pb2 as pb
+from kofn_common.rpc import kofn_pb2_grpc
+from kofn_common.rpc.security import CONTROLLER, Credentials, add_port, channel, grpc_server, permit
 
 NAME = (("grpc.ssl_target_name_override", "controller.kofn"), ("grpc.enable_http_proxy", 0))
 METHODS = [

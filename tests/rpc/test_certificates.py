@@ -13,11 +13,11 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from kofn.rpc import certificates
-from kofn.rpc.certificates import make_certificates
-from kofn.rpc.errors import SecurityError
-from kofn.rpc.names import CONTROLLER, OPERATOR, host_name, identity, worker_name
-from kofn.rpc.security import Credentials
+from kofn_common.rpc import certificates
+from kofn_common.rpc.certificates import make_certificates
+from kofn_common.rpc.errors import SecurityError
+from kofn_common.rpc.names import CONTROLLER, OPERATOR, host_name, identity, worker_name
+from kofn_common.rpc.security import Credentials
 
 NAMES = [CONTROLLER, OPERATOR, *(worker_name(1, rank) for rank in range(3)), worker_name(2, 0)]
 

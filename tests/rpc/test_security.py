@@ -9,10 +9,10 @@ from typing import Any
 import grpc
 import pytest
 
-from kofn.rpc import kofn_pb2 as pb
-from kofn.rpc import kofn_pb2_grpc
-from kofn.rpc.failures import refused_handshake
-from kofn.rpc.security import CONTROLLER, OPERATOR, TOKEN_KEY, Credentials, channel, worker_name
+from kofn_common.rpc import kofn_pb2 as pb
+from kofn_common.rpc import kofn_pb2_grpc
+from kofn_common.rpc.failures import refused_handshake
+from kofn_common.rpc.security import CONTROLLER, OPERATOR, TOKEN_KEY, Credentials, channel, worker_name
 from tests.rpc.lab import METHODS, intruders, load, raw_call, serving, tokenless
 
 DENIED, UNAUTHENTICATED = grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED

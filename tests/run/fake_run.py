@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from kofn.config.schema import Config
-from kofn.results.folder import JobFolder, RunFolder
-from kofn.results.worker_metrics import bitmap_of
+from kofn_common.config.schema import Config
+from kofn_common.results.folder import JobFolder, RunFolder
+from kofn_common.results.worker_metrics import bitmap_of
 
 PARAMETERS = 50
 

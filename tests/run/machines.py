@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from kofn.rpc.certificates import make_certificates
+from kofn_common.rpc.certificates import make_certificates
 
 JOB = """
 run = {target = 0.9, max_iterations = 400}

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from kofn.config.objectives import DEFAULT
+from kofn_common.config.objectives import DEFAULT
 
 CONFIG = """
 [run]

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from kofn.config.errors import ConfigError
-from kofn.config.schema import Config, TorchSection
 from kofn.run import accelerators
 from kofn.run.accelerators import check, present, visible
+from kofn_common.config.errors import ConfigError
+from kofn_common.config.schema import Config, TorchSection
 
 AUTO = TorchSection(device="auto")
 

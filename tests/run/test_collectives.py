@@ -11,18 +11,9 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from kofn.config.errors import ConfigError
-from kofn.config.schema import Config, JobSection
-from kofn.config.schema import NetworkSection as Settings
-from kofn.host.collectives.job_collective import load_collective
-from kofn.host.collectives.parameter_server import main as server_command
-from kofn.host.training.loop import Training
 from kofn.report.page import write_report
 from kofn.report.summarise import summarise
 from kofn.report.summary import RunSummary, Summary
-from kofn.results.folder import RunFolder
-from kofn.results.link_bytes import interface_bytes
-from kofn.results.worker_metrics import TIME_PARTS
 from kofn.run.commands import Commands
 from kofn.run.job_trial import JobTrial
 from kofn.run.jobs import plan_jobs
@@ -31,6 +22,15 @@ from kofn.run.preconditions import check_needs
 from kofn.run.processes import Processes
 from kofn.run.topology import wanted_topology
 from kofn.sim.runner import check as check_simulated
+from kofn_common.collectives.job_collective import load_collective
+from kofn_common.config.errors import ConfigError
+from kofn_common.config.schema import Config, JobSection
+from kofn_common.config.schema import NetworkSection as Settings
+from kofn_common.results.folder import RunFolder
+from kofn_common.results.link_bytes import interface_bytes
+from kofn_common.results.worker_metrics import TIME_PARTS
+from kofn_host.collectives.parameter_server import main as server_command
+from kofn_host.training.loop import Training
 from tests.host.collectives.protocols import EXAMPLES
 from tests.run.fake_run import FakeTrial, simulate, write_job
 from tests.run.real_run import RealRun
@@ -207,7 +207,7 @@ def test_link_bytes_are_counted_between_two_moments(tmp_path: Path, monkeypatch:
     (tmp_path / "dev").write_text(
         head + "    lo: 5 1 0 0 0 0 0 0 5 1 0 0 0 0 0 0\ns1-eth1:700 3 0 0 0 0 0 0 90 1 0 0 0 0 0 0\n"
     )
-    monkeypatch.setattr("kofn.results.link_bytes.NET_DEV", tmp_path / "dev")
+    monkeypatch.setattr("kofn_common.results.link_bytes.NET_DEV", tmp_path / "dev")
     assert interface_bytes() == {"lo": (5, 5), "s1-eth1": (700, 90)}
     folder, made = training(tmp_path, Config(job=JobSection(workers=3, collective="server")), "all")
     before = {f"h{number}": (10 * number, number) for number in range(1, 11)}

@@ -8,11 +8,11 @@ from typing import Any
 import grpc
 import pytest
 
-from kofn.rpc import kofn_pb2, kofn_pb2_grpc
-from kofn.rpc.certificates import make_certificates
-from kofn.rpc.security import CONTROLLER, Credentials, add_port, grpc_server
 from kofn.run.controller_client import ControllerClient
 from kofn.run.errors import RunError
+from kofn_common.rpc import kofn_pb2, kofn_pb2_grpc
+from kofn_common.rpc.certificates import make_certificates
+from kofn_common.rpc.security import CONTROLLER, Credentials, add_port, grpc_server
 
 
 class FakeController(kofn_pb2_grpc.InspectorServicer):

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from kofn.host.wire.packet import MEMBERS_BITS, PARTS, WEIGHT_UNIT, places_of
+from kofn_common.wire.packet import MEMBERS_BITS, PARTS, WEIGHT_UNIT, places_of
 from tests.run.real_run import RealRun
 from tests.targets import TARGETS
 

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from kofn.config.dump import to_toml
-from kofn.config.schema import Config, RunSection
-from kofn.host.checkpoint.folder import CheckpointFolder, Manifest
-from kofn.results.folder import RunFolder, TrialFolder
 from kofn.run.resume import go_back
 from kofn.run.runner import command
+from kofn_common.config.dump import to_toml
+from kofn_common.config.schema import Config, RunSection
+from kofn_common.results.folder import RunFolder, TrialFolder
+from kofn_host.checkpoint.folder import CheckpointFolder, Manifest
 
 
 @pytest.fixture

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from kofn.config.objectives import DEFAULT
+from kofn_common.config.objectives import DEFAULT
 from tests.run.real_run import KOFN, NEVER, RealRun
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 
 FORGE = """
 import socket
-from kofn.host.wire import packet as wire
+from kofn_common.wire import packet as wire
 
 line = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 line.setsockopt(socket.SOL_SOCKET, 11, 1)  # SO_NO_CHECK
@@ -38,8 +38,8 @@ REASONS = ("WRONG_PORT", "UNKNOWN_JOB", "BAD_KIND", "BAD_VERSION", "BAD_LENGTH",
 
 STRANGER = """
 import grpc, sys
-from kofn.rpc import kofn_pb2 as pb, kofn_pb2_grpc
-from kofn.rpc.security import Credentials, CONTROLLER, channel
+from kofn_common.rpc import kofn_pb2 as pb, kofn_pb2_grpc
+from kofn_common.rpc.security import Credentials, CONTROLLER, channel
 from pathlib import Path
 
 with grpc.insecure_channel("127.0.0.1:50052") as line:
@@ -64,7 +64,7 @@ def test_forged_packets_and_strangers_change_nothing(tmp_path: Path) -> None:
         tmp_path, "--target", os.environ.get("KOFN_TARGET", "embedded"), "--trial", DEFAULT, target=NEVER
     ) as run:
         run.until_training()
-        worker = run.pid("kofn.host", "--rank", "1")
+        worker = run.pid("kofn_host", "--rank", "1")
         subprocess.run(["nsenter", f"--net=/proc/{worker}/ns/net", sys.executable, "-c", FORGE], check=True)
         inside = ["nsenter", f"--net=/proc/{run.process.pid}/ns/net", sys.executable, "-c"]
         status = [*inside, KOFN, "status"]

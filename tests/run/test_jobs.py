@@ -7,17 +7,17 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from kofn.config.errors import ConfigError
-from kofn.config.schema import Config, FaultSection, NetworkSection
 from kofn.report.page import write_report
 from kofn.report.summarise import summarise
 from kofn.report.summary import RunSummary
-from kofn.results.folder import RunFolder
-from kofn.results.worker_metrics import merge
 from kofn.run.commands import Commands
 from kofn.run.jobs import plan_jobs, slots_end
 from kofn.run.port_faults import port_rules
 from kofn.run.runner import command
+from kofn_common.config.errors import ConfigError
+from kofn_common.config.schema import Config, FaultSection, NetworkSection
+from kofn_common.results.folder import RunFolder
+from kofn_common.results.worker_metrics import merge
 from tests.run.fake_run import simulate, write_job
 
 

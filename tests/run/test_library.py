@@ -13,10 +13,10 @@ import pytest
 from rich.console import Console
 
 import kofn
-from kofn.config.errors import ConfigError
 from kofn.run.errors import InterruptedRun
 from kofn.run.library import in_thread, planned
 from kofn.run.signals import cancel_on_signal, stopped_by
+from kofn_common.config.errors import ConfigError
 from tests.run.real_run import CONFIG, EASY, NEVER, OWN_NETWORK, processes
 
 

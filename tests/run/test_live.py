@@ -9,13 +9,13 @@ import pytest
 from google.protobuf.json_format import ParseDict
 from rich.console import Console
 
-from kofn.host.workload.metric import Metric
-from kofn.results.folder import RunFolder
-from kofn.rpc import kofn_pb2
 from kofn.run.display import Display, say
 from kofn.run.live import PRINTED_LINES, TrialView
 from kofn.run.live_table import LiveTable
 from kofn.run.stall import START_S
+from kofn_common.results.folder import RunFolder
+from kofn_common.rpc import kofn_pb2
+from kofn_host.workload.metric import Metric
 from tests.run.fake_run import append, compress, simulate
 
 NEVER = Metric(name="accuracy", target=2.0, percent=True)

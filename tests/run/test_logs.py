@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from kofn.results.logs import LINE_LENGTH, TAIL_LINES, tail
+from kofn_common.results.logs import LINE_LENGTH, TAIL_LINES, tail
 
 TORCHRUN = (
     "E1126 12:25:44 1 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: 1) local_rank: 0",

@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from kofn.cli.main import main
-from kofn.rpc.certificates import make_certificates, make_p4runtime_certificates
+from kofn_common.rpc.certificates import make_certificates, make_p4runtime_certificates
 from tests.run.machines import (
     CONTROL,
     CONTROLLER,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kofn.config.schedule import FAMILIES
+from kofn_common.config.schedule import FAMILIES
 from tests.run.real_run import RealRun
 
 pytestmark = [

@@ -12,11 +12,11 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from kofn.cli.main import main
-from kofn.config.errors import ConfigError
 from kofn.run.errors import RunError
 from kofn.run.plan import make_plan
 from kofn.run.preconditions import check_ports
 from kofn.run.runner import page_port
+from kofn_common.config.errors import ConfigError
 from tests.run.real_run import KOFN
 from tests.web.lab import recorded
 

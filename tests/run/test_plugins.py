@@ -17,10 +17,10 @@ ROOT = Path(__file__).parents[2]
 
 MINE = """
 import numpy as np
-from kofn.host.collectives.kinds.ring import Ring
-from kofn.host.collectives.peers import PeerCommunicator
-from kofn.host.workload.straggler_source import StragglerSource
-from kofn.host.workload.workload import Workload
+from kofn_host.collectives.kinds.ring import Ring
+from kofn_host.collectives.peers import PeerCommunicator
+from kofn_host.workload.straggler_source import StragglerSource
+from kofn_host.workload.workload import Workload
 
 NUMBER = 3
 
@@ -57,7 +57,7 @@ def least(forecast):
     return forecast.ks
 
 def family(workers):
-    from kofn.host.compression.codecs.fixed_point import FixedPoint
+    from kofn_host.compression.codecs.fixed_point import FixedPoint
     return [FixedPoint(workers=workers, width=width) for width in (32, 4)]
 
 def broken(workers, rounding):
@@ -89,7 +89,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("job.collective=gone:Ring", "collective 'gone:Ring' cannot be loaded: ModuleNotFoundError"),
         (
             "job.collective=mine:Bowl",
-            "is Bowl: a class derived from kofn.host.collectives.job_collective",
+            "is Bowl: a class derived from kofn_common.collectives.job_collective",
         ),
         (
             "job.collective=mine:Half",
@@ -100,7 +100,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("model.workload=mine:NUMBER", "workload 'mine:NUMBER' is a int: a class derived from"),
         ("model.workload=digit", "got 'digit': did you mean 'digits'?"),
         ("model.stragglers=gone:Late", "straggler 'gone:Late' cannot be loaded: ModuleNotFoundError"),
-        ("model.stragglers=mine:Bowl", "is Bowl: a class derived from kofn.host.workload.straggler_source"),
+        ("model.stragglers=mine:Bowl", "is Bowl: a class derived from kofn_host.workload.straggler_source"),
         ("model.stragglers=trace", "model.trace must be given with model.stragglers = 'trace'"),
         ("run.trials=['gone:least']", "objective 'gone:least' cannot be loaded: ModuleNotFoundError"),
         ("run.trials=['mine:NUMBER']", "objective 'mine:NUMBER' must be an Objective, or a callable"),

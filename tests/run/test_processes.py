@@ -11,16 +11,16 @@ from typing import Any, cast
 
 import pytest
 
-from kofn.config.schema import Config, EventSection, JobSection, LinkSection
-from kofn.config.schema import NetworkSection as Settings
-from kofn.results.event_log import read_event_log
-from kofn.results.folder import RunFolder
 from kofn.run.commands import Commands
 from kofn.run.controller_client import ControllerClient
 from kofn.run.errors import RunError
 from kofn.run.job_trial import JobTrial
 from kofn.run.network import EmulatedHost, NetworkClient, ProcessSpec
 from kofn.run.processes import Processes, ProcessState
+from kofn_common.config.schema import Config, EventSection, JobSection, LinkSection
+from kofn_common.config.schema import NetworkSection as Settings
+from kofn_common.results.event_log import read_event_log
+from kofn_common.results.folder import RunFolder
 from tests.run.fake_run import append, simulate
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kofn.config.objectives import DEFAULT
-from kofn.results.record import KILLED
+from kofn_common.config.objectives import DEFAULT
+from kofn_common.results.record import KILLED
 from tests.run.real_run import NEVER, RealRun
 from tests.targets import on_bmv2
 
@@ -142,8 +142,8 @@ def test_links_are_removed_after_the_death_of_boot(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("worker-1", ("kofn.host", "--rank", "1")),
-        pytest.param("controller", ("kofn.controller",), marks=pytest.mark.long),
+        ("worker-1", ("kofn_host", "--rank", "1")),
+        pytest.param("controller", ("kofn_controller",), marks=pytest.mark.long),
         pytest.param("switch", ("--no-p4",), marks=pytest.mark.long),
     ],
 )

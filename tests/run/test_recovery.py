@@ -101,7 +101,7 @@ def test_controller_may_be_killed_and_restarted(tmp_path: Path) -> None:
         run.until(lambda: "the controller is away" in run.text(), "the controller's absence")
         folder = run.out / "certs"
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-        command = Path(f"/proc/{run.pid('kofn.host', '--rank', '0')}/cmdline").read_bytes().split(b"\0")
+        command = Path(f"/proc/{run.pid('kofn_host', '--rank', '0')}/cmdline").read_bytes().split(b"\0")
         assert command[command.index(b"--certs") + 1] == str(folder).encode()
         assert run.wait() == 0, run.text()
         assert not folder.exists()

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from kofn.config.late_rules import RULES
+from kofn_common.config.late_rules import RULES
 from tests.run.real_run import RealRun
 
 pytestmark = [

@@ -5,10 +5,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from kofn.config.errors import ConfigError
-from kofn.config.schema import Config, EventSection, JobSection, LinkSection
-from kofn.results.event_log import LoggedEvent, killed_for_good, never_started, read_event_log, restarts
 from kofn.run.schedule import Schedule, action, check_story, late_joiners
+from kofn_common.config.errors import ConfigError
+from kofn_common.config.schema import Config, EventSection, JobSection, LinkSection
+from kofn_common.results.event_log import LoggedEvent, killed_for_good, never_started, read_event_log, restarts
 
 KILL = EventSection(at_iteration=40, kill="worker-2")
 START = EventSection(at_iteration=40, start="worker-2", after_s=3.0)

@@ -11,9 +11,9 @@ from click.testing import CliRunner, Result
 from scipy import stats
 
 from kofn.cli.main import main
-from kofn.config.schema import Config
 from kofn.report.interval import Interval
-from kofn.results.folder import RunFolder
+from kofn_common.config.schema import Config
+from kofn_common.results.folder import RunFolder
 from tests.sim.lab import COSTS, written
 
 

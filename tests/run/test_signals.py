@@ -67,7 +67,7 @@ def test_signal_passed_on_while_the_loop_closes_is_ignored() -> None:
 def test_process_may_be_forked_while_its_terminal_is_watched() -> None:
     master, slave = pty.openpty()
     code = (
-        "import signal, threading; from kofn.forked import alone; from kofn.run.terminal import watched\n"
+        "import signal, threading; from kofn_common.forked import alone; from kofn.run.terminal import watched\n"
         "signal.signal(signal.SIGHUP, signal.SIG_DFL)\n"  # the tests may run under nohup, which has it ignored
         "with watched(): print(threading.active_count(), alone())"
     )

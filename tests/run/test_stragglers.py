@@ -13,12 +13,12 @@ import pytest
 from click.testing import CliRunner
 
 from kofn.cli.main import main
-from kofn.config.errors import ConfigError
-from kofn.config.schema import Config
-from kofn.host.workload.stragglers.trace import read_trace
-from kofn.results.worker_metrics import Iteration, Totals, WorkerMetrics
 from kofn.run.cpu import LOAD, PREFIX, cgroups, niceness, remove_groups
 from kofn.run.stragglers import blocked, check_record
+from kofn_common.config.errors import ConfigError
+from kofn_common.config.schema import Config
+from kofn_common.results.worker_metrics import Iteration, Totals, WorkerMetrics
+from kofn_host.workload.stragglers.trace import read_trace
 from tests.run.real_run import RealRun
 from tests.sim.lab import COSTS, written
 

@@ -17,8 +17,8 @@ from kofn.run.errors import RunError
 from kofn.run.preconditions import check_machine
 from kofn.run.runner import command as run
 from kofn.run.switch_identity import BMV2, SwitchIdentity, answering, bmv2
-from kofn.switch.cli.names import make_names
-from kofn.switch.identity import NAME, version
+from kofn_switch.cli.names import make_names
+from kofn_switch.identity import NAME, version
 from tests.controller.switches import SwitchProcess, running
 from tests.ports import own_port
 from tests.run.real_run import RealRun
@@ -30,7 +30,7 @@ REFUSED = rf"^{BMV2} must be BMv2, got {NAME} {version()} \(from .*/{BMV2} --ver
 WRAPPER = f"""\
 #!/bin/sh
 [ "$1" = --version ] && echo 1.15.5 && exit
-exec "{sys.executable}" -m kofn.switch "$@"
+exec "{sys.executable}" -m kofn_switch "$@"
 """
 """The embedded switch behind a command that lies about its version."""
 

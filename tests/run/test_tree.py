@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kofn.config.errors import ConfigError
-from kofn.config.schema import Config, FaultSection, JobSection, NetworkSection
-from kofn.host.wire.packet import FRAME_BYTES, HEADER_BYTES, MEMBERS_BYTES, WORD_BYTES
 from kofn.run.commands import Commands
 from kofn.run.jobs import plan_jobs
 from kofn.run.port_faults import port_rules
 from kofn.run.topology import wanted_topology
+from kofn_common.config.errors import ConfigError
+from kofn_common.config.schema import Config, FaultSection, JobSection, NetworkSection
+from kofn_common.wire.packet import FRAME_BYTES, HEADER_BYTES, MEMBERS_BYTES, WORD_BYTES
 from tests.run.real_run import RealRun
 from tests.targets import TARGETS
 

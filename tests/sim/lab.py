@@ -7,12 +7,7 @@ from typing import Any
 from msgspec.structs import replace
 from rich.console import Console
 
-from kofn.config.schema import Config
-from kofn.controller.job.journal import Journal
-from kofn.host.training.metrics import Metrics
 from kofn.report.checks import conservation, identity
-from kofn.results.folder import RunFolder, TrialFolder
-from kofn.results.worker_metrics import WorkerMetrics, read_trial
 from kofn.sim.clock import VirtualClock
 from kofn.sim.costs import Costs
 from kofn.sim.learning import Learning
@@ -20,6 +15,11 @@ from kofn.sim.runner import simulate_times
 from kofn.sim.simulation import Simulation
 from kofn.sim.times import SimulatedTimes
 from kofn.sim.worker_model import TrainingModel
+from kofn_common.config.schema import Config
+from kofn_common.results.folder import RunFolder, TrialFolder
+from kofn_common.results.worker_metrics import WorkerMetrics, read_trial
+from kofn_controller.job.journal import Journal
+from kofn_host.training.metrics import Metrics
 
 SMALL = """
 [run]

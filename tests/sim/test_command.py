@@ -12,12 +12,12 @@ from click.testing import CliRunner, Result
 from rich.console import Console
 
 from kofn.cli.main import main
-from kofn.config.schema import Config
 from kofn.report.summarise import summarise
-from kofn.results.folder import RunFolder
 from kofn.run.plan import make_plan
 from kofn.sim.costs import Costs, measure
 from kofn.sim.runner import execute
+from kofn_common.config.schema import Config
+from kofn_common.results.folder import RunFolder
 from tests.sim.lab import COSTS, checked, written
 
 ROOT = Path(__file__).parents[2]
@@ -79,7 +79,7 @@ APART = """
 import sys
 from pathlib import Path
 from rich.console import Console
-from kofn.forked import processors
+from kofn_common.forked import processors
 from kofn.run.plan import make_plan
 from kofn.sim.costs import Costs
 from kofn.sim.runner import execute

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kofn.config.late_rules import RULES
-from kofn.config.schema import Config
-from kofn.host.wire.packet import WORD_BYTES
+from kofn_common.config.late_rules import RULES
+from kofn_common.config.schema import Config
+from kofn_common.wire.packet import WORD_BYTES
 from tests.sim.lab import FREE, Trained, written
 from tests.sim.test_exact import EVENTS, FAULTS
 

@@ -11,19 +11,19 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from kofn.config.late_rules import RULES
-from kofn.config.schema import Config
-from kofn.host.arrays import Floats64, Integers
-from kofn.host.compression.aggregate import Aggregate
-from kofn.host.kernels.sample import fingerprint, norm2
-from kofn.host.protocol.results import BlockResults
-from kofn.host.training.loop import Work
-from kofn.host.wire.packet import PARTS
-from kofn.host.workload.model import Perceptron, load_shard
-from kofn.host.workload.optimizer import Momentum
-from kofn.results.worker_metrics import read_trial
 from kofn.run.errors import RunError
 from kofn.sim.learning import After
+from kofn_common.config.late_rules import RULES
+from kofn_common.config.schema import Config
+from kofn_common.results.worker_metrics import read_trial
+from kofn_common.wire.packet import PARTS
+from kofn_host.arrays import Floats64, Integers
+from kofn_host.compression.aggregate import Aggregate
+from kofn_host.kernels.sample import fingerprint, norm2
+from kofn_host.protocol.results import BlockResults
+from kofn_host.training.loop import Work
+from kofn_host.workload.model import Perceptron, load_shard
+from kofn_host.workload.optimizer import Momentum
 from tests.sim.lab import Trained, written
 
 FAULTS = """

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from kofn.config.schema import Config
 from kofn.sim.worker import KEEPERS
+from kofn_common.config.schema import Config
 from tests.sim.lab import FREE, Trained, written
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import kofn
-from kofn.config.errors import ConfigError
+from kofn_common.config.errors import ConfigError
 from tests.sim.lab import COSTS, SMALL
 
 CONFIG = SMALL.format(objective="fixed:2", target=0.9, iterations=12, rule="merge", weight=0.5, limit=8)

@@ -10,17 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from kofn.config.schema import EventSection, FaultSection, PolicySection
-from kofn.controller.job.journal import Journal
-from kofn.controller.policy.control_loop import ControlLoop
-from kofn.controller.policy.decision_pacer import DECISION_SHARE, QUIET_S, TICK_S
-from kofn.host.transport.fault_injection import Faults
-from kofn.host.wire.packet import HEADER_BYTES, KofnHeader
-from kofn.rpc import kofn_pb2 as pb
 from kofn.sim.clock import VirtualClock
 from kofn.sim.controller import MANAGEMENT_S, PUSH_S, Controller
 from kofn.sim.machine import Machine
 from kofn.sim.network import BURST_BYTES, BURST_S, FRAME_BYTES, LATENCY_S, QUEUED_MOST, Link
+from kofn_common.config.schema import EventSection, FaultSection, PolicySection
+from kofn_common.rpc import kofn_pb2 as pb
+from kofn_common.wire.packet import HEADER_BYTES, KofnHeader
+from kofn_controller.job.journal import Journal
+from kofn_controller.policy.control_loop import ControlLoop
+from kofn_controller.policy.decision_pacer import DECISION_SHARE, QUIET_S, TICK_S
+from kofn_host.transport.fault_injection import Faults
 from tests.sim.lab import FREE
 
 

@@ -11,10 +11,6 @@ from click.testing import CliRunner
 from msgspec.structs import replace
 
 from bench.scale_validity import COSTS
-from kofn.config.errors import ConfigError
-from kofn.config.late_rules import RULES, LatePolicy
-from kofn.config.schema import Config
-from kofn.controller.policy.worth import AGE
 from kofn.sim.network import LATENCY_S
 from kofn.sim.runner import command
 from kofn.sim.scale.fleet import Ended, Fleet, Gradients
@@ -22,6 +18,10 @@ from kofn.sim.scale.network import ends
 from kofn.sim.scale.simulation import JITTER_S, _Simulation, simulate_scale
 from kofn.sim.scale.sums import OpenSums
 from kofn.sim.times import ScaledTimes
+from kofn_common.config.errors import ConfigError
+from kofn_common.config.late_rules import RULES, LatePolicy
+from kofn_common.config.schema import Config
+from kofn_controller.policy.worth import AGE
 from tests.sim.lab import times
 
 CONFIG = """

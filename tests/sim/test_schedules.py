@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from kofn.config.errors import ConfigError
-from kofn.config.schedule import FAMILIES
-from kofn.config.schema import Config
 from kofn.sim.runner import command
 from kofn.sim.schedules import simulate_schedules
+from kofn_common.config.errors import ConfigError
+from kofn_common.config.schedule import FAMILIES
+from kofn_common.config.schema import Config
 
 LAYER = {"elements": 50_000, "forward_ms": 10.0, "error_ms": 10.0, "weight_ms": 10.0}
 

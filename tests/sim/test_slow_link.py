@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kofn.config.schema import Config
+from kofn_common.config.schema import Config
 from tests.sim.lab import COSTS, Trained
 
 RUN = """

@@ -7,10 +7,10 @@ from random import Random
 
 import pytest
 
-from kofn.host.protocol.leaf import NativeLeaf
-from kofn.host.protocol.slots import NativeSlots
-from kofn.host.transport.fault_injection import Faults
-from kofn.host.wire.packet import (
+from kofn.sim.clock import VirtualClock
+from kofn.sim.machine import Machine
+from kofn.sim.network import Link, VirtualSwitch
+from kofn_common.wire.packet import (
     EVERYONE,
     MEMBERS_BYTES,
     PARTS,
@@ -22,9 +22,9 @@ from kofn.host.wire.packet import (
     Lanes,
     bit_of,
 )
-from kofn.sim.clock import VirtualClock
-from kofn.sim.machine import Machine
-from kofn.sim.network import Link, VirtualSwitch
+from kofn_host.protocol.leaf import NativeLeaf
+from kofn_host.protocol.slots import NativeSlots
+from kofn_host.transport.fault_injection import Faults
 from tests.host.protocol.specification.leaf_model import ROOT, LeafModel, Packet
 from tests.host.protocol.specification.leaf_scripts import SCRIPTS, Script, answered
 from tests.host.protocol.specification.root_model import RootModel

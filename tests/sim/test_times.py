@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from kofn.config.late_rules import RULES
-from kofn.config.schema import Config
-from kofn.host.wire.packet import HEADER_BYTES
-from kofn.host.workload.stragglers.drawn import Drawn
 from kofn.sim.costs import Costs
 from kofn.sim.network import FRAME_BYTES
+from kofn_common.config.late_rules import RULES
+from kofn_common.config.schema import Config
+from kofn_common.wire.packet import HEADER_BYTES
+from kofn_host.workload.stragglers.drawn import Drawn
 from tests.controller.slow import process, seen
 from tests.sim.lab import COSTS, FREE, times
 

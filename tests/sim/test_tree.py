@@ -7,13 +7,13 @@ from click.testing import CliRunner
 from msgspec.structs import replace
 
 from kofn.cli.main import main
-from kofn.config.schema import Config
-from kofn.host.wire.packet import HEADER_BYTES, MEMBERS_BYTES, WORD_BYTES, KofnHeader
 from kofn.sim.clock import VirtualClock
 from kofn.sim.machine import Machine
 from kofn.sim.network import Link
 from kofn.sim.simulation import Simulation
 from kofn.sim.switches import NO_FAULTS, VirtualSwitches
+from kofn_common.config.schema import Config
+from kofn_common.wire.packet import HEADER_BYTES, MEMBERS_BYTES, WORD_BYTES, KofnHeader
 from tests.sim.lab import COSTS, FREE, Trained, times, written
 
 TREE = ["job.workers=6", "job.racks=2"]

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from kofn.switch.engine.engine import Engine
+from kofn_switch.engine.engine import Engine
 from tests.switch.every_table import PROGRAM
 
 

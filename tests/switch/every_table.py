@@ -4,8 +4,8 @@ packets and entries.
 
 from pathlib import Path
 
-from kofn.switch.engine.engine import Engine
-from kofn.switch.state.entries import Entry, Exact, Key, Via
+from kofn_switch.engine.engine import Engine
+from kofn_switch.state.entries import Entry, Exact, Key, Via
 
 PROGRAM = Path(__file__).parent / "suite" / "programs" / "tables.json"
 MISS, NOTHING = 0xEE, 0

@@ -4,7 +4,7 @@ import os
 import re
 from pathlib import Path
 
-from kofn.switch.cli.names import make_names
+from kofn_switch.cli.names import make_names
 
 PTF_OUTCOME = re.compile(r"^(\S+) \.\.\..*?\b(ok|FAIL|ERROR)$", re.MULTILINE | re.DOTALL)
 """A PTF test's name and outcome."""

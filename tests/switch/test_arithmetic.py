@@ -6,7 +6,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from kofn.switch.engine.engine import Engine
+from kofn_switch.engine.engine import Engine
 from tests.switch.build import Arithmetic, Tree, const, field, op
 
 WIDTHS = (1, 7, 8, 13, 16, 31, 32, 33, 48, 63, 64, 65, 100, 127, 128, 129, 256, 1000, 2048, 8032)

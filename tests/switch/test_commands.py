@@ -13,15 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from kofn.switch.cli.names import NAMES, make_names
-from kofn.switch.commands.client import INTRO, PROMPT
-from kofn.switch.commands.interpreter import COMMANDS, answer
-from kofn.switch.commands.server import LINE_MOST, serving_commands
-from kofn.switch.commands.session import CommandError, Session
-from kofn.switch.commands.values import value
-from kofn.switch.engine.engine import Engine
-from kofn.switch.errors import SwitchError
-from kofn.switch.state.entries import CloneSession, Count, Replica
+from kofn_switch.cli.names import NAMES, make_names
+from kofn_switch.commands.client import INTRO, PROMPT
+from kofn_switch.commands.interpreter import COMMANDS, answer
+from kofn_switch.commands.server import LINE_MOST, serving_commands
+from kofn_switch.commands.session import CommandError, Session
+from kofn_switch.commands.values import value
+from kofn_switch.engine.engine import Engine
+from kofn_switch.errors import SwitchError
+from kofn_switch.state.entries import CloneSession, Count, Replica
 from tests.switch.build import document
 from tests.switch.every_table import NOTHING, probe
 
@@ -509,7 +509,7 @@ def test_client_runs_under_its_bmv2_name(session: Session, tmp_path: Path) -> No
 
 def test_client_writes_the_program_to_its_own_folder_and_runs_shell_commands(session: Session, tmp_path: Path) -> None:
     typed = b"write_config_to_file program.json\nshell ls | wc -l\nwrite_config_to_file absent/x\n"
-    said = said_by(session.engine, typed, sys.executable, "-m", "kofn.switch.commands.client", cwd=tmp_path)
+    said = said_by(session.engine, typed, sys.executable, "-m", "kofn_switch.commands.client", cwd=tmp_path)
     refused = "Error: absent/x cannot be written: No such file or directory"
     assert said == f"{INTRO}\n{PROMPT}{PROMPT}1\n\n{PROMPT}{refused}\n{PROMPT}\n"
     assert (tmp_path / "program.json").read_bytes() == PROGRAM.read_bytes()
@@ -568,13 +568,13 @@ def test_names_work_wherever_python_lies(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_folder_of_names_is_printed_in_shell_syntax(tmp_path: Path) -> None:
     folder = tmp_path / "a folder ü"
-    command = [sys.executable, "-m", "kofn.switch", "--make-names", str(folder)]
+    command = [sys.executable, "-m", "kofn_switch", "--make-names", str(folder)]
     told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert told == f"export PATH='{folder}':$PATH\n"
 
 
 def test_client_reports_an_absent_switch() -> None:
-    command = [sys.executable, "-m", "kofn.switch.commands.client", "--thrift-port", str(free_port())]
+    command = [sys.executable, "-m", "kofn_switch.commands.client", "--thrift-port", str(free_port())]
     run = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (run.returncode, run.stderr[:43]) == (1, "Could not connect to the switch on port " + command[-1][:3])
 
@@ -589,7 +589,7 @@ def test_client_reports_an_absent_switch() -> None:
 def test_client_reports_a_server_that_is_no_switch_or_leaves(said: bytes, words: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
-        command = [sys.executable, "-m", "kofn.switch.commands.client", "--thrift-port", str(port)]
+        command = [sys.executable, "-m", "kofn_switch.commands.client", "--thrift-port", str(port)]
         client = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         with client, listening.accept()[0] as switch:
             assert client.stdin is not None
@@ -606,7 +606,7 @@ def test_client_reports_a_server_that_is_no_switch_or_leaves(said: bytes, words:
 def test_client_waits_for_an_answer_for_a_limited_time() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:  # without accepting connections
         port = str(listening.getsockname()[1])
-        command = [sys.executable, "-m", "kofn.switch.commands.client", "--thrift-port", port, "--timeout", "0.1"]
+        command = [sys.executable, "-m", "kofn_switch.commands.client", "--thrift-port", port, "--timeout", "0.1"]
         run = subprocess.run(command, input="show_tables\n", capture_output=True, text=True, timeout=30, check=False)
     assert (run.returncode, run.stderr.strip()) == (1, f"The switch on port {port} has not answered in 0.1 s")
 
@@ -621,7 +621,7 @@ def test_client_waits_for_an_answer_for_a_limited_time() -> None:
     ],
 )
 def test_impossible_client_flags_are_refused(flags: str, words: str) -> None:
-    command = [sys.executable, "-m", "kofn.switch.commands.client", *flags.split()]
+    command = [sys.executable, "-m", "kofn_switch.commands.client", *flags.split()]
     run = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     assert (run.returncode, words in run.stderr) == (2, True)
 
@@ -631,7 +631,7 @@ def test_client_ends_silently_when_its_output_is_closed() -> None:
     head -1`.
     """
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        command = [sys.executable, "-m", "kofn.switch.commands.client", "--thrift-port"]
+        command = [sys.executable, "-m", "kofn_switch.commands.client", "--thrift-port"]
         client = subprocess.Popen(
             [*command, str(listening.getsockname()[1])],
             stdin=subprocess.PIPE,
@@ -655,7 +655,7 @@ def test_client_ends_silently_when_its_output_is_closed() -> None:
 def test_ctrl_c_ends_the_client_silently() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         # tests started in the background ignore SIGINT, and so would their processes
-        command = ["env", "--default-signal=INT", sys.executable, "-m", "kofn.switch.commands.client", "--thrift-port"]
+        command = ["env", "--default-signal=INT", sys.executable, "-m", "kofn_switch.commands.client", "--thrift-port"]
         client = subprocess.Popen(
             [*command, str(listening.getsockname()[1])], stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from kofn.switch.engine.engine import Engine
-from kofn.switch.errors import EntryNotFound, InvalidEntry, PortError
-from kofn.switch.state.entries import CloneSession, Replica
+from kofn_switch.engine.engine import Engine
+from kofn_switch.errors import EntryNotFound, InvalidEntry, PortError
+from kofn_switch.state.entries import CloneSession, Replica
 
 PROGRAM = (Path(__file__).parent / "suite" / "programs" / "copies.json").read_bytes()
 CLONE, CLONED_BY_EACH, TRUNCATED, TO_511, DROPPED, PRIORITY, GROWS = 1, 6, 7, 14, 3, 11, 0x27

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kofn.switch.engine.engine import Engine
+from kofn_switch.engine.engine import Engine
 from tests.switch.build import document, field
 
 WIDTHS = (1, 3, 7, 8, 13, 16, 24, 31, 32, 33, 48, 60, 63, 64, 65, 96, 100, 128, 250, 256, 2048)

@@ -1,5 +1,5 @@
-"""Injected faults at real ports have the documented rates, delays and reproducibility (kofn/switch/engine/faults.py and
-host/transport/fault_injection.py).
+"""Injected faults at real ports have the documented rates, delays and reproducibility
+(switch/kofn_switch/engine/faults.py and host/kofn_host/transport/fault_injection.py).
 """
 
 import resource
@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
-from kofn.switch.engine.engine import Engine
-from kofn.switch.engine.faults import FaultRule, parse_rule
-from kofn.switch.errors import FaultError
-from kofn.switch.state.entries import FaultCounts
+from kofn_switch.engine.engine import Engine
+from kofn_switch.engine.faults import FaultRule, parse_rule
+from kofn_switch.errors import FaultError
+from kofn_switch.state.entries import FaultCounts
 from tests.switch.test_ports import PROGRAM, alone, links
 from tests.switch.test_rules import LENGTH, request
 
@@ -217,7 +217,7 @@ def test_packet_of_the_controller_is_delayed_correctly() -> None:
 @in_network
 def test_switch_reports_injected_faults_at_its_end() -> None:
     one, _ = Lab._hosts()
-    command = [sys.executable, "-m", "kofn.switch", "--no-p4", "-i", "1@s1", "--fault", "port=1,direction=in,drop=1"]
+    command = [sys.executable, "-m", "kofn_switch", "--no-p4", "-i", "1@s1", "--fault", "port=1,direction=in,drop=1"]
     address = ["--", "--grpc-server-addr", "127.0.0.1:50051"]
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
     with subprocess.Popen([*command, *address], stdout=subprocess.PIPE, text=True) as process:

@@ -4,8 +4,8 @@ import zlib
 
 import pytest
 
-from kofn.switch.engine.engine import Engine
-from kofn.switch.errors import ProgramError
+from kofn_switch.engine.engine import Engine
+from kofn_switch.errors import ProgramError
 from tests.switch.build import Tree, const, document, field
 
 SHORT = bytes.fromhex("12345678ff80")

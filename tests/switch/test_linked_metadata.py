@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from kofn.switch.compiler.reader.reader import read_program
-from kofn.switch.engine.engine import Engine
-from kofn.switch.state.entries import Replica
+from kofn_switch.compiler.reader.reader import read_program
+from kofn_switch.engine.engine import Engine
+from kofn_switch.state.entries import Replica
 
 PROGRAM = (Path(__file__).parent / "suite" / "programs" / "copies.json").read_bytes()
 MULTICAST = 6

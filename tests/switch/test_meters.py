@@ -4,10 +4,10 @@ from ctypes import c_uint64
 
 import pytest
 
-from kofn.switch.engine.engine import Engine
-from kofn.switch.errors import InvalidEntry
-from kofn.switch.state.entries import Entry, MeterConfig, Ternary
-from kofn.switch.state.idle import IdleTimeouts
+from kofn_switch.engine.engine import Engine
+from kofn_switch.errors import InvalidEntry
+from kofn_switch.state.entries import Entry, MeterConfig, Ternary
+from kofn_switch.state.idle import IdleTimeouts
 from tests.switch.every_table import MISS, exact, probe
 
 # Meters

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from kofn.switch.engine.engine import Engine
-from kofn.switch.state.entries import Entry, Exact, GroupMember, GroupRef, Member, MemberGroup, MemberRef, Replica
+from kofn_switch.engine.engine import Engine
+from kofn_switch.state.entries import Entry, Exact, GroupMember, GroupRef, Member, MemberGroup, MemberRef, Replica
 from tests.switch.build import Tree, const, document, field, op
 from tests.switch.reference import ReferenceEngine
 

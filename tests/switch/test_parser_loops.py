@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from kofn.switch.compiler.analysis.parser_loops import may_stand_still
-from kofn.switch.compiler.ir.program import STILL_MAX
-from kofn.switch.compiler.reader.reader import read_program
-from kofn.switch.engine.engine import Engine
+from kofn_switch.compiler.analysis.parser_loops import may_stand_still
+from kofn_switch.compiler.ir.program import STILL_MAX
+from kofn_switch.compiler.reader.reader import read_program
+from kofn_switch.engine.engine import Engine
 from tests.switch.build import Tree, const, document, field, op
 from tests.switch.reference import ReferenceEngine
 from tests.switch.suite.executor import Executor

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from scapy.utils import RawPcapReader
 
-from kofn.switch.engine.engine import Engine
-from kofn.switch.engine.faults import FaultRule
-from kofn.switch.errors import PortError
-from kofn.switch.state.entries import Replica
+from kofn_switch.engine.engine import Engine
+from kofn_switch.engine.faults import FaultRule
+from kofn_switch.errors import PortError
+from kofn_switch.state.entries import Replica
 from tests.switch.test_rules import LENGTH, answer, request
 
 pytestmark = pytest.mark.root

@@ -4,9 +4,9 @@ import time
 
 import pytest
 
-from kofn.switch.engine.engine import Engine
-from kofn.switch.errors import EntryExists, EntryNotFound, InvalidEntry, StillUsed, SwitchError, TableFull
-from kofn.switch.state.entries import (
+from kofn_switch.engine.engine import Engine
+from kofn_switch.errors import EntryExists, EntryNotFound, InvalidEntry, StillUsed, SwitchError, TableFull
+from kofn_switch.state.entries import (
     ActionSet,
     Entry,
     GroupMember,

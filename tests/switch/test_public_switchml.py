@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 from scapy.utils import RawPcapReader
 
-from kofn.switch.commands.interpreter import answer
-from kofn.switch.commands.session import Session
-from kofn.switch.engine.engine import Engine
+from kofn_switch.commands.interpreter import answer
+from kofn_switch.commands.session import Session
+from kofn_switch.engine.engine import Engine
 
 CHECKOUT = Path(os.environ.get("KOFN_SWITCHML") or "/nonesuch")
 FOLDERS = sorted(path.parent for path in CHECKOUT.glob("contrast*/**/s1-eth1_in.pcap") if path.stat().st_size)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from scapy.utils import RawPcapReader
 
-from kofn.switch.engine.engine import Engine
+from kofn_switch.engine.engine import Engine
 from tests.switch.test_copies import PRIORITY, packet
 from tests.switch.test_ports import alone, links
 

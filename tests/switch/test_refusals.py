@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from kofn.nativebuild.errors import CompileError, CompilerMissing
-from kofn.switch.compiler.build import compile_program
-from kofn.switch.engine.engine import Engine
-from kofn.switch.errors import ProgramError
+from kofn_common.nativebuild.errors import CompileError, CompilerMissing
+from kofn_switch.compiler.build import compile_program
+from kofn_switch.engine.engine import Engine
+from kofn_switch.errors import ProgramError
 from tests.switch.build import Tree, const, document, field, op, place
 
 METER = {"name": "m", "rate_count": 2, "type": "bytes", "size": 4, "is_direct": False, "source_info": place(7)}
@@ -180,7 +180,7 @@ def test_cache_is_used_after_compilation(monkeypatch: pytest.MonkeyPatch, tmp_pa
 def test_cache_keeps_the_most_recently_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("KOFN_CACHE", str(tmp_path))
     monkeypatch.setenv("KOFN_KEEP_C", "1")
-    monkeypatch.setattr("kofn.nativebuild.library.KEPT", 2)
+    monkeypatch.setattr("kofn_common.nativebuild.library.KEPT", 2)
     first, second = compile_program("int x = 1;"), compile_program("int x = 2;")
     compile_program("int x = 1;")
     third = compile_program("int x = 3;")

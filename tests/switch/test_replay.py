@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from scapy.utils import RawPcapReader
 
-from kofn.switch.engine.engine import Engine
-from kofn.switch.engine.pcap_replay import Input, PcapReplay, open_inputs
-from kofn.switch.errors import PcapError
+from kofn_switch.engine.engine import Engine
+from kofn_switch.engine.pcap_replay import Input, PcapReplay, open_inputs
+from kofn_switch.errors import PcapError
 from tests.switch.test_rules import LENGTH, PROGRAM, request
 from tests.targets import TARGETS, switch_command
 

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from kofn.switch.__main__ import ReportLog
-from kofn.switch.engine.engine import Engine
-from kofn.switch.errors import ProgramError
-from kofn.switch.state.entries import Entry, Exact, LogReport, Replica
+from kofn_switch.__main__ import ReportLog
+from kofn_switch.engine.engine import Engine
+from kofn_switch.errors import ProgramError
+from kofn_switch.state.entries import Entry, Exact, LogReport, Replica
 from tests.switch.build import const, document, field
 
 PROGRAM = (Path(__file__).parent / "programs" / "reports.json").read_bytes()

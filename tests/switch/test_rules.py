@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from kofn.switch.engine.engine import Engine
-from kofn.switch.errors import (
+from kofn_switch.engine.engine import Engine
+from kofn_switch.errors import (
     EntryExists,
     EntryNotFound,
     InvalidEntry,
@@ -17,7 +17,7 @@ from kofn.switch.errors import (
     TableFull,
     UnknownObject,
 )
-from kofn.switch.state.entries import Count, Digest, Entry, Exact, Key, Lpm, Optional, Range, Replica, Ternary
+from kofn_switch.state.entries import Count, Digest, Entry, Exact, Key, Lpm, Optional, Range, Replica, Ternary
 
 PROGRAM = (Path(__file__).parent / "programs" / "rules.json").read_bytes()
 LENGTH = 1 + 4 + 4 + 16

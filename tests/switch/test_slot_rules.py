@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from kofn.switch.engine.engine import Engine
-from kofn.switch.state.entries import Digest, Entry, Exact, Replica
+from kofn_switch.engine.engine import Engine
+from kofn_switch.state.entries import Digest, Entry, Exact, Replica
 
 PROGRAM = Path(__file__).parent / "programs" / "slot_rules.json"
 CONTRIBUTE, PULL, RESULT, LATE, STALE, FORMAT_MISMATCH = range(6)

@@ -5,9 +5,9 @@ from random import Random
 
 import pytest
 
-from kofn.switch.engine.engine import Engine
-from kofn.switch.errors import EntryNotFound
-from kofn.switch.state.entries import Entry, Exact, Key, Lpm, Match, Optional, Range, Ternary
+from kofn_switch.engine.engine import Engine
+from kofn_switch.errors import EntryNotFound
+from kofn_switch.state.entries import Entry, Exact, Key, Lpm, Match, Optional, Range, Ternary
 from tests.switch.every_table import MISS, NOTHING, PROGRAM, probe
 
 FIELDS = {"by_lpm": ("c", "a"), "by_ternary": ("c", "b", "a"), "by_range": ("b", "a", "wide")}

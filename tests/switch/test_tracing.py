@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from kofn.switch.compiler.codegen.codegen import generate
-from kofn.switch.compiler.reader.reader import read_program
-from kofn.switch.engine.engine import Engine, Trace
-from kofn.switch.errors import SwitchError
-from kofn.switch.state.entries import Entry, Range, Replica, Ternary
+from kofn_switch.compiler.codegen.codegen import generate
+from kofn_switch.compiler.reader.reader import read_program
+from kofn_switch.engine.engine import Engine, Trace
+from kofn_switch.errors import SwitchError
+from kofn_switch.state.entries import Entry, Range, Replica, Ternary
 from tests.switch.suite.runner import Run
 from tests.switch.suite.stf import Packet, parse, ports_of
 from tests.switch.suite.targets import Injected
@@ -159,7 +159,7 @@ def test_unwritable_trace_stops_no_packet() -> None:
 
 def test_generated_c_has_its_p4_lines_beside_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "rules.c"
-    with caplog.at_level(logging.DEBUG, "kofn.switch.engine.engine"):
+    with caplog.at_level(logging.DEBUG, "kofn_switch.engine.engine"):
         Engine({}, dump_c=path).load(PROGRAM)
     text = path.read_text()
     lines = [line.strip() for line in text.splitlines()]

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from kofn.switch.engine.engine import Engine
-from kofn.switch.errors import InvalidEntry, TableFull, UnknownObject
+from kofn_switch.engine.engine import Engine
+from kofn_switch.errors import InvalidEntry, TableFull, UnknownObject
 
 PROGRAM = Path(__file__).parent / "suite" / "programs" / "value_sets.json"
 ONE, TWO = "TestParser.one_field", "TestParser.two_fields"

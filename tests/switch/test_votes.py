@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kofn.host.wire.packet import (
+from kofn_common.wire.packet import (
     FRAME_BYTES,
     HEADER_BYTES,
     VOTE_WORDS,
@@ -17,8 +17,8 @@ from kofn.host.wire.packet import (
     decode_header,
     encode,
 )
-from kofn.switch.engine.engine import Engine
-from kofn.switch.state.entries import Entry, Exact, Replica
+from kofn_switch.engine.engine import Engine
+from kofn_switch.state.entries import Entry, Exact, Replica
 from tests.host.protocol.specification.slot_model import count_words
 
 PROGRAM = Path(__file__).parents[2] / "p4src" / "build" / "kofn.json"

@@ -39,7 +39,7 @@ def _nothing_left_behind() -> None:
     """
     from torch.nn.parallel import DistributedDataParallel  # noqa: PLC0415
 
-    from kofn.torch import process_group  # noqa: PLC0415
+    from kofn_torch import process_group  # noqa: PLC0415
 
     DistributedDataParallel._active_ddp_module = None
     process_group._used.set(None)

@@ -28,7 +28,7 @@ MODES = {
 """The systematic modes: each of a session's three streams in turn is the slow one."""
 
 if KIND == "pretend":
-    pretend.load()  # before kofn.torch is imported, which asks for torch.accelerator
+    pretend.load()  # before kofn_torch is imported, which asks for torch.accelerator
 
 BACKEND = "gloo" if KIND == "cpu" else "kofn"
 """The backend of groups in which DDP is used: gloo knows no pretend devices."""
@@ -44,7 +44,7 @@ def start() -> None:
 
 def use_gloo() -> None:
     """Have this thread's next group "kofn" make all calls by gloo, which itself knows no pretend devices."""
-    from kofn.torch import process_group  # noqa: PLC0415
+    from kofn_torch import process_group  # noqa: PLC0415
 
     process_group._used.set(SimpleNamespace(workers=0))  # type: ignore[arg-type]
 

@@ -27,7 +27,7 @@ with warnings.catch_warnings(action="ignore"):  # PyTorch warns about itself
     from torch.testing._internal.common_distributed import TEST_SKIPS
     from torch.testing._internal.distributed import distributed_test
 
-import kofn.torch
+import kofn_torch
 from tests.host.collectives.switched import Place
 
 BY_NAME = {
@@ -115,7 +115,7 @@ def _one(name: str, backend: str, place: Place, rank: int, folder: Path, said: C
         redirect_stderr(log),
         place.join(rank, 20.0) as communicator,
     ):
-        kofn.torch.use(communicator)
+        kofn_torch.use(communicator)
         limit_s = distributed_test.CUSTOM_PG_TIMEOUT.get(name, distributed_test.default_pg_timeout)
         method = f"file://{folder}/init_dir/group"
         dist.init_process_group(

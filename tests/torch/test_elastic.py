@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad_norm_
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-import kofn.torch
+import kofn_torch
 from tests.host.collectives.switched import HOSTS
 from tests.torch.crew import Crew, SwitchedJob, crew, ddp, parameters_of
 from tests.torch.test_hook import BATCH, layers
@@ -37,7 +37,7 @@ class Trained:
 
     def run(self, scheduler: Any = None, slow_s: float = 0.03, **elastic: Any) -> "Trained":
         data = torch.Generator().manual_seed(self.job.rank)
-        made = kofn.torch.elastic(self.model, self.optimizer, scheduler, job=self.job, **elastic)
+        made = kofn_torch.elastic(self.model, self.optimizer, scheduler, job=self.job, **elastic)
         with closing(made) as session:
             while not session.done():
                 images, labels = torch.randn(BATCH, 64, generator=data), torch.randint(0, 10, (BATCH,), generator=data)
@@ -137,7 +137,7 @@ def test_parameters_in_another_memory_format_train_and_are_restored(tmp_path: Pa
     def train(job: SwitchedJob) -> DistributedDataParallel:
         model = ddp(images)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        with closing(kofn.torch.elastic(model, optimizer, job=job)):
+        with closing(kofn_torch.elastic(model, optimizer, job=job)):
             for number in range(4):
                 step(model, optimizer, number)
         return model
@@ -148,7 +148,7 @@ def test_parameters_in_another_memory_format_train_and_are_restored(tmp_path: Pa
     with crew(tmp_path, 4) as made:
         found = made.all(train)
         given, fresh = made.jobs[0].replica.state(), ddp(images)
-        session = kofn.torch.Session(fresh, made.jobs[1])
+        session = kofn_torch.Session(fresh, made.jobs[1])
         session.replica.parts = {"optimizer": torch.optim.SGD(fresh.parameters(), lr=0.1)}
         assert given is not None
         session.replica.restore(given)
@@ -171,7 +171,7 @@ def test_another_worker_can_continue_from_a_replica(tmp_path: Path) -> None:
     assert given is not None
     fresh = Trained(made.jobs[1], OPTIMIZERS["AdamW"])
     scheduler = torch.optim.lr_scheduler.StepLR(fresh.optimizer, 5)
-    session = kofn.torch.Session(fresh.model, made.jobs[1])
+    session = kofn_torch.Session(fresh.model, made.jobs[1])
     session.replica.parts = {"optimizer": fresh.optimizer, "scheduler": scheduler}
     session.replica.restore(given)
     assert session.iteration == given.iteration == made.first + ITERATIONS - 1

@@ -10,12 +10,12 @@ import pytest
 if find_spec("torch") is None:
     pytest.skip("torch is not installed: kofn/run/setup.sh torch", allow_module_level=True)
 
-from kofn.config.compress import CompressSection
-from kofn.config.schema import JobSection
-from kofn.host.agent.exchange import Exchange
-from kofn.host.compression.aggregate import Aggregate
-from kofn.host.compression.job_coding import JobCoding
-from kofn.torch.exchange import GradientExchange
+from kofn_common.config.compress import CompressSection
+from kofn_common.config.schema import JobSection
+from kofn_host.agent.exchange import Exchange
+from kofn_host.compression.aggregate import Aggregate
+from kofn_host.compression.job_coding import JobCoding
+from kofn_torch.exchange import GradientExchange
 
 
 def test_gradient_with_a_known_mean_does_not_wait() -> None:

@@ -21,11 +21,11 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.swa_utils import AveragedModel
 from torch.utils.checkpoint import checkpoint
 
-import kofn.torch
-from kofn.config.late_rules import LatePolicy
-from kofn.host.kernels.sample import fingerprint
-from kofn.torch.job import TorchJob
-from kofn.torch.layout import ParameterLayout
+import kofn_torch
+from kofn_common.config.late_rules import LatePolicy
+from kofn_host.kernels.sample import fingerprint
+from kofn_torch.job import TorchJob
+from kofn_torch.layout import ParameterLayout
 from tests.host.collectives.switched import HOSTS
 from tests.torch import devices
 from tests.torch.crew import SwitchedJob, crew, ddp, gloo_group, loaded, parameters_of
@@ -143,10 +143,10 @@ def compared(case: Case, folder: Path) -> None:
             for group in [gloo_group(store, job.rank, HOSTS) for store in stores]
         )
         wanted = case.train(by_gloo, job.rank, lambda: None)
-        found = case.train(by_switch, job.rank, lambda: sessions.append(kofn.torch.ddp_hook(by_switch, job=job)))
+        found = case.train(by_switch, job.rank, lambda: sessions.append(kofn_torch.ddp_hook(by_switch, job=job)))
         return wanted, found, parameters_of(by_switch)
 
-    sessions: list[kofn.torch.Session] = []
+    sessions: list[kofn_torch.Session] = []
     with crew(folder, case.steps + case.more * (HOSTS - 1)) as made:
         trained = made.all(train)
         for session in sessions:
@@ -171,7 +171,7 @@ def test_loss_of_any_scale_trains_as_by_gloo(factor: float, tmp_path: Path) -> N
         by_gloo, by_switch = ddp(layers, process_group=gloo_group(store, job.rank, HOSTS)), ddp(layers)
         found = list[list[float]]()
         for model in (by_gloo, by_switch):
-            session = kofn.torch.ddp_hook(model, job=job) if model is by_switch else None
+            session = kofn_torch.ddp_hook(model, job=job) if model is by_switch else None
             optimizer = torch.optim.SGD(model.parameters(), lr=0.05 / factor, momentum=0.9)
             data, losses = torch.Generator().manual_seed(job.rank), list[float]()
             for _ in range(STEPS):
@@ -203,7 +203,7 @@ def test_copy_of_a_model_has_no_session(copy: Callable[[nn.Module], Any], tmp_pa
 
     def train(job: SwitchedJob) -> tuple[bytes, bytes]:
         model, images = ddp(layers), torch.ones(BATCH, 64)
-        with closing(kofn.torch.ddp_hook(model, job=job)):
+        with closing(kofn_torch.ddp_hook(model, job=job)):
             model(images).square().mean().backward()
             other = copy(model)
             other(images).square().mean().backward()
@@ -233,7 +233,7 @@ def test_session_of_a_compiled_model_is_not_compiled(tmp_path: Path) -> None:
     def train(job: SwitchedJob) -> None:
         model = ddp(Scaled)
         compiled = torch.compile(model, backend=count) if job.rank == 0 else model
-        with closing(kofn.torch.ddp_hook(model, job=job)):
+        with closing(kofn_torch.ddp_hook(model, job=job)):
             for step in range(STEPS):
                 compiled(torch.full((BATCH, 64), step + 1.0)).square().mean().backward()
 
@@ -261,7 +261,7 @@ def test_late_worker_does_not_wait_for_workers_that_wait_for_it(
 
     def train(job: SwitchedJob) -> bytes:
         model = ddp(make, process_group=gloo_group(store, job.rank, HOSTS), **options)
-        with closing(kofn.torch.ddp_hook(model, job=job)):
+        with closing(kofn_torch.ddp_hook(model, job=job)):
             job.agent.set_late_policy(LatePolicy(rule="async"))
             optimizer, data = torch.optim.SGD(model.parameters(), lr=0.05), torch.Generator().manual_seed(job.rank)
             for _ in range(STEPS):
@@ -286,7 +286,7 @@ def test_bucket_is_averaged_while_backward_continues(tmp_path: Path) -> None:
 
     def train(job: SwitchedJob) -> list[float]:
         model = ddp(layers, bucket_cap_mb=0.01)
-        session = kofn.torch.ddp_hook(model, job=job)
+        session = kofn_torch.ddp_hook(model, job=job)
         last, waited = model.module[-1].bias, list[float]()
 
         def wait(module: nn.Module, *gradients: Any) -> None:
@@ -320,13 +320,13 @@ def test_fingerprint_covers_all_parameters_in_any_memory_layout() -> None:
 def test_iterations_allocate_no_memory_for_gradient_and_means(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Means take the place of the bucket's values. An iteration takes less than 0.6 gradients at each worker."""
 
-    def reduce(session: kofn.torch.Session, bucket: dist.GradBucket) -> Any:
+    def reduce(session: kofn_torch.Session, bucket: dist.GradBucket) -> Any:
         values = bucket.buffer()
         return reduced(session, bucket).then(lambda means: places.append((means.value(), values)) or means.value())
 
     def train(job: SwitchedJob) -> int:
         model = ddp(lambda: nn.Linear(1024, 1024, bias=False))
-        with closing(kofn.torch.ddp_hook(model, job=job)) as session:
+        with closing(kofn_torch.ddp_hook(model, job=job)) as session:
             for _ in range(STEPS):
                 model(torch.full((BATCH, 1024), job.rank + 1.0)).square().mean().backward()
                 if session.iteration == crewed.first + 1 and not job.rank:
@@ -335,8 +335,8 @@ def test_iterations_allocate_no_memory_for_gradient_and_means(tmp_path: Path, mo
         return session.layout.elements * 4
 
     places: list[tuple[torch.Tensor, torch.Tensor]] = []
-    reduced = kofn.torch.Session.reduce
-    monkeypatch.setattr(kofn.torch.Session, "reduce", reduce)
+    reduced = kofn_torch.Session.reduce
+    monkeypatch.setattr(kofn_torch.Session, "reduce", reduce)
     try:
         with crew(tmp_path, STEPS) as crewed:
             (gradient_bytes, *_) = crewed.all(train)
@@ -351,7 +351,7 @@ def test_slow_worker_without_elastic_gets_every_mean_in_order(tmp_path: Path) ->
 
     def train(job: SwitchedJob) -> bytes:
         model = ddp(layers)
-        with closing(kofn.torch.ddp_hook(model, job=job)) as session:
+        with closing(kofn_torch.ddp_hook(model, job=job)) as session:
             optimizer = torch.optim.Adam(model.parameters())
             for step in range(STEPS):
                 time.sleep(0.05 * (job.rank == 0))

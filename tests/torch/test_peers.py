@@ -17,19 +17,19 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-import kofn.torch
-from kofn.config.compress import CompressSection
-from kofn.config.schema import Config, JobSection
+import kofn_torch
 from kofn.experiments.compare.models import GPT_ELEMENTS
-from kofn.host.collectives.kinds.ring import Ring
-from kofn.host.compression.job_coding import JobCoding
-from kofn.host.errors import GradientError, HostError
-from kofn.host.transport.event_loop import EventLoop
-from kofn.rpc import kofn_pb2
-from kofn.torch.errors import TorchError
-from kofn.torch.peers import BucketSum, CommunicatorSum, GroupSum, PeerExchange, PeerReducer
-from kofn.torch.replica import ModelReplica
-from kofn.torch.scripts import gpt
+from kofn_common.config.compress import CompressSection
+from kofn_common.config.schema import Config, JobSection
+from kofn_common.rpc import kofn_pb2
+from kofn_host.collectives.kinds.ring import Ring
+from kofn_host.compression.job_coding import JobCoding
+from kofn_host.errors import GradientError, HostError
+from kofn_host.transport.event_loop import EventLoop
+from kofn_torch.errors import TorchError
+from kofn_torch.peers import BucketSum, CommunicatorSum, GroupSum, PeerExchange, PeerReducer
+from kofn_torch.replica import ModelReplica
+from kofn_torch.scripts import gpt
 from tests.host.collectives.crews import addresses
 from tests.host.collectives.switched import HOSTS
 from tests.torch.crew import ddp, gloo_group, group_of_one, parameters_of
@@ -68,7 +68,7 @@ def layers() -> nn.Module:
     return nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 4))
 
 
-def train(model: Any, rank: int, session: kofn.torch.Session | None = None) -> bytes:
+def train(model: Any, rank: int, session: kofn_torch.Session | None = None) -> bytes:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for step in range(STEPS):
         loss = model(torch.full((4, 8), (rank + step) / 8)).square().mean()
@@ -105,7 +105,7 @@ def test_training_equals_that_of_ddp_alone(collective: str, tmp_path: Path) -> N
 
         wanted = train(plain, rank)
         job = PeerJob(config, rank, tmp_path / f"worker-{rank}.jsonl", connect)
-        return wanted, train(hooked, rank, kofn.torch.ddp_hook(hooked, job=job))
+        return wanted, train(hooked, rank, kofn_torch.ddp_hook(hooked, job=job))
 
     with ThreadPoolExecutor(HOSTS) as pool:
         trained = list(pool.map(one, range(HOSTS)))
@@ -144,7 +144,7 @@ def test_non_finite_gradient_is_refused(tmp_path: Path) -> None:
     )
     model = ddp(layers)
     job = PeerJob(config, 0, tmp_path / "worker-0.jsonl", lambda: GroupSum(model.process_group))
-    kofn.torch.ddp_hook(model, job=job)
+    kofn_torch.ddp_hook(model, job=job)
     with pytest.raises(GradientError, match=r"gradient element \d+ must be finite, got nan"):
         model(torch.full((4, 8), float("nan"))).sum().backward()
     with pytest.raises(GradientError, match=r"gradient element \d+ must be finite, got nan"):
@@ -155,7 +155,7 @@ def test_gloo_needs_a_group_of_all_workers(tmp_path: Path) -> None:
     config = Config.of({"job": {"workers": HOSTS, "collective": "gloo"}, "torch": {"script": "train.py"}})
     absent: Any = None
     with pytest.raises(TorchError, match=r"job.collective is 'gloo', and WORLD_SIZE is 1"):
-        kofn.torch.ddp_hook(ddp(layers), job=PeerJob(config, 0, tmp_path / "worker-0.jsonl", absent))
+        kofn_torch.ddp_hook(ddp(layers), job=PeerJob(config, 0, tmp_path / "worker-0.jsonl", absent))
 
 
 def test_compared_model_has_the_stated_number_of_elements() -> None:

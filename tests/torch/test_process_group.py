@@ -31,10 +31,10 @@ from torch.testing._internal.distributed.multi_threaded_pg import _install_threa
 with warnings.catch_warnings(action="ignore"):  # PyTorch warns about itself
     from torch.distributed.optim import ZeroRedundancyOptimizer
 
-import kofn.torch
-import kofn.torch.process_group
-from kofn.host.collectives.communicator import Communicator
-from kofn.torch.process_group import GATHERED
+import kofn_torch
+import kofn_torch.process_group
+from kofn_host.collectives.communicator import Communicator
+from kofn_torch.process_group import GATHERED
 from tests.host.collectives.crews import addresses
 from tests.host.collectives.switched import EMBEDDED, HOSTS, started
 
@@ -70,10 +70,10 @@ def in_a_group(
 
     def one(rank: int) -> tuple[Any, Counter[tuple[str, str]]]:
         with join(rank) as communicator:
-            kofn.torch.use(communicator)
+            kofn_torch.use(communicator)
             dist.init_process_group(backend, rank=rank, world_size=HOSTS, store=store)
             group = dist.group.WORLD
-            assert isinstance(group, kofn.torch.SwitchGroup)
+            assert isinstance(group, kofn_torch.SwitchGroup)
             found = work(rank)
             dist.barrier()
             dist.destroy_process_group()
@@ -154,9 +154,9 @@ def test_process_ends_while_calls_are_in_flight() -> None:
     """With PyTorch's own groups it would be aborted."""
     ((host, _, port),) = [each.rpartition(":") for each in addresses(1)]
     script = f"""
-import torch, torch.distributed as dist, kofn.torch
-from kofn.host.collectives.kinds.ring import Ring
-kofn.torch.use(Ring(0, ("{host}:{port}",)))
+import torch, torch.distributed as dist, kofn_torch
+from kofn_host.collectives.kinds.ring import Ring
+kofn_torch.use(Ring(0, ("{host}:{port}",)))
 dist.init_process_group("kofn", rank=0, world_size=1, store=dist.HashStore())
 for _ in range(20):
     dist.all_reduce(torch.ones(100_000), async_op=True).get_future().then(lambda done: done.value()[0] / 2)
@@ -202,12 +202,12 @@ def test_group_of_all_ranks_in_another_order_uses_gloo(join: Join) -> None:
 
 def test_output_of_another_size_is_named(join: Join) -> None:
     def work(rank: int) -> None:
-        with pytest.raises(kofn.torch.TorchError, match="the output must have 6 elements, got 7"):
+        with pytest.raises(kofn_torch.TorchError, match="the output must have 6 elements, got 7"):
             dist.all_gather_single(torch.empty(7), torch.ones(2))
-        with pytest.raises(kofn.torch.TorchError, match="the output must have 2 elements, got 3"):
+        with pytest.raises(kofn_torch.TorchError, match="the output must have 2 elements, got 3"):
             dist.reduce_scatter_single(torch.empty(3), torch.ones(6))
         with pytest.raises(
-            kofn.torch.TorchError, match="the output must have as many elements as a rank's part, got 2"
+            kofn_torch.TorchError, match="the output must have as many elements as a rank's part, got 2"
         ):
             dist.reduce_scatter_single(torch.empty(2), torch.ones(7))
 
@@ -410,13 +410,13 @@ def test_group_needs_a_communicator_of_its_rank(join: Join) -> None:
     def init(rank: int) -> None:
         dist.init_process_group("kofn", rank=rank, world_size=HOSTS, store=dist.HashStore())
 
-    with pytest.raises(kofn.torch.TorchError, match="there is no communicator"):
+    with pytest.raises(kofn_torch.TorchError, match="there is no communicator"):
         init(0)
 
     def work(rank: int) -> None:
         with join(rank) as communicator:
-            kofn.torch.use(communicator)
-            with pytest.raises(kofn.torch.TorchError, match="the communicator's rank is"):
+            kofn_torch.use(communicator)
+            with pytest.raises(kofn_torch.TorchError, match="the communicator's rank is"):
                 init((rank + 1) % HOSTS)
 
     with ThreadPoolExecutor(HOSTS) as pool:
@@ -425,15 +425,15 @@ def test_group_needs_a_communicator_of_its_rank(join: Join) -> None:
 
 @pytest.mark.parametrize("given", [None, Communicator])
 def test_object_that_is_no_communicator_is_refused(given: Any) -> None:
-    with pytest.raises(kofn.torch.TorchError, match=f"the communicator is a {type(given).__name__}: a kofn.Commun"):
-        kofn.torch.use(given)
+    with pytest.raises(kofn_torch.TorchError, match=f"the communicator is a {type(given).__name__}: a kofn.Commun"):
+        kofn_torch.use(given)
 
 
 def test_call_that_a_rank_leaves_out_fails_after_the_groups_limit(join: Join) -> None:
     def work(rank: int) -> float:
         group, begun_s = dist.new_group(timeout=timedelta(seconds=1)), time.monotonic()
         if rank != 2:
-            with pytest.raises(kofn.torch.TorchError, match=r"barrier of group .*: timeout after 1 s"):
+            with pytest.raises(kofn_torch.TorchError, match=r"barrier of group .*: timeout after 1 s"):
                 dist.barrier(group)
         return time.monotonic() - begun_s
 

@@ -20,16 +20,16 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 
-import kofn.torch
-from kofn.config.schema import Config
-from kofn.host.errors import AgentError, GradientError, HostError
-from kofn.host.transport.udp import udp_socket
-from kofn.host.wire.packet import PORT
-from kofn.torch.attach import ddp_hook
-from kofn.torch.group_job import GroupJob
-from kofn.torch.job import ControlledJob
-from kofn.torch.layout import ParameterLayout
-from kofn.torch.place import JobPlace
+import kofn_torch
+from kofn_common.config.schema import Config
+from kofn_common.wire.packet import PORT
+from kofn_host.errors import AgentError, GradientError, HostError
+from kofn_host.transport.udp import udp_socket
+from kofn_torch.attach import ddp_hook
+from kofn_torch.group_job import GroupJob
+from kofn_torch.job import ControlledJob
+from kofn_torch.layout import ParameterLayout
+from kofn_torch.place import JobPlace
 from tests.host.collectives.switched import HOSTS
 from tests.torch.crew import Crew, SwitchedJob, crew, ddp, gloo_group, group_of_one
 
@@ -77,17 +77,17 @@ def line() -> nn.Module:
     ],
 )
 def test_models_that_cannot_be_summed_are_refused(module: Callable[[], nn.Module], words: str) -> None:
-    with pytest.raises(kofn.torch.TorchError, match=words):
+    with pytest.raises(kofn_torch.TorchError, match=words):
         ParameterLayout(module())
 
 
 def test_model_without_ddp_or_with_a_hook_is_refused(alone: SwitchedJob) -> None:
     plain: Any = line()
-    with pytest.raises(kofn.torch.TorchError, match="the model is a Linear: a DistributedDataParallel is needed"):
+    with pytest.raises(kofn_torch.TorchError, match="the model is a Linear: a DistributedDataParallel is needed"):
         ddp_hook(plain, job=alone)
     model = ddp(line)
     model.register_comm_hook(None, allreduce_hook)
-    with pytest.raises(kofn.torch.TorchError, match="must have no communication hook yet"):
+    with pytest.raises(kofn_torch.TorchError, match="must have no communication hook yet"):
         ddp_hook(model, job=alone)
 
 
@@ -96,7 +96,7 @@ def test_world_of_another_size_is_refused(alone: SwitchedJob) -> None:
 
     def train(rank: int) -> str:
         model = ddp(line, process_group=gloo_group(store, rank, 2))
-        with pytest.raises(kofn.torch.TorchError) as caught:
+        with pytest.raises(kofn_torch.TorchError) as caught:
             ddp_hook(model, job=alone)
         return str(caught.value)
 
@@ -108,18 +108,18 @@ def test_process_group_of_another_size_is_refused(tmp_path: Path, monkeypatch: p
     (tmp_path / "job.toml").write_text("[job]\nworkers = 3\n")
     for name, value in {**ENVIRONMENT, "KOFN_CONFIG": str(tmp_path / "job.toml")}.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(kofn.torch.TorchError, match=r"WORLD_SIZE is 2, job\.workers is 3: the same is needed"):
+    with pytest.raises(kofn_torch.TorchError, match=r"WORLD_SIZE is 2, job\.workers is 3: the same is needed"):
         GroupJob(1, 2)
 
 
 def test_second_hook_is_refused(tmp_path: Path) -> None:
     def run(job: SwitchedJob) -> None:
         model = ddp(line)
-        with closing(kofn.torch.ddp_hook(model, job=job)):
-            with pytest.raises(kofn.torch.TorchError, match="must have no communication hook yet"):
-                kofn.torch.ddp_hook(model, job=job)
-            with pytest.raises(kofn.torch.TorchError, match="must have no communication hook yet"):
-                kofn.torch.elastic(model, torch.optim.SGD(model.parameters(), lr=0.1), job=job)
+        with closing(kofn_torch.ddp_hook(model, job=job)):
+            with pytest.raises(kofn_torch.TorchError, match="must have no communication hook yet"):
+                kofn_torch.ddp_hook(model, job=job)
+            with pytest.raises(kofn_torch.TorchError, match="must have no communication hook yet"):
+                kofn_torch.elastic(model, torch.optim.SGD(model.parameters(), lr=0.1), job=job)
             model(SEED).sum().backward()  # the first hook still works
 
     with crew(tmp_path, 1) as made:
@@ -147,12 +147,12 @@ def reduced_in_python() -> Any:
     ],
 )
 def test_gradients_without_a_hook_are_refused(make: Callable[[], Any], words: str, alone: SwitchedJob) -> None:
-    with pytest.raises(kofn.torch.TorchError, match=words):
+    with pytest.raises(kofn_torch.TorchError, match=words):
         ddp_hook(make(), job=alone)
 
 
 def test_unused_parameters_need_all_workers_in_one_group(alone: SwitchedJob) -> None:
-    with pytest.raises(kofn.torch.TorchError, match="find_unused_parameters=True needs all workers"):
+    with pytest.raises(kofn_torch.TorchError, match="find_unused_parameters=True needs all workers"):
         ddp_hook(ddp(line, find_unused_parameters=True), job=alone)
 
 
@@ -169,8 +169,8 @@ def test_unsupported_elastic_training_is_refused(
 ) -> None:
     model = ddp(line, **options)
     made = optimizer(model.parameters(), lr=0.1)
-    with pytest.raises(kofn.torch.TorchError, match=words):
-        kofn.torch.elastic(model, made, scheduler and scheduler(made), job=alone)
+    with pytest.raises(kofn_torch.TorchError, match=words):
+        kofn_torch.elastic(model, made, scheduler and scheduler(made), job=alone)
 
 
 @pytest.mark.parametrize(
@@ -184,11 +184,11 @@ def test_objects_that_are_no_optimizer_or_scheduler_are_refused(
     alone: SwitchedJob, optimizer: Any, scheduler: Any, words: str
 ) -> None:
     model: Any = line()
-    for train, given in ((kofn.torch.elastic, ddp(line)), (kofn.torch.schedule, model)):
-        with pytest.raises(kofn.torch.TorchError, match=words):
+    for train, given in ((kofn_torch.elastic, ddp(line)), (kofn_torch.schedule, model)):
+        with pytest.raises(kofn_torch.TorchError, match=words):
             train(given, optimizer(given), scheduler, job=alone)
-    with pytest.raises(kofn.torch.TorchError, match=r"the model is a list: a torch\.nn\.Module"):
-        kofn.torch.schedule([model], optimizer(model), job=alone)
+    with pytest.raises(kofn_torch.TorchError, match=r"the model is a list: a torch\.nn\.Module"):
+        kofn_torch.schedule([model], optimizer(model), job=alone)
 
 
 # -- environments
@@ -196,15 +196,15 @@ def test_objects_that_are_no_optimizer_or_scheduler_are_refused(
 
 @pytest.mark.parametrize("name", ENVIRONMENT)
 def test_missing_variable_is_named(name: str) -> None:
-    with pytest.raises(kofn.torch.TorchError, match=f"{name} is not set: .* is needed"):
+    with pytest.raises(kofn_torch.TorchError, match=f"{name} is not set: .* is needed"):
         JobPlace.find((0, 1), {**ENVIRONMENT, name: ""})
 
 
 def test_ranks_that_differ_or_are_no_numbers_are_refused() -> None:
     assert JobPlace.find((0, 1), ENVIRONMENT).rank == JobPlace.find((1, 3), ENVIRONMENT).rank == 1
-    with pytest.raises(kofn.torch.TorchError, match="KOFN_RANK is 1, the process group's rank is 2"):
+    with pytest.raises(kofn_torch.TorchError, match="KOFN_RANK is 1, the process group's rank is 2"):
         JobPlace.find((2, 3), ENVIRONMENT)
-    with pytest.raises(kofn.torch.TorchError, match="KOFN_RANK is 'one': a number"):
+    with pytest.raises(kofn_torch.TorchError, match="KOFN_RANK is 'one': a number"):
         JobPlace.find((0, 1), {**ENVIRONMENT, "KOFN_RANK": "one"})
 
 
@@ -219,7 +219,7 @@ def controlled(tmp_path: Path) -> ControlledJob:
 
 
 def test_second_model_in_a_process_is_refused(controlled: ControlledJob, tmp_path: Path) -> None:
-    with closing(udp_socket("", PORT, "lo")), pytest.raises(kofn.torch.TorchError) as caught:
+    with closing(udp_socket("", PORT, "lo")), pytest.raises(kofn_torch.TorchError) as caught:
         ddp_hook(ddp(line), job=controlled)
     assert str(caught.value).startswith("worker 1 must be one model's, in one process: its way to 127.0.0.1 cannot be")
     assert [path.name for path in tmp_path.iterdir()] == ["job.toml"], "no ledger may be left"
@@ -231,8 +231,8 @@ def test_packets_leave_by_the_interface_of_the_environment(
     def made(service: str, **given: Any) -> None:
         raise OSError(f"to {service} by {given['interface']}")
 
-    monkeypatch.setattr("kofn.host.worker.Transport", made)
-    with pytest.raises(kofn.torch.TorchError, match=r"to 127\.0\.0\.1 by lo"):
+    monkeypatch.setattr("kofn_host.worker.Transport", made)
+    with pytest.raises(kofn_torch.TorchError, match=r"to 127\.0\.0\.1 by lo"):
         ddp_hook(ddp(line), job=controlled)
 
 
@@ -263,7 +263,7 @@ def missing(error: str) -> set[str]:
 
 def test_non_finite_gradient_is_refused(tmp_path: Path) -> None:
     def train(job: SwitchedJob, model: Any) -> None:
-        kofn.torch.ddp_hook(model, job=job)
+        kofn_torch.ddp_hook(model, job=job)
         model(SEED * (float("nan") if job.rank == 1 else 1)).sum().backward()
 
     with crew(tmp_path, 3, give_up_s=2.0) as made:
@@ -279,7 +279,7 @@ def test_gradient_out_of_range_is_named_where_it_is_computed(value: float, tmp_p
 
     def run(job: SwitchedJob) -> list[str]:
         model = ddp(line)
-        kofn.torch.ddp_hook(model, job=job)
+        kofn_torch.ddp_hook(model, job=job)
         with pytest.raises(GradientError) as caught:
             model(SEED * value).sum().backward()
         return caught.value.__notes__
@@ -292,7 +292,7 @@ def test_gradient_out_of_range_is_named_where_it_is_computed(value: float, tmp_p
 def test_worker_that_contributes_nothing_is_named(tmp_path: Path) -> None:
     def run(job: SwitchedJob) -> str:
         model = ddp(line)
-        kofn.torch.ddp_hook(model, job=job)
+        kofn_torch.ddp_hook(model, job=job)
         if job.rank == 2:
             return ""
         with pytest.raises(RuntimeError, match="iteration"):
@@ -328,10 +328,10 @@ def test_another_model_at_one_worker_is_an_error(other: Any, words: str, tmp_pat
     def run(job: SwitchedJob) -> str:
         makes = other if "model" in words else lambda: nn.Linear(8, 8).apply(ones)
         model = ddp(makes if job.rank == 1 else line)
-        kofn.torch.ddp_hook(model, job=job)
+        kofn_torch.ddp_hook(model, job=job)
         with suppress(RuntimeError):
             model(SEED).sum().backward()
-        with pytest.raises(kofn.torch.TorchError) as caught:
+        with pytest.raises(kofn_torch.TorchError) as caught:
             model(SEED)
         return str(caught.value)
 
@@ -369,14 +369,14 @@ def test_calls_that_would_part_the_replicas_are_refused(
         model = ddp(line)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
-        session: Any = kofn.torch.elastic(model, optimizer, scheduler, job=job)
+        session: Any = kofn_torch.elastic(model, optimizer, scheduler, job=job)
         for _ in range(2):
             optimizer.zero_grad()
             model(SEED).sum().backward()
             if scheduler.last_epoch == 0:
                 optimizer.step()
         between(model, scheduler)
-        with pytest.raises(kofn.torch.TorchError, match=words):
+        with pytest.raises(kofn_torch.TorchError, match=words):
             optimizer.step()
             session._staging.close()  # a device that is not waited for shows a GradScaler's change later
             model(SEED)
@@ -401,15 +401,15 @@ def test_steps_without_gradients_and_changed_buffers_are_refused(tmp_path: Path)
     def run(job: SwitchedJob) -> None:
         model = ddp(Counting)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        kofn.torch.elastic(model, optimizer, job=job)
-        with pytest.raises(kofn.torch.TorchError, match="there is no gradient for this step"):
+        kofn_torch.elastic(model, optimizer, job=job)
+        with pytest.raises(kofn_torch.TorchError, match="there is no gradient for this step"):
             optimizer.step()
-        with pytest.raises(kofn.torch.TorchError, match="must have no closure"):
+        with pytest.raises(kofn_torch.TorchError, match="must have no closure"):
             optimizer.step(lambda: 0.0)
         model(SEED).sum().backward()
-        with pytest.raises(kofn.torch.TorchError, match="passes changes while a gradient is computed"):
+        with pytest.raises(kofn_torch.TorchError, match="passes changes while a gradient is computed"):
             optimizer.step()
-        with pytest.raises(kofn.torch.TorchError, match="join\\(\\) waits for all workers"), model.join():
+        with pytest.raises(kofn_torch.TorchError, match="join\\(\\) waits for all workers"), model.join():
             model(SEED)
 
     with crew(tmp_path, 3) as made:
@@ -444,10 +444,10 @@ def test_gradients_that_ddp_does_not_reduce_are_refused(
 
     def run(job: SwitchedJob) -> None:
         model = ddp(line)
-        kofn.torch.ddp_hook(model, job=job)
+        kofn_torch.ddp_hook(model, job=job)
         for _ in range(before):
             model(SEED).sum().backward()
-        with pytest.raises(kofn.torch.TorchError, match=r"stays? with this worker: DDP reduces one backward pass"):
+        with pytest.raises(kofn_torch.TorchError, match=r"stays? with this worker: DDP reduces one backward pass"):
             train(model)
 
     with crew(tmp_path, before + 2) as made:
@@ -457,7 +457,7 @@ def test_gradients_that_ddp_does_not_reduce_are_refused(
 def test_penalty_of_the_parameters_may_have_its_own_pass(tmp_path: Path) -> None:
     def run(job: SwitchedJob) -> float:
         model = ddp(lambda: nn.Linear(8, 8, bias=False))
-        with closing(kofn.torch.ddp_hook(model, job=job)):
+        with closing(kofn_torch.ddp_hook(model, job=job)):
             for step in range(2):
                 model.zero_grad(set_to_none=step == 0)
                 model(SEED).sum().backward()
@@ -471,8 +471,8 @@ def test_penalty_of_the_parameters_may_have_its_own_pass(tmp_path: Path) -> None
 def test_static_graph_that_begins_in_no_sync_is_refused(tmp_path: Path) -> None:
     def run(job: SwitchedJob) -> None:
         model = ddp(line, static_graph=True)
-        kofn.torch.ddp_hook(model, job=job)
-        with pytest.raises(kofn.torch.TorchError, match="the first backward pass must be outside"), model.no_sync():
+        kofn_torch.ddp_hook(model, job=job)
+        with pytest.raises(kofn_torch.TorchError, match="the first backward pass must be outside"), model.no_sync():
             model(SEED)
         model(SEED).sum().backward()
         with model.no_sync():
@@ -505,11 +505,11 @@ def test_later_change_of_the_trained_parameters_is_refused(
     def run(job: SwitchedJob) -> None:
         model = ddp(lambda: nn.Sequential(line().requires_grad_(False), line()))
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        getattr(kofn.torch, attach)(*(model, optimizer)[: 1 + (attach == "elastic")], job=job)
+        getattr(kofn_torch, attach)(*(model, optimizer)[: 1 + (attach == "elastic")], job=job)
         model(SEED).sum().backward()
         optimizer.step()
         change(model)
-        with pytest.raises(kofn.torch.TorchError, match=words):
+        with pytest.raises(kofn_torch.TorchError, match=words):
             model(SEED)
         with torch.no_grad():
             model(SEED)
@@ -520,7 +520,7 @@ def test_later_change_of_the_trained_parameters_is_refused(
 
 def test_more_iterations_than_the_job_has_are_refused(tmp_path: Path) -> None:
     def train(job: SwitchedJob, model: Any) -> None:
-        session = kofn.torch.ddp_hook(model, job=job)
+        session = kofn_torch.ddp_hook(model, job=job)
         for _ in range(2):
             model(SEED).sum().backward()
         assert session.done()

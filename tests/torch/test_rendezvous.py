@@ -12,13 +12,13 @@ from cryptography.fernet import Fernet
 if find_spec("torch") is None:
     pytest.skip("torch is not installed: kofn/run/setup.sh torch", allow_module_level=True)
 
-from kofn.rpc.certificates import make_certificates
-from kofn.rpc.credentials import Credentials
-from kofn.rpc.names import worker_name
-from kofn.torch.errors import TorchError
-from kofn.torch.place import JobPlace
-from kofn.torch.rendezvous import Rendezvous, fetch
-from kofn.torch.scripts.hand_out import handouts, main
+from kofn_common.rpc.certificates import make_certificates
+from kofn_common.rpc.credentials import Credentials
+from kofn_common.rpc.names import worker_name
+from kofn_torch.errors import TorchError
+from kofn_torch.place import JobPlace
+from kofn_torch.rendezvous import Rendezvous, fetch
+from kofn_torch.scripts.hand_out import handouts, main
 
 KEY = Fernet.generate_key().decode()
 

@@ -17,13 +17,13 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-import kofn.torch
-from kofn.config.schema import Config
-from kofn.host.collectives.communicator import Communicator
-from kofn.host.collectives.kinds.ring import Ring
-from kofn.torch.errors import TorchError
-from kofn.torch.peers import BucketSum, CommunicatorSum, GroupSum
-from kofn.torch.zero_job import GroupZero
+import kofn_torch
+from kofn_common.config.schema import Config
+from kofn_host.collectives.communicator import Communicator
+from kofn_host.collectives.kinds.ring import Ring
+from kofn_torch.errors import TorchError
+from kofn_torch.peers import BucketSum, CommunicatorSum, GroupSum
+from kofn_torch.zero_job import GroupZero
 from tests.host.collectives.crews import addresses, threads
 from tests.host.collectives.switched import HOSTS
 from tests.host.zero.crews import all_of
@@ -66,7 +66,7 @@ def attached(how: str, job: SwitchedJob, change: Callable[[nn.Module], object]) 
     if job.rank == 1:
         change(model.module)
     if how == "schedule":
-        session = kofn.torch.schedule(model.module, optimizer_of(model), job=job)
+        session = kofn_torch.schedule(model.module, optimizer_of(model), job=job)
 
         def scheduled() -> None:
             session.backward(model.module(BATCH).square().mean())
@@ -75,9 +75,9 @@ def attached(how: str, job: SwitchedJob, change: Callable[[nn.Module], object]) 
         return scheduled
     optimizer = optimizer_of(model)
     if how == "elastic":
-        kofn.torch.elastic(model, optimizer, job=job)
+        kofn_torch.elastic(model, optimizer, job=job)
     else:
-        kofn.torch.ddp_hook(model, job=job)
+        kofn_torch.ddp_hook(model, job=job)
 
     def step() -> None:
         with suppress(RuntimeError):  # DDP's error, without its type
@@ -133,7 +133,7 @@ def test_another_state_is_detected_without_a_switch(kind: str, tmp_path: Path) -
             return GroupSum(model.process_group) if kind == "gloo" else CommunicatorSum(Ring(rank, there))
 
         with pytest.raises(TorchError) as caught:
-            kofn.torch.ddp_hook(model, job=PeerJob(config, rank, tmp_path / f"{rank}.jsonl", connect))
+            kofn_torch.ddp_hook(model, job=PeerJob(config, rank, tmp_path / f"{rank}.jsonl", connect))
         return str(caught.value)
 
     with ThreadPoolExecutor(HOSTS) as pool:
@@ -153,7 +153,7 @@ def test_sharded_training_begins_with_worker_0s_state(kind: str, stage: int) -> 
             model.narrow += rank
             model.cache += rank
         model.count += rank
-        optimizer = kofn.torch.zero(model, stage=stage, bits=32, job=job)
+        optimizer = kofn_torch.zero(model, stage=stage, bits=32, job=job)
         with optimizer.whole_parameters():
             return {name: each.tolist() for name, each in [*model.state_dict().items(), ("cache", model.cache)]}
 
@@ -174,7 +174,7 @@ def test_replica_of_another_worker_has_its_buffers_and_frozen_parameters(tmp_pat
     def run(job: SwitchedJob) -> None:
         model = ddp(Adapted)
         optimizer = optimizer_of(model)
-        kofn.torch.elastic(model, optimizer, job=job).close()
+        kofn_torch.elastic(model, optimizer, job=job).close()
 
     with crew(tmp_path, 1) as made:
         made.all(run)
@@ -183,7 +183,7 @@ def test_replica_of_another_worker_has_its_buffers_and_frozen_parameters(tmp_pat
         wanted = {name: each.clone() for name, each in model.module.state_dict().items()}
         for change in OTHER.values():
             change(model.module)
-        session = kofn.torch.Session(model, made.jobs[1])
+        session = kofn_torch.Session(model, made.jobs[1])
         session.replica.parts = {"optimizer": optimizer_of(model)}
         assert given is not None
         session.replica.restore(given)
@@ -193,7 +193,7 @@ def test_replica_of_another_worker_has_its_buffers_and_frozen_parameters(tmp_pat
 def test_later_differences_are_in_the_check_of_replicas(tmp_path: Path) -> None:
     def run(job: SwitchedJob) -> list[str]:
         model = ddp(Adapted)
-        with closing(kofn.torch.ddp_hook(model, job=job)):
+        with closing(kofn_torch.ddp_hook(model, job=job)):
             for step in range(2):
                 model(BATCH).square().mean().backward()
                 if step and job.rank == 1:
@@ -212,7 +212,7 @@ def test_cache_that_one_worker_rebuilds_is_no_difference(tmp_path: Path) -> None
 
     def run(job: SwitchedJob) -> list[str]:
         model = ddp(Adapted)
-        with closing(kofn.torch.ddp_hook(model, job=job)):
+        with closing(kofn_torch.ddp_hook(model, job=job)):
             for step in range(2):
                 if step and job.rank == 1:
                     model.module.register_buffer("cache", torch.ones(5), persistent=False)
@@ -242,10 +242,10 @@ def test_statistics_of_a_workers_own_batches_are_refused(layer: Callable[[], nn.
         config = Config.of({"job": {"workers": HOSTS}})
         plain.config = config
         tries: tuple[Callable[[], object], ...] = (
-            lambda: kofn.torch.ddp_hook(model, job=plain),
-            lambda: kofn.torch.elastic(model, optimizer_of(model), job=plain),
-            lambda: kofn.torch.schedule(scheduled_model, optimizer_of(scheduled_model), job=job),
-            *(lambda stage=stage: kofn.torch.zero(make(), stage=stage, bits=32) for stage in (1, 2, 3)),
+            lambda: kofn_torch.ddp_hook(model, job=plain),
+            lambda: kofn_torch.elastic(model, optimizer_of(model), job=plain),
+            lambda: kofn_torch.schedule(scheduled_model, optimizer_of(scheduled_model), job=job),
+            *(lambda stage=stage: kofn_torch.zero(make(), stage=stage, bits=32) for stage in (1, 2, 3)),
         )
         for attempt in tries:
             with pytest.raises(TorchError, match="1 keeps statistics of batches, which differ"):
@@ -255,7 +255,7 @@ def test_statistics_of_a_workers_own_batches_are_refused(layer: Callable[[], nn.
 def test_fixed_or_missing_statistics_are_accepted() -> None:
     with threads("ring", 1) as workers:
         for layer in (nn.BatchNorm1d(8).eval(), nn.BatchNorm1d(8, track_running_stats=False)):
-            kofn.torch.zero(nn.Sequential(nn.Linear(8, 8), layer), bits=32, job=Job(workers.communicators[0]))
+            kofn_torch.zero(nn.Sequential(nn.Linear(8, 8), layer), bits=32, job=Job(workers.communicators[0]))
 
 
 @pytest.mark.parametrize("changed", [False, True])
@@ -270,7 +270,7 @@ def test_ddp_synchronises_statistics_in_a_group_of_all_workers(changed: bool, tm
         torch.manual_seed(rank)
         model = ddp(normed, process_group=gloo_group(store, rank, HOSTS))
         metrics = tmp_path / f"{rank}.jsonl"
-        session = kofn.torch.ddp_hook(model, job=PeerJob(config, rank, metrics, lambda: GroupSum(model.process_group)))
+        session = kofn_torch.ddp_hook(model, job=PeerJob(config, rank, metrics, lambda: GroupSum(model.process_group)))
         for _ in range(3):
             model(torch.randn(4, 8)).square().mean().backward()
             if changed and rank == 1:
@@ -283,12 +283,12 @@ def test_ddp_synchronises_statistics_in_a_group_of_all_workers(changed: bool, tm
     assert (found == [found[0]] * HOSTS) is not changed
 
 
-@pytest.mark.parametrize("how", [kofn.torch.elastic, kofn.torch.schedule])
+@pytest.mark.parametrize("how", [kofn_torch.elastic, kofn_torch.schedule])
 def test_optimizer_has_only_the_models_parameters(how: Any, tmp_path: Path) -> None:
     loss_weight = nn.Parameter(torch.ones(3))
     with crew(tmp_path, 1) as made:
-        scheduled(made, **({"family": "priority"} if how is kofn.torch.schedule else {}))
+        scheduled(made, **({"family": "priority"} if how is kofn_torch.schedule else {}))
         model = ddp(Adapted)
-        given = model.module if how is kofn.torch.schedule else model
+        given = model.module if how is kofn_torch.schedule else model
         with pytest.raises(TorchError, match=r"the optimizer has a parameter of shape \(3,\) that is not in the model"):
             how(given, torch.optim.SGD([*model.parameters(), loss_weight], lr=0.1), job=made.jobs[0])

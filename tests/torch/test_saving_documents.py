@@ -19,7 +19,7 @@ if find_spec("torch") is None:
 import torch
 import torch.distributed as dist
 
-import kofn.torch
+import kofn_torch
 from tests.docs.markdown import ROOT, blocks
 from tests.torch.crew import SwitchedJob, crew_at_the_model
 from tests.torch.test_state import Training, loss_of
@@ -37,12 +37,12 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import nn
 
-import kofn.torch
+import kofn_torch
 
 dist.init_process_group("gloo")
 torch.manual_seed(1)
 model = nn.Sequential(nn.Linear(7, 9), nn.Tanh(), nn.Linear(9, 3))
-optimizer = kofn.torch.zero(model, lr=0.1, stage=3, bits=32, through="gloo")
+optimizer = kofn_torch.zero(model, lr=0.1, stage=3, bits=32, through="gloo")
 losses = {}
 
 def train(steps):
@@ -110,7 +110,7 @@ def test_hooks_state_is_saved_and_resumed(tmp_path: Path) -> None:
     def save(job: SwitchedJob) -> list[float]:
         training = Training(job)
         names: dict[str, Any] = {"torch": torch, "folder": tmp_path, **vars(training)}
-        names["session"] = kofn.torch.ddp_hook(training.model, job=job)
+        names["session"] = kofn_torch.ddp_hook(training.model, job=job)
         found = train(training, range(3))
         exec(PYTORCH["save"], names)
         found += train(training, range(3, 6))
@@ -129,7 +129,7 @@ def test_hooks_state_is_saved_and_resumed(tmp_path: Path) -> None:
 
     def resume(job: SwitchedJob) -> list[float]:
         training = Training(job)
-        hook = SimpleNamespace(ddp_hook=partial(kofn.torch.ddp_hook, job=job))
+        hook = SimpleNamespace(ddp_hook=partial(kofn_torch.ddp_hook, job=job))
         names = {
             "torch": torch,
             "folder": tmp_path,
@@ -151,7 +151,7 @@ def test_hooks_state_is_saved_and_resumed(tmp_path: Path) -> None:
 def test_elastic_training_is_saved_in_after_step(tmp_path: Path) -> None:
     def run(job: SwitchedJob) -> None:
         training = Training(job)
-        elastic = SimpleNamespace(elastic=partial(kofn.torch.elastic, job=job))
+        elastic = SimpleNamespace(elastic=partial(kofn_torch.elastic, job=job))
         names = {"torch": torch, "folder": tmp_path, **vars(training), "kofn": SimpleNamespace(torch=elastic)}
         exec(PYTORCH["save in after_step"].replace("100", "2"), names)
         session = names["session"]

@@ -18,12 +18,12 @@ from torch import nn
 from torch.nn.utils import prune
 from torch.utils.checkpoint import checkpoint
 
-import kofn.torch
-from kofn.config.errors import ConfigError
-from kofn.config.schedule import FAMILIES, WITH_FRONT, ScheduleSection
-from kofn.config.schema import Config
-from kofn.torch.scheduled import ScheduledSession
-from kofn.torch.split import SplitBackward, layers_of
+import kofn_torch
+from kofn_common.config.errors import ConfigError
+from kofn_common.config.schedule import FAMILIES, WITH_FRONT, ScheduleSection
+from kofn_common.config.schema import Config
+from kofn_torch.scheduled import ScheduledSession
+from kofn_torch.split import SplitBackward, layers_of
 from tests.host.collectives.switched import HOSTS
 from tests.torch import devices
 from tests.torch.crew import Crew, SwitchedJob, copied, crew, loaded, parameters_of
@@ -135,7 +135,7 @@ def train(name: str, job: SwitchedJob, **options: Any) -> tuple[ScheduledSession
     model = made(name)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)
-    session = kofn.torch.schedule(model, optimizer, scheduler, job=job, **options)
+    session = kofn_torch.schedule(model, optimizer, scheduler, job=job, **options)
     data = torch.Generator().manual_seed(job.rank)
     while not session.done():
         given, labels = batch(name, data)
@@ -296,7 +296,7 @@ def test_parameters_read_elsewhere_train_as_usual(kind: str, family: str, tmp_pa
     def run(job: SwitchedJob) -> float:
         model = Read(kind)
         model.load_state_dict(initial)
-        session = kofn.torch.schedule(model, torch.optim.SGD(model.parameters(), lr=0.1), job=job)
+        session = kofn_torch.schedule(model, torch.optim.SGD(model.parameters(), lr=0.1), job=job)
         for step in range(STEPS):
             session.backward(model.loss(step))
         session.finish()
@@ -346,7 +346,7 @@ def test_calls_between_steps_work_as_usual(name: str, tmp_path: Path) -> None:
 
     def run(job: SwitchedJob) -> None:
         (model, optimizer), kept = small(), list[Any]()
-        session = kofn.torch.schedule(model, optimizer, job=job)
+        session = kofn_torch.schedule(model, optimizer, job=job)
         for step in range(STEPS):
             session.backward(loss(model, step))
             BETWEEN[name](model, optimizer, step, kept)
@@ -365,7 +365,7 @@ def test_copy_of_a_model_is_a_usual_one(copy: Callable[[nn.Module], Any], tmp_pa
 
     def run(job: SwitchedJob) -> None:
         model, usual = made("small"), made("small")
-        session = kofn.torch.schedule(model, torch.optim.SGD(model.parameters(), lr=0.1), job=job)
+        session = kofn_torch.schedule(model, torch.optim.SGD(model.parameters(), lr=0.1), job=job)
         other = copy(model)
         for each in (other, usual):
             each(given).square().mean().backward()
@@ -385,8 +385,8 @@ def test_parameters_read_before_their_layers_call_are_refused(kind: str, tmp_pat
         model = Read(kind)
         model.late = nn.GroupNorm(2, 8)
         before = parameters_of(model)
-        session = kofn.torch.schedule(model, torch.optim.SGD(model.parameters(), lr=0.1), job=job)
-        with pytest.raises(kofn.torch.TorchError) as caught:
+        session = kofn_torch.schedule(model, torch.optim.SGD(model.parameters(), lr=0.1), job=job)
+        with pytest.raises(kofn_torch.TorchError) as caught:
             session.backward(model.loss(0))
         assert parameters_of(model) == before
         return str(caught.value)
@@ -405,7 +405,7 @@ def test_gradient_with_a_later_part_is_refused() -> None:
     split = SplitBackward(layers_of(model), lambda at: None, lambda *ended: None)
     split.backward(model.loss(0), [])
     split.backward(model.loss(1), [])
-    with pytest.raises(kofn.torch.TorchError, match=r"a parameter of (middle|last) gets a gradient in several parts"):
+    with pytest.raises(kofn_torch.TorchError, match=r"a parameter of (middle|last) gets a gradient in several parts"):
         split.backward(model.loss(2) + model.penalty(), [])
 
 
@@ -415,8 +415,8 @@ def refused(folder: Path, model: nn.Module, words: str, *, optimizer: Any = torc
         msgspec.structs.replace(Config.of({"job": {"workers": HOSTS}}), schedule=ScheduleSection(**section)),
         *(0, folder / "worker-0.jsonl", None, None, 1.0),  # type: ignore[arg-type]  # no worker joins
     )
-    with pytest.raises(kofn.torch.TorchError, match=words):
-        kofn.torch.schedule(model, optimizer(model.parameters(), lr=0.1), job=job, **given)
+    with pytest.raises(kofn_torch.TorchError, match=words):
+        kofn_torch.schedule(model, optimizer(model.parameters(), lr=0.1), job=job, **given)
 
 
 class Tied(nn.Module):
@@ -460,13 +460,13 @@ def test_problems_during_training_are_errors_at_all_workers(name: str, words: st
 
         def spoil(job: SwitchedJob) -> str:
             model = made(name)
-            session = kofn.torch.schedule(model, torch.optim.SGD(model.parameters(), lr=0.1), job=job)
+            session = kofn_torch.schedule(model, torch.optim.SGD(model.parameters(), lr=0.1), job=job)
             model(torch.ones(2, 8))  # a forward pass without a backward pass does not count
-            with pytest.raises(kofn.torch.TorchError) as caught:
+            with pytest.raises(kofn_torch.TorchError) as caught:
                 session.backward(model(torch.ones(2, 8)).sum())
                 nn.utils.clip_grad_norm_(model.parameters(), 0.1)
                 model(torch.ones(2, 8))
-            session.fail(kofn.torch.TorchError("over"))
+            session.fail(kofn_torch.TorchError("over"))
             return str(caught.value)
 
         assert all(words in error for error in workers.all(spoil))
@@ -495,13 +495,13 @@ def test_misuse_by_a_script_is_named(words: str, tmp_path: Path) -> None:
         model = made("small")
         model[0].requires_grad_(False)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        session = kofn.torch.schedule(model, optimizer, job=job)
+        session = kofn_torch.schedule(model, optimizer, job=job)
         session.backward(model(torch.ones(2, 8)).sum())
         model(torch.ones(2, 8))
-        with pytest.raises(kofn.torch.TorchError) as caught:
+        with pytest.raises(kofn_torch.TorchError) as caught:
             AMISS[words](model, optimizer)
             session.backward(model(torch.ones(2, 8)).sum())
-        session.fail(kofn.torch.TorchError("over"))
+        session.fail(kofn_torch.TorchError("over"))
         return str(caught.value)
 
     with crew(tmp_path, STEPS, give_up_s=5.0) as workers:

@@ -20,10 +20,10 @@ from torch.nn.utils import parameters_to_vector
 from torch.optim.swa_utils import AveragedModel
 from torch.utils.checkpoint import checkpoint
 
-import kofn.torch
-from kofn.host.collectives.communicator import Communicator
-from kofn.torch.errors import TorchError
-from kofn.torch.zero import ShardedOptimizer
+import kofn_torch
+from kofn_host.collectives.communicator import Communicator
+from kofn_torch.errors import TorchError
+from kofn_torch.zero import ShardedOptimizer
 from tests.host.collectives.crews import threads
 from tests.torch.crew import copied, loaded
 from tests.torch.test_zero import Job
@@ -41,7 +41,7 @@ def step(model: nn.Module, optimizer: torch.optim.Optimizer, seed: int = 0) -> N
 
 
 def sharded(communicator: Any, model: nn.Module, stage: int = 3) -> ShardedOptimizer:
-    return kofn.torch.zero(model, lr=0.01, stage=stage, bits=32, job=Job(communicator))
+    return kofn_torch.zero(model, lr=0.01, stage=stage, bits=32, job=Job(communicator))
 
 
 class Writes(nn.Linear):
@@ -111,7 +111,7 @@ def test_layer_that_writes_its_parameter_is_refused() -> None:
     model[0] = Writes(64, 64)
     with threads("ring", 1) as crew:
         optimizer = sharded(crew.communicators[0], model)
-        with pytest.raises(TorchError, match=r"it can be written before kofn.torch.zero\(\) alone"):
+        with pytest.raises(TorchError, match=r"it can be written before kofn_torch.zero\(\) alone"):
             step(model, optimizer)
 
 

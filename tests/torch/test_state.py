@@ -19,15 +19,15 @@ import torch
 import torch.distributed.checkpoint as dcp
 from torch import nn
 
-import kofn.torch
-from kofn.host.compression.ledger_native import checksums
-from kofn.host.compression.ledger_state import LedgerState
-from kofn.host.compression.ledger_storage import RECORD
-from kofn.host.compression.residual import Residual
-from kofn.host.errors import LedgerError
-from kofn.torch.checkpoint import LoadPlanner
-from kofn.torch.errors import TorchError
-from kofn.torch.state import State
+import kofn_torch
+from kofn_host.compression.ledger_native import checksums
+from kofn_host.compression.ledger_state import LedgerState
+from kofn_host.compression.ledger_storage import RECORD
+from kofn_host.compression.residual import Residual
+from kofn_host.errors import LedgerError
+from kofn_torch.checkpoint import LoadPlanner
+from kofn_torch.errors import TorchError
+from kofn_torch.state import State
 from tests.torch.crew import SwitchedJob, crew, crew_at_the_model, ddp, parameters_of
 from tests.torch.test_hook import layers
 from tests.torch.test_schedule import scheduled
@@ -66,13 +66,13 @@ class Training:
     ) -> "Training":
         """Train to the job's last iteration, the data from step `begin` on; save in multiples of `every`."""
         if kind == "elastic":
-            session: Any = kofn.torch.elastic(
+            session: Any = kofn_torch.elastic(
                 self.model, self.optimizer, after_step=lambda: self.save(session, every), job=self.job
             )
         elif kind == "schedule":
-            session = kofn.torch.schedule(self.model.module, self.optimizer, job=self.job)
+            session = kofn_torch.schedule(self.model.module, self.optimizer, job=self.job)
         else:
-            session = kofn.torch.ddp_hook(self.model, job=self.job)
+            session = kofn_torch.ddp_hook(self.model, job=self.job)
         self.loaded: Any = None
         with closing(session):
             session.save_every = every
@@ -181,7 +181,7 @@ def fresh(folder: Path, work: Callable[[SwitchedJob, Any], T], workers: int = 2)
     """Return what the work finds with each worker's new session, in a job of one iteration."""
 
     def run(job: SwitchedJob) -> T:
-        with closing(kofn.torch.ddp_hook(ddp(layers), job=job)) as session:
+        with closing(kofn_torch.ddp_hook(ddp(layers), job=job)) as session:
             return work(job, session)
 
     with crew_at_the_model(folder, 1, workers, k=workers) as made:
@@ -245,7 +245,7 @@ def test_states_of_other_trainings_are_refused_and_change_nothing(tmp_path: Path
 def test_state_is_loaded_before_training_and_saved_after_a_step(tmp_path: Path) -> None:
     def train(job: SwitchedJob) -> None:
         training = Training(job)
-        with closing(kofn.torch.elastic(training.model, training.optimizer, job=job)) as session:
+        with closing(kofn_torch.elastic(training.model, training.optimizer, job=job)) as session:
             state = session.state_dict()
             loss_of(training.model, job.rank, 0).backward()
             with pytest.raises(TorchError, match="must come after step"):

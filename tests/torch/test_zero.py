@@ -29,20 +29,20 @@ from torch.testing._internal.distributed.multi_threaded_pg import _install_threa
 with warnings.catch_warnings(action="ignore"):  # PyTorch warns about itself
     from torch.distributed.optim import ZeroRedundancyOptimizer
 
-import kofn.torch
-from kofn.config import compress as compression
-from kofn.config.schema import Config, JobSection
+import kofn_torch
 from kofn.experiments.zero import memory
-from kofn.host.collectives.block_rows import BlockRows
-from kofn.host.collectives.call import Array
-from kofn.host.collectives.communicator import Communicator
-from kofn.host.collectives.in_network import InNetwork
-from kofn.host.errors import GradientError, HostError
-from kofn.host.zero.compressed_mean import CompressedMean, SwitchMean
-from kofn.host.zero.exact_calls import CommunicatorCalls, ExactCalls
-from kofn.host.zero.settings import CODECS, ZeroSettings
-from kofn.results.memory import Memory
-from kofn.torch.zero_job import GroupZero, ZeroJob, elastic_calls
+from kofn_common.config import compress as compression
+from kofn_common.config.schema import Config, JobSection
+from kofn_common.results.memory import Memory
+from kofn_host.collectives.block_rows import BlockRows
+from kofn_host.collectives.call import Array
+from kofn_host.collectives.communicator import Communicator
+from kofn_host.collectives.in_network import InNetwork
+from kofn_host.errors import GradientError, HostError
+from kofn_host.zero.compressed_mean import CompressedMean, SwitchMean
+from kofn_host.zero.exact_calls import CommunicatorCalls, ExactCalls
+from kofn_host.zero.settings import CODECS, ZeroSettings
+from kofn_torch.zero_job import GroupZero, ZeroJob, elastic_calls
 from tests.host.collectives.crews import threads
 from tests.host.collectives.switched import MODEL as SLOTS
 from tests.host.zero.crews import all_of, beneath_a_switch
@@ -104,7 +104,7 @@ def flat(parameters: Any) -> torch.Tensor:
 def trained(job: ZeroJob, rank: int, steps: int = STEPS, **given: Any) -> tuple[torch.Tensor, Any]:
     """Return the parameters and the optimizer after training."""
     model = devices.placed(deepcopy(MODEL))
-    optimizer = kofn.torch.zero(model, lr=0.01, job=job, **given)
+    optimizer = kofn_torch.zero(model, lr=0.01, job=job, **given)
     for step in range(steps):
         loss_of(model, rank, step).backward()
         optimizer.step()
@@ -155,7 +155,7 @@ def test_32_bits_equal_pytorchs_own_sharded_optimizers(kind: str, stage: int) ->
         store = dist.HashStore()
 
         def one(communicator: Communicator) -> tuple[torch.Tensor, torch.Tensor]:
-            kofn.torch.use(communicator)
+            kofn_torch.use(communicator)
             dist.init_process_group("kofn", rank=communicator.rank, world_size=WORKERS, store=store)
             theirs = of_pytorch(communicator.rank)
             dist.barrier()
@@ -208,7 +208,7 @@ def test_memory_follows_the_formulas(workers: int, monkeypatch: pytest.MonkeyPat
 def test_learning_rate_scheduler_steps_the_optimizer() -> None:
     with threads("ring", 1) as crew:
         model = nn.Linear(8, 4)
-        optimizer = kofn.torch.zero(model, lr=1.0, bits=32, job=Job(crew.communicators[0]))
+        optimizer = kofn_torch.zero(model, lr=1.0, bits=32, job=Job(crew.communicators[0]))
         scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.0)
         before = []
         for step in range(3):
@@ -224,7 +224,7 @@ def test_layer_is_in_memory_for_its_passes_alone() -> None:
     """With ZeRO-3 at most two of four equal layers are in memory: the one that computes and the next one."""
     with threads("ring", 1) as crew:
         model = nn.Sequential(*(nn.Linear(64, 64) for _ in range(4)))
-        optimizer = kofn.torch.zero(model, stage=3, bits=32, job=Job(crew.communicators[0]))
+        optimizer = kofn_torch.zero(model, stage=3, bits=32, job=Job(crew.communicators[0]))
         for _ in range(2):
             assert sum(each.untyped_storage().nbytes() for each in model.parameters()) == 0
             model(torch.ones(1, 64)).sum().backward()
@@ -263,15 +263,15 @@ def errors(run: Callable[[int, Communicator], object], workers: int = 2) -> list
 def test_invalid_settings_are_refused(given: dict[str, Any], words: str) -> None:
     if dist.is_initialized() and given.get("through") == "gloo":
         pytest.skip("another test has made a process group")
-    with pytest.raises(kofn.torch.TorchError, match=words):
-        kofn.torch.zero(nn.Linear(2, 2), **given)
+    with pytest.raises(kofn_torch.TorchError, match=words):
+        kofn_torch.zero(nn.Linear(2, 2), **given)
 
 
 @pytest.mark.parametrize("stage", [1, 2, 3])
 def test_parameter_without_a_gradient_is_named(stage: int) -> None:
     def run(rank: int, communicator: Communicator) -> None:
         model = nn.ModuleDict({"used": nn.Linear(2, 2), "unused": nn.Linear(2, 2)})
-        optimizer = kofn.torch.zero(model, stage=stage, bits=32, job=Job(communicator))
+        optimizer = kofn_torch.zero(model, stage=stage, bits=32, job=Job(communicator))
         model["used"](torch.ones(1, 2)).sum().backward()
         optimizer.step()
 
@@ -280,10 +280,10 @@ def test_parameter_without_a_gradient_is_named(stage: int) -> None:
 
 def test_another_model_or_other_settings_at_one_worker_are_an_error() -> None:
     def model(rank: int, communicator: Communicator) -> None:
-        kofn.torch.zero(nn.Linear(2, 2 + rank), bits=32, job=Job(communicator))
+        kofn_torch.zero(nn.Linear(2, 2 + rank), bits=32, job=Job(communicator))
 
     def settings(rank: int, communicator: Communicator) -> None:
-        kofn.torch.zero(nn.Linear(2, 2), bits=32, eps=1e-8 * (1 + rank), job=Job(communicator))
+        kofn_torch.zero(nn.Linear(2, 2), bits=32, eps=1e-8 * (1 + rank), job=Job(communicator))
 
     assert all("TorchError: worker 1 trains another model than worker 0" in each for each in errors(model))
     assert all("TorchError: worker 1 has other settings than worker 0" in each for each in errors(settings))
@@ -293,7 +293,7 @@ def test_another_model_or_other_settings_at_one_worker_are_an_error() -> None:
 def test_gradients_of_two_batches_in_a_step_are_refused(stage: int) -> None:
     def run(rank: int, communicator: Communicator) -> None:
         model = nn.Linear(8, 4)
-        kofn.torch.zero(model, stage=stage, bits=32, job=Job(communicator))
+        kofn_torch.zero(model, stage=stage, bits=32, job=Job(communicator))
         loss_of(model, 0, 0).backward()
         loss_of(model, 0, 1).backward()
 
@@ -305,7 +305,7 @@ def test_gradients_of_two_batches_in_a_step_are_refused(stage: int) -> None:
 def test_clipping_a_gradient_that_has_left_is_refused(stage: int, clip: Callable[..., object]) -> None:
     def run(rank: int, communicator: Communicator) -> None:
         model = nn.Sequential(nn.Linear(8, 4), nn.Linear(4, 4))
-        optimizer = kofn.torch.zero(model, stage=stage, bits=32, job=Job(communicator))
+        optimizer = kofn_torch.zero(model, stage=stage, bits=32, job=Job(communicator))
         loss_of(model, 0, 0).backward()
         optimizer.step()
         loss_of(model, 0, 1).backward()
@@ -320,7 +320,7 @@ def test_stage_1_clips_and_accumulates() -> None:
     with threads("ring", 1) as crew:
         model, own = nn.Linear(8, 4), nn.Linear(8, 4)
         own.load_state_dict(model.state_dict())
-        optimizer = kofn.torch.zero(model, stage=1, bits=32, job=Job(crew.communicators[0]))
+        optimizer = kofn_torch.zero(model, stage=1, bits=32, job=Job(crew.communicators[0]))
         for one, stepper in ((model, optimizer), (own, torch.optim.Adam(own.parameters()))):
             for step in range(2):
                 loss_of(one, 0, step).backward()
@@ -338,8 +338,8 @@ def test_models_that_cannot_be_sharded_are_refused() -> None:
         (tied, 3, "have a parameter in common"),
         (tied.parameters(), 2, "the model is a generator: a torch.nn.Module is needed"),
     ):
-        with pytest.raises(kofn.torch.TorchError, match=words):
-            kofn.torch.zero(model, stage=stage)
+        with pytest.raises(kofn_torch.TorchError, match=words):
+            kofn_torch.zero(model, stage=stage)
 
 
 def test_shards_are_scattered_where_blocks_and_slots_permit(caplog: pytest.LogCaptureFixture) -> None:
@@ -366,10 +366,10 @@ def test_shards_are_scattered_where_blocks_and_slots_permit(caplog: pytest.LogCa
 
 def test_unsupported_optimizer_calls_are_refused() -> None:
     with threads("ring", 1) as crew:
-        optimizer = kofn.torch.zero(nn.Linear(2, 2), bits=32, job=Job(crew.communicators[0]))
-        with pytest.raises(kofn.torch.TorchError, match="a group of parameters is added"):
+        optimizer = kofn_torch.zero(nn.Linear(2, 2), bits=32, job=Job(crew.communicators[0]))
+        with pytest.raises(kofn_torch.TorchError, match="a group of parameters is added"):
             optimizer.add_param_group({"params": list(nn.Linear(2, 2).parameters())})
-        with pytest.raises(kofn.torch.TorchError, match="closure"):
+        with pytest.raises(kofn_torch.TorchError, match="closure"):
             optimizer.step(lambda: 0.0)
 
 
@@ -379,9 +379,9 @@ def test_residuals_may_be_set_in_the_script_or_the_configuration() -> None:
         return elastic_calls([10], ZeroSettings(residual=script)).compress(config)
 
     assert compress("int8", "exact").residual == compress("exact", "int8").residual == "int8"
-    with pytest.raises(kofn.torch.TorchError, match=r"compress\.residual must be 'bfloat16' here, or none, got 'int8'"):
+    with pytest.raises(kofn_torch.TorchError, match=r"compress\.residual must be 'bfloat16' here, or none, got 'int8'"):
         compress("bfloat16", "int8")
-    with pytest.raises(kofn.torch.TorchError, match=r'residual must be "exact" with through = "gloo"'):
+    with pytest.raises(kofn_torch.TorchError, match=r'residual must be "exact" with through = "gloo"'):
         GroupZero().connect([10], ZeroSettings(residual="int8", bits=1))
 
 
@@ -422,7 +422,7 @@ BRANCHES = Branches()
 def branched(job: ZeroJob, rank: int, stage: int) -> torch.Tensor:
     model = deepcopy(BRANCHES)
     model.rank = rank
-    optimizer = kofn.torch.zero(model, stage=stage, bits=32, job=job)
+    optimizer = kofn_torch.zero(model, stage=stage, bits=32, job=job)
     for step in range(3):
         loss_of(model, rank, step).backward()
         optimizer.step()
@@ -434,7 +434,7 @@ def test_over_gloo_another_order_of_layers_is_refused(stage: int) -> None:
     """Gloo matches calls by number, whatever they contain."""
 
     def run(job: GroupZero, rank: int) -> None:
-        with pytest.raises(kofn.torch.TorchError, match="worker 1 has called its layers in another order than worker"):
+        with pytest.raises(kofn_torch.TorchError, match="worker 1 has called its layers in another order than worker"):
             branched(job, rank, stage)
 
     over_gloo(run, 2)
@@ -465,13 +465,13 @@ def test_different_learning_rates_of_workers_are_detected(stage: int) -> None:
     """Each worker applies its rate to its own shard, so the parameters would be equal everywhere."""
 
     def step(model: nn.Module, job: ZeroJob, rank: int) -> None:
-        optimizer = kofn.torch.zero(model, lr=0.1 * (rank + 1), stage=stage, bits=32, job=job)
+        optimizer = kofn_torch.zero(model, lr=0.1 * (rank + 1), stage=stage, bits=32, job=job)
         loss_of(model, 0, 0).backward()
         optimizer.step()
 
     def run(job: GroupZero, rank: int) -> None:
         with pytest.raises(
-            kofn.torch.TorchError, match="worker 1 has parted from worker 0: learning rates and buffers"
+            kofn_torch.TorchError, match="worker 1 has parted from worker 0: learning rates and buffers"
         ):
             step(nn.Linear(8, 4), job, rank)
 
@@ -485,18 +485,18 @@ def test_different_learning_rates_of_workers_are_detected(stage: int) -> None:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"weight_decay": 0.1}, r"weight_decay must be given to kofn.torch.zero\(\), got it in the optimizer's group"),
-        ({"betas": (0.5, 0.9)}, r"betas must be given to kofn.torch.zero\(\)"),
+        ({"weight_decay": 0.1}, r"weight_decay must be given to kofn_torch.zero\(\), got it in the optimizer's group"),
+        ({"betas": (0.5, 0.9)}, r"betas must be given to kofn_torch.zero\(\)"),
         ({"lr": float("nan")}, "lr must be a finite number, 0 or more, got nan"),
     ],
 )
 def test_unsupported_group_settings_are_refused(given: dict[str, Any], words: str) -> None:
     def run(rank: int, communicator: Communicator) -> None:
         model = nn.Linear(8, 4)
-        optimizer = kofn.torch.zero(model, bits=32, job=Job(communicator))
+        optimizer = kofn_torch.zero(model, bits=32, job=Job(communicator))
         optimizer.param_groups[0].update(given)
         loss_of(model, 0, 0).backward()
-        with pytest.raises(kofn.torch.TorchError, match=words):
+        with pytest.raises(kofn_torch.TorchError, match=words):
             optimizer.step()
 
     assert errors(run, 1) == ["nothing is wrong: None"]
@@ -506,10 +506,10 @@ def test_gloo_leaves_no_thread_after_its_group() -> None:
     """Such a thread would abort the process when Python ends."""
     script = """
 from pathlib import Path
-import torch, torch.distributed as dist, kofn.torch
+import torch, torch.distributed as dist, kofn_torch
 dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
 model = torch.nn.Linear(2, 2)
-optimizer = kofn.torch.zero(model, bits=32, through="gloo")
+optimizer = kofn_torch.zero(model, bits=32, through="gloo")
 model(torch.ones(1, 2)).sum().backward()
 optimizer.step()
 threads = lambda: [each.read_text().strip() for each in Path("/proc/self/task").glob("*/comm")]
@@ -526,7 +526,7 @@ print(any("gloo" in name for name in before), any("runloop" in name for name in 
 def test_non_finite_gradient_is_refused_in_every_stage(stage: int, value: str) -> None:
     def run(job: GroupZero | Job, rank: int) -> str:
         model = nn.Linear(2, 2)
-        optimizer = kofn.torch.zero(model, stage=stage, bits=32, job=job)
+        optimizer = kofn_torch.zero(model, stage=stage, bits=32, job=job)
         with pytest.raises(GradientError) as caught:
             model(torch.tensor([[1.0, float(value)]])).sum().backward()
             optimizer.step()

@@ -14,13 +14,13 @@ if find_spec("torch") is None:
 
 import torch
 
-import kofn.torch
-from kofn.host.collectives.communicator import Communicator
-from kofn.host.zero.settings import CODECS, ZeroSettings
-from kofn.host.zero.shards import Shards
-from kofn.torch.errors import TorchError
-from kofn.torch.state import State
-from kofn.torch.zero_job import elastic_calls
+import kofn_torch
+from kofn_host.collectives.communicator import Communicator
+from kofn_host.zero.settings import CODECS, ZeroSettings
+from kofn_host.zero.shards import Shards
+from kofn_torch.errors import TorchError
+from kofn_torch.state import State
+from kofn_torch.zero_job import elastic_calls
 from tests.host.collectives.crews import threads
 from tests.host.zero.crews import all_of, beneath_a_switch
 from tests.torch.test_state import stored
@@ -59,7 +59,7 @@ class Trained:
     def __init__(self, one: Communicator, states: Sequence[State] = (), steps: int = STEPS, **given: Any) -> None:
         model, self.losses = deepcopy(MODEL), dict[int, float]()
         given = {"freeze_step": FREEZE} | given
-        self.optimizer = kofn.torch.zero(model, lr=0.01, job=Job(one), **given)
+        self.optimizer = kofn_torch.zero(model, lr=0.01, job=Job(one), **given)
         if states:
             self.optimizer.load_state_dict(*states)
         self.first = self.optimizer.full_state_dict()
@@ -169,7 +169,7 @@ def test_states_of_other_trainings_are_refused_and_change_nothing() -> None:
 
     def load(one: Communicator) -> None:
         model = deepcopy(MODEL)
-        optimizer = kofn.torch.zero(model, stage=3, bits=32, job=Job(one))
+        optimizer = kofn_torch.zero(model, stage=3, bits=32, job=Job(one))
         for given, words in cases if one.rank else [*cases[:4], *cases[5:]]:
             with pytest.raises(TorchError, match=words):
                 optimizer.load_state_dict(*given)

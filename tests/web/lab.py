@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from kofn.results.folder import RunFolder, TrialFolder
+from kofn_common.results.folder import RunFolder, TrialFolder
 from tests.run.fake_run import FakeTrial, simulate, write
 
 SAMPLE_S = 0.2

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from kofn.config.errors import ConfigError
 from kofn.web.reader import RunReader
 from kofn.web.server import PageServer
+from kofn_common.config.errors import ConfigError
 from tests.web.lab import recorded
 
 

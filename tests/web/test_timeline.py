@@ -8,14 +8,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from kofn.config.errors import ConfigError
-from kofn.results.folder import RunFolder
-from kofn.results.worker_metrics import Iteration
 from kofn.web.frames import Frame, Span
 from kofn.web.reader import RunReader
 from kofn.web.status_news import StatusNews
 from kofn.web.timeline import FINE_FRAMES, FRAME_S, LAG_S, next_frame
 from kofn.web.worker_track import phase_at, span_of
+from kofn_common.config.errors import ConfigError
+from kofn_common.results.folder import RunFolder
+from kofn_common.results.worker_metrics import Iteration
 from tests.web.lab import BYTES, SAMPLE_S, recorded
 
 

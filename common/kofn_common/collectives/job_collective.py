@@ -3,10 +3,9 @@
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, Literal
 
-from kofn.config.plugins import COLLECTIVES
-from kofn.config.schema import Config
-from kofn.host.collectives.communicator import Communicator
-from kofn.host.wire.packet import FORWARDED_PORT
+from kofn_common.config.plugins import COLLECTIVES
+from kofn_common.config.schema import Config
+from kofn_common.wire.packet import FORWARDED_PORT
 
 Ks = Literal["any", "fixed", "all"]
 
@@ -35,7 +34,7 @@ class JobCollective:
     simulated: ClassVar[bool] = False
     """Whether `kofn simulate` supports it."""
     data_plane: ClassVar[str] = "kofn"
-    """The data plane that the switch runs: kofn's, or `module:Name` (controller/p4runtime/data_plane.py)."""
+    """The data plane that the switch runs: kofn's, or `module:Name` of a class like kofn_controller's DataPlane."""
     port: ClassVar[int] = FORWARDED_PORT
     """The UDP port of the switch or server that sums kofn's packets."""
 
@@ -50,14 +49,13 @@ class JobCollective:
         return 2 * (workers - 1) / workers * gradient_bytes
 
     @classmethod
-    def connect(cls, rank: int, addresses: Sequence[str], config: Config) -> Communicator:
-        """Return a communicator of the workers, once all are there: by default cls(rank, addresses, job=ID).
+    def connect(cls, rank: int, addresses: Sequence[str], config: Config) -> Any:
+        """Return a Communicator of kofn_host, once all workers are there: by default cls(rank, addresses, job=ID).
 
         `addresses`: all workers' addresses on the data network, by rank.
         """
         make: Any = cls
-        made: Communicator = make(rank, addresses, job=config.job.id)
-        return made
+        return make(rank, addresses, job=config.job.id)
 
 
 def servers_of(names: Iterable[str]) -> int:

@@ -5,9 +5,9 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from kofn.config.errors import ConfigError
-from kofn.config.plugins import CODECS
-from kofn.config.section import MBPS, Section
+from kofn_common.config.errors import ConfigError
+from kofn_common.config.plugins import CODECS
+from kofn_common.config.section import MBPS, Section
 
 RatioControl = Literal["off", "deliverable", "literal"]
 

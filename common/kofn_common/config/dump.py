@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from kofn.config.schema import Config
+from kofn_common.config.schema import Config
 
 
 def to_toml(config: Config) -> str:

@@ -4,7 +4,7 @@
 0.05
 >>> load({"job": {"workers": 65}})
 Traceback (most recent call last):
-kofn.config.errors.ConfigError: job.workers must be 1 to 64 with job.racks = 1, got 65
+kofn_common.config.errors.ConfigError: job.workers must be 1 to 64 with job.racks = 1, got 65
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,8 +14,8 @@ from typing import Any, TypedDict
 import msgspec
 from msgspec.structs import replace
 
-from kofn.config.errors import ConfigError
-from kofn.config.schema import Config
+from kofn_common.config.errors import ConfigError
+from kofn_common.config.schema import Config
 
 Given = Config | Path | str | Mapping[str, Any]
 """Text with a line break or a `=` is TOML, other text is a path."""

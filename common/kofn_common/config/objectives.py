@@ -2,16 +2,18 @@
 
 from typing import NamedTuple
 
-from kofn.config.errors import ConfigError
-from kofn.config.late_rules import RULES, RuleName
-from kofn.config.plugins import Registry
-from kofn.config.suggestion import did_you_mean
+from kofn_common.config.errors import ConfigError
+from kofn_common.config.late_rules import RULES, RuleName
+from kofn_common.config.plugins import Registry
+from kofn_common.config.suggestion import did_you_mean
 
 DEFAULT = "progress"
 """The default objective (docs/explanation/experiments.md gives the reasons)."""
 
-OBJECTIVES = Registry(kind="objective", folder="controller/policy/objectives", reserved=("auto", "fixed", *RULES))
-"""An Objective, or the costs of one (controller/policy/objective.py)."""
+OBJECTIVES = Registry(
+    kind="objective", folders=("kofn_controller/policy/objectives",), reserved=("auto", "fixed", *RULES)
+)
+"""An Objective, or the costs of one (controller/kofn_controller/policy/objective.py)."""
 
 
 class Fixed(NamedTuple):
@@ -29,7 +31,7 @@ def check_objective(text: str, workers: int, field: str) -> Fixed | None:
         if not (number.isdecimal() and 1 <= int(number) <= workers):
             raise ConfigError(f"{field} must be {allowed(workers)}, got {text!r}")
         return Fixed(int(number), RULES[name].name if name in RULES else None)
-    if OBJECTIVES.find(text) is None:
+    if not OBJECTIVES.known(text):
         meant = did_you_mean(text, [*OBJECTIVES.names, *(f"{rule}{colon}{number}" for rule in ("fixed", *RULES))])
         raise ConfigError(f"{field} must be {allowed(workers)}, got {text!r}{meant}")
     return None

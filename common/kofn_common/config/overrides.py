@@ -5,7 +5,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kofn.config.errors import ConfigError
+from kofn_common.config.errors import ConfigError
 
 Settings = Sequence[str] | Mapping[str, Any]
 """A list of SECTION.KEY=VALUE, or keys by section; a list of tables is replaced as a whole."""

@@ -1,7 +1,7 @@
 """Plug-ins by name: built-in ones, those of installed packages, and `module:Name` of a user.
 
-A built-in one is a file: `ring` is the `ring` of host/collectives/kinds/ring.py. An installed package gives a name by
-an entry point. `module:Name` is looked for in the working folder, then in the folder of the configuration
+A built-in one is a file: `ring` is the `ring` of host/kofn_host/collectives/kinds/ring.py. An installed package gives a
+name by an entry point. `module:Name` is looked for in the working folder, then in the folder of the configuration
 (job.modules), then in Python's search path. A registry knows names; nothing is imported before load().
 """
 
@@ -15,11 +15,13 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, TypeVar
 
-from kofn.config.errors import ConfigError
-from kofn.config.suggestion import did_you_mean
-from kofn.extras import EXTRAS, remedy
+from kofn_common.config.errors import ConfigError
+from kofn_common.config.suggestion import did_you_mean
+from kofn_common.extras import EXTRAS, remedy
+from kofn_common.places import folder_of
 
-PACKAGE = Path(__file__).parents[1]
+OWN = ("kofn", "kofn_common")
+"""Packages whose folders hold configurations of kofn itself."""
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
 """The name of an entry point: no number, which `kofn set-k` takes for a k."""
@@ -32,25 +34,29 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registry:
-    """All plug-ins of one kind; `folder`, below the package, holds a module for each built-in one.
+    """All plug-ins of one kind; `folders`, PACKAGE/FOLDER, hold a module for each built-in one.
 
     `several`: modules that give other names than their own. `reserved`: names that no installed package can use.
 
     >>> COLLECTIVES.find("ring").value
-    'kofn.host.collectives.kinds.ring:ring'
+    'kofn_host.collectives.kinds.ring:ring'
     >>> COLLECTIVES.check("mesh", "job.collective")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    kofn.config.errors.ConfigError: job.collective must be ... or module:Name, got 'mesh'
+    kofn_common.config.errors.ConfigError: job.collective must be ... or module:Name, got 'mesh'
     """
 
     kind: str
-    folder: str
+    folders: tuple[str, ...]
     several: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     reserved: tuple[str, ...] = ()
 
     @property
     def group(self) -> str:
         return f"kofn.{self.kind.replace(' ', '_')}s"
+
+    @property
+    def packages(self) -> tuple[str, ...]:
+        return tuple(folder.partition("/")[0].replace("_", "-") for folder in self.folders)
 
     @property
     def built_in(self) -> tuple[str, ...]:
@@ -66,7 +72,7 @@ class Registry:
         """Return the entry point; None without one. Raise ConfigError where two installed packages give one of this
         name."""
         if module := self._modules().get(name):
-            return EntryPoint(name, f"kofn.{self.folder.replace('/', '.')}.{module}:{name}", self.group)
+            return EntryPoint(name, f"{module}:{name}", self.group)
         if MODULE.fullmatch(name):
             return EntryPoint(name, name, self.group)
         found = {entry.value: entry for entry in self._installed() if entry.name == name}
@@ -76,9 +82,14 @@ class Registry:
             )
         return next(iter(found.values()), None)
 
+    def known(self, name: str) -> bool:
+        """Return whether there is one of this name, or may be: the distributions with the built-in ones are not
+        installed here, so whoever needs it, elsewhere, finds out."""
+        return self.find(name) is not None or (not self.built_in and NAME.fullmatch(name) is not None)
+
     def check(self, name: str, field: str) -> None:
         """Raise ConfigError where there is none of this name; load() checks the Name of `module:Name`."""
-        if self.find(name) is None:
+        if not self.known(name):
             meant = did_you_mean(name, self.names)
             raise ConfigError(f"{field} must be {', '.join(self.names)} or module:Name, got {name!r}{meant}")
 
@@ -86,7 +97,8 @@ class Registry:
         """Load the plug-in. Raise ConfigError where there is none, or it cannot be imported."""
         self.check(name, self.kind)
         entry = self.find(name)
-        assert entry is not None
+        if entry is None:
+            raise ConfigError(f"{self.kind} {name!r} cannot be loaded: {' or '.join(self.packages)} is not installed")
         if entry.value == name:
             folders = [folder for folder in (os.getcwd(), *_FOLDERS) if folder not in sys.path]
             sys.path[:0] = folders  # `python -m` already has the first one there
@@ -120,8 +132,10 @@ class Registry:
 
     def _modules(self) -> dict[str, str]:
         """Return the module of each built-in one."""
-        several = {name: module for module, names in self.several.items() for name in names}
-        return several | {stem: stem for stem in _stems(self.folder) if stem not in self.several}
+        stems = sorted((stem not in self.several, stem, at) for at in self.folders for stem in _stems(at))
+        return {
+            name: f"{at.replace('/', '.')}.{stem}" for _, stem, at in stems for name in self.several.get(stem, (stem,))
+        }
 
     def _installed(self) -> list[EntryPoint]:
         """Return installed ones that can be named: they do not replace built-in ones."""
@@ -136,14 +150,15 @@ _FOLDERS: dict[str, None] = {}
 
 def look_in(folder: str) -> None:
     """Also look for `module:Name` in this folder, unless it is kofn's own."""
-    if not Path(folder).is_relative_to(PACKAGE.resolve()):
+    if not any(Path(folder).is_relative_to(folder_of(package).resolve()) for package in OWN):
         _FOLDERS[folder] = None
 
 
 @cache
 def _stems(folder: str) -> list[str]:
-    """Return the modules of a folder of the package."""
-    return sorted(path.stem for path in (PACKAGE / folder).glob("[a-z]*.py"))
+    """Return the modules of a package's folder; none where the package is not installed."""
+    package, _, below = folder.partition("/")
+    return sorted(path.stem for path in (folder_of(package) / below).glob("[a-z]*.py"))
 
 
 def in_words(error: Exception) -> str:
@@ -153,19 +168,23 @@ def in_words(error: Exception) -> str:
 
 CODECS = Registry(
     kind="codec",
-    folder="host/compression/codecs",
+    folders=("kofn_host/compression/codecs",),
     several={"fixed_point": ("int32", "int16", "int8", "int4", "auto")},
 )
-"""compress.codec: a callable that returns a Codec (host/compression/registry.py)."""
+"""compress.codec: a callable that returns a Codec (host/kofn_host/compression/registry.py)."""
 
-COLLECTIVES = Registry(kind="collective", folder="host/collectives/kinds", reserved=("full", "fixed", "adaptive"))
-"""job.collective: a JobCollective (host/collectives/job_collective.py)."""
+COLLECTIVES = Registry(
+    kind="collective",
+    folders=("kofn_common/collectives/kinds", "kofn_host/collectives/kinds"),
+    reserved=("full", "fixed", "adaptive"),
+)
+"""job.collective: a JobCollective (common/kofn_common/collectives/job_collective.py)."""
 
-DATA_PLANES = Registry(kind="data plane", folder="controller/p4runtime/planes")
-"""JobCollective.data_plane: a DataPlane (controller/p4runtime/data_plane.py)."""
+DATA_PLANES = Registry(kind="data plane", folders=("kofn_controller/p4runtime/planes",))
+"""JobCollective.data_plane: a DataPlane (controller/kofn_controller/p4runtime/data_plane.py)."""
 
-WORKLOADS = Registry(kind="workload", folder="host/workload/workloads")
-"""model.workload: a Workload (host/workload/workload.py)."""
+WORKLOADS = Registry(kind="workload", folders=("kofn_host/workload/workloads",))
+"""model.workload: a Workload (host/kofn_host/workload/workload.py)."""
 
-STRAGGLERS = Registry(kind="straggler", folder="host/workload/stragglers")
-"""model.stragglers: a StragglerSource (host/workload/straggler_source.py)."""
+STRAGGLERS = Registry(kind="straggler", folders=("kofn_host/workload/stragglers",))
+"""model.stragglers: a StragglerSource (host/kofn_host/workload/straggler_source.py)."""

@@ -5,7 +5,7 @@
 import re
 from typing import Any
 
-from kofn.config.errors import ConfigError
+from kofn_common.config.errors import ConfigError
 
 SECTIONS = ("straggler", "shock", "fault", "link", "cpu")
 """Those whose entries have workers."""

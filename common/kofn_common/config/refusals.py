@@ -7,7 +7,7 @@ keys.
 >>> import kofn
 >>> kofn.Config.parse("[[straggler]]\\nworkers = [0, -1]\\nmean_ms = 1")
 Traceback (most recent call last):
-kofn.config.errors.ConfigError: straggler[0].workers[1] must be 0 or more, got -1
+kofn_common.config.errors.ConfigError: straggler[0].workers[1] must be 0 or more, got -1
 """
 
 import re
@@ -17,9 +17,9 @@ from typing import Any
 import msgspec
 from msgspec import inspect
 
-from kofn.config.errors import ConfigError
-from kofn.config.section import LARGEST
-from kofn.config.suggestion import did_you_mean
+from kofn_common.config.errors import ConfigError
+from kofn_common.config.section import LARGEST
+from kofn_common.config.suggestion import did_you_mean
 
 Number = inspect.IntType | inspect.FloatType
 

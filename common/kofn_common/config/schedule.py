@@ -4,8 +4,8 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from kofn.config.errors import ConfigError
-from kofn.config.section import Section
+from kofn_common.config.errors import ConfigError
+from kofn_common.config.section import Section
 
 AUTO = "auto"
 

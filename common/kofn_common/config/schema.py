@@ -17,19 +17,19 @@ import msgspec
 from msgspec import Meta
 from msgspec.structs import force_setattr, replace
 
-from kofn.config.compress import ONE_BIT, CompressSection
-from kofn.config.errors import ConfigError
-from kofn.config.late_rules import AGE_WEIGHT, RULES, LatePolicy
-from kofn.config.late_rules import DEFAULT as DEFAULT_RULE
-from kofn.config.late_rules import RuleChoice as LateGradient
-from kofn.config.objectives import DEFAULT, check_objective
-from kofn.config.overrides import Settings, override
-from kofn.config.plugins import COLLECTIVES, MODULE, STRAGGLERS, WORKLOADS, look_in
-from kofn.config.rank_text import expand
-from kofn.config.refusals import refusal
-from kofn.config.schedule import LayerSection, ScheduleSection
-from kofn.config.section import Mbps, NotNegative, Positive, PositiveInt, Probability, Section
-from kofn.config.suggestion import did_you_mean
+from kofn_common.config.compress import ONE_BIT, CompressSection
+from kofn_common.config.errors import ConfigError
+from kofn_common.config.late_rules import AGE_WEIGHT, RULES, LatePolicy
+from kofn_common.config.late_rules import DEFAULT as DEFAULT_RULE
+from kofn_common.config.late_rules import RuleChoice as LateGradient
+from kofn_common.config.objectives import DEFAULT, check_objective
+from kofn_common.config.overrides import Settings, override
+from kofn_common.config.plugins import COLLECTIVES, MODULE, STRAGGLERS, WORKLOADS, look_in
+from kofn_common.config.rank_text import expand
+from kofn_common.config.refusals import refusal
+from kofn_common.config.schedule import LayerSection, ScheduleSection
+from kofn_common.config.section import Mbps, NotNegative, Positive, PositiveInt, Probability, Section
+from kofn_common.config.suggestion import did_you_mean
 
 RACK_WORKERS_MAX = 64
 """A switch's member bitmap has 64 bits for each part (docs/reference/protocol.md)."""

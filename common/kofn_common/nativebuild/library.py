@@ -23,7 +23,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from kofn.nativebuild.errors import CompileError, CompilerMissing
+from kofn_common.nativebuild.errors import CompileError, CompilerMissing
 
 FLAGS = ("-std=gnu11", "-D_GNU_SOURCE", "-march=native", "-ffp-contract=off", "-fPIC", "-shared", "-pthread")
 FASTEST = ("-O3",)

@@ -1,6 +1,6 @@
 """The error of this package."""
 
-from kofn.config.errors import KofnError
+from kofn_common.config.errors import KofnError
 
 
 class ResultsError(KofnError):

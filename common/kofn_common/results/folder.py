@@ -34,12 +34,12 @@ from typing import Self
 
 from msgspec.structs import replace
 
-from kofn.config.dump import to_toml
-from kofn.config.errors import ConfigError
-from kofn.config.schema import Config
-from kofn.results.files import write_synced
-from kofn.results.provenance import Provenance
-from kofn.results.record import RunRecord, read_record
+from kofn_common.config.dump import to_toml
+from kofn_common.config.errors import ConfigError
+from kofn_common.config.schema import Config
+from kofn_common.results.files import write_synced
+from kofn_common.results.provenance import Provenance
+from kofn_common.results.record import RunRecord, read_record
 
 CERTIFICATES = "certs"
 """The folder of certificates in a run's folder."""

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, fields
 from typing import Self
 
-from kofn.config.compress import Residual
+from kofn_common.config.compress import Residual
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

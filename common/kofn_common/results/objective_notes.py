@@ -5,7 +5,7 @@ from pathlib import Path
 
 import msgspec
 
-from kofn.results.tail import LineTail
+from kofn_common.results.tail import LineTail
 
 
 class ObjectiveNote(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,8 +14,10 @@ from typing import Self
 
 import msgspec
 
-TREE = Path(__file__).resolve().parents[2]
-PROGRAM = Path(__file__).parents[1] / "p4src" / "build" / "kofn.json"
+from kofn_common.places import folder_of
+
+TREE = Path(__file__).resolve().parents[3]
+PROGRAM = folder_of("kofn_p4src") / "build" / "kofn.json"
 
 
 class Provenance(msgspec.Struct, frozen=True, kw_only=True):

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import msgspec
 
-from kofn.config.errors import ConfigError
-from kofn.results.errors import ResultsError
-from kofn.results.files import write_synced
-from kofn.results.provenance import Provenance
+from kofn_common.config.errors import ConfigError
+from kofn_common.results.errors import ResultsError
+from kofn_common.results.files import write_synced
+from kofn_common.results.provenance import Provenance
 
 FILE = "run.json"
 

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from kofn.results.link_bytes import LinkBytes
+from kofn_common.results.link_bytes import LinkBytes
 
 
 class SlotSample(msgspec.Struct, frozen=True, array_like=True):

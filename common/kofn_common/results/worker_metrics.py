@@ -14,13 +14,13 @@ from typing import Self
 
 import msgspec
 
-from kofn.config.schema import Config
-from kofn.results.account import Account
-from kofn.results.errors import ResultsError
-from kofn.results.event_log import killed_for_good, never_started, read_event_log
-from kofn.results.folder import RunFolder, TrialFolder
-from kofn.results.memory import Memory
-from kofn.results.tail import LineTail
+from kofn_common.config.schema import Config
+from kofn_common.results.account import Account
+from kofn_common.results.errors import ResultsError
+from kofn_common.results.event_log import killed_for_good, never_started, read_event_log
+from kofn_common.results.folder import RunFolder, TrialFolder
+from kofn_common.results.memory import Memory
+from kofn_common.results.tail import LineTail
 
 TIME_PARTS = ("compute_s", "encode_s", "send_s", "wait_s", "receive_s", "sum_s", "decode_s", "step_s")
 """Fields that an iteration's time is split into."""

@@ -7,8 +7,8 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import serialization
 
-from kofn.rpc.errors import SecurityError
-from kofn.rpc.names import AUTHORITY, REMAKE
+from kofn_common.rpc.errors import SecurityError
+from kofn_common.rpc.names import AUTHORITY, REMAKE
 
 
 def check_certificate(folder: Path, name: str, authority: bytes, certificate: bytes, key: bytes) -> None:

@@ -18,8 +18,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from kofn.rpc.errors import SecurityError
-from kofn.rpc.names import AUTHORITY, CONTROLLER, OPERATOR, SWITCH_HOST, host_name, token_name, worker_name
+from kofn_common.rpc.errors import SecurityError
+from kofn_common.rpc.names import AUTHORITY, CONTROLLER, OPERATOR, SWITCH_HOST, host_name, token_name, worker_name
 
 VALID = datetime.timedelta(days=30)
 SKEW = datetime.timedelta(minutes=5)  # of the clocks of several machines

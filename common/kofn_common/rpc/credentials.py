@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
-from kofn.extras import remedy
-from kofn.rpc.errors import SecurityError
-from kofn.rpc.names import AUTHORITY, REMAKE, token_name
+from kofn_common.extras import remedy
+from kofn_common.rpc.errors import SecurityError
+from kofn_common.rpc.names import AUTHORITY, REMAKE, token_name
 
 _LOG = logging.getLogger(__name__)
 
@@ -83,7 +83,7 @@ def _token(path: Path) -> str:
 def _check(folder: Path, name: str, authority: bytes, certificate: bytes, key: bytes) -> None:
     """Check the files, and name the wrong one; without cryptography only gRPC's handshake fails, and names none."""
     try:
-        from kofn.rpc.certificate_check import check_certificate  # noqa: PLC0415  # needs kofn[certs]
+        from kofn_common.rpc.certificate_check import check_certificate  # noqa: PLC0415  # needs kofn[certs]
     except ModuleNotFoundError as error:
         _LOG.info("%s.pem is not checked before its use: %s", folder / name, remedy(error))
     else:

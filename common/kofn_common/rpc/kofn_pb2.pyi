@@ -671,7 +671,7 @@ class Decision(_message.Message):
     number: _builtins.int
     """counts the changes that the switch has confirmed; goes back in Report.decision"""
     late_gradient: _builtins.str
-    """the rule for late gradients (kofn/config/late_rules.py); empty: as before"""
+    """the rule for late gradients (common/kofn_common/config/late_rules.py); empty: as before"""
     age_weight: _builtins.float
     """what each iteration of age leaves of a gradient's weight"""
     def __init__(
@@ -954,7 +954,7 @@ class Status(_message.Message):
     noise_scale: _builtins.float
     """phi: a gradient's noise over its signal, in workers' batches; 0 while unknown"""
     late_gradient: _builtins.str
-    """the rule for late gradients that is wanted (kofn/config/late_rules.py)"""
+    """the rule for late gradients that is wanted (common/kofn_common/config/late_rules.py)"""
     age_weight: _builtins.float
     """what each iteration of age leaves of a gradient's weight"""
     time_model: _builtins.str

@@ -3,7 +3,7 @@
 import grpc
 import warnings
 
-from kofn.rpc import kofn_pb2 as kofn_dot_rpc_dot_kofn__pb2
+from kofn_common.rpc import kofn_pb2 as kofn__common_dot_rpc_dot_kofn__pb2
 
 GRPC_GENERATED_VERSION = '1.81.1'
 GRPC_VERSION = grpc.__version__
@@ -18,7 +18,7 @@ except ImportError:
 if _version_not_supported:
     raise RuntimeError(
         f'The grpc package installed is at version {GRPC_VERSION},'
-        + ' but the generated code in kofn/rpc/kofn_pb2_grpc.py depends on'
+        + ' but the generated code in kofn_common/rpc/kofn_pb2_grpc.py depends on'
         + f' grpcio>={GRPC_GENERATED_VERSION}.'
         + f' Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}'
         + f' or downgrade your generated code using grpcio-tools<={GRPC_VERSION}.'
@@ -38,8 +38,8 @@ class CoordinatorStub:
         """
         self.Attach = channel.stream_stream(
                 '/kofn.Coordinator/Attach',
-                request_serializer=kofn_dot_rpc_dot_kofn__pb2.WorkerMessage.SerializeToString,
-                response_deserializer=kofn_dot_rpc_dot_kofn__pb2.ControllerMessage.FromString,
+                request_serializer=kofn__common_dot_rpc_dot_kofn__pb2.WorkerMessage.SerializeToString,
+                response_deserializer=kofn__common_dot_rpc_dot_kofn__pb2.ControllerMessage.FromString,
                 _registered_method=True)
 
 
@@ -59,8 +59,8 @@ def add_CoordinatorServicer_to_server(servicer, server):
     rpc_method_handlers = {
             'Attach': grpc.stream_stream_rpc_method_handler(
                     servicer.Attach,
-                    request_deserializer=kofn_dot_rpc_dot_kofn__pb2.WorkerMessage.FromString,
-                    response_serializer=kofn_dot_rpc_dot_kofn__pb2.ControllerMessage.SerializeToString,
+                    request_deserializer=kofn__common_dot_rpc_dot_kofn__pb2.WorkerMessage.FromString,
+                    response_serializer=kofn__common_dot_rpc_dot_kofn__pb2.ControllerMessage.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -90,8 +90,8 @@ class Coordinator:
             request_iterator,
             target,
             '/kofn.Coordinator/Attach',
-            kofn_dot_rpc_dot_kofn__pb2.WorkerMessage.SerializeToString,
-            kofn_dot_rpc_dot_kofn__pb2.ControllerMessage.FromString,
+            kofn__common_dot_rpc_dot_kofn__pb2.WorkerMessage.SerializeToString,
+            kofn__common_dot_rpc_dot_kofn__pb2.ControllerMessage.FromString,
             options,
             channel_credentials,
             insecure,
@@ -115,18 +115,18 @@ class InspectorStub:
         """
         self.GetStatus = channel.unary_unary(
                 '/kofn.Inspector/GetStatus',
-                request_serializer=kofn_dot_rpc_dot_kofn__pb2.StatusRequest.SerializeToString,
-                response_deserializer=kofn_dot_rpc_dot_kofn__pb2.Status.FromString,
+                request_serializer=kofn__common_dot_rpc_dot_kofn__pb2.StatusRequest.SerializeToString,
+                response_deserializer=kofn__common_dot_rpc_dot_kofn__pb2.Status.FromString,
                 _registered_method=True)
         self.WatchStatus = channel.unary_stream(
                 '/kofn.Inspector/WatchStatus',
-                request_serializer=kofn_dot_rpc_dot_kofn__pb2.StatusRequest.SerializeToString,
-                response_deserializer=kofn_dot_rpc_dot_kofn__pb2.Status.FromString,
+                request_serializer=kofn__common_dot_rpc_dot_kofn__pb2.StatusRequest.SerializeToString,
+                response_deserializer=kofn__common_dot_rpc_dot_kofn__pb2.Status.FromString,
                 _registered_method=True)
         self.SetObjective = channel.unary_unary(
                 '/kofn.Inspector/SetObjective',
-                request_serializer=kofn_dot_rpc_dot_kofn__pb2.Objective.SerializeToString,
-                response_deserializer=kofn_dot_rpc_dot_kofn__pb2.Status.FromString,
+                request_serializer=kofn__common_dot_rpc_dot_kofn__pb2.Objective.SerializeToString,
+                response_deserializer=kofn__common_dot_rpc_dot_kofn__pb2.Status.FromString,
                 _registered_method=True)
 
 
@@ -159,18 +159,18 @@ def add_InspectorServicer_to_server(servicer, server):
     rpc_method_handlers = {
             'GetStatus': grpc.unary_unary_rpc_method_handler(
                     servicer.GetStatus,
-                    request_deserializer=kofn_dot_rpc_dot_kofn__pb2.StatusRequest.FromString,
-                    response_serializer=kofn_dot_rpc_dot_kofn__pb2.Status.SerializeToString,
+                    request_deserializer=kofn__common_dot_rpc_dot_kofn__pb2.StatusRequest.FromString,
+                    response_serializer=kofn__common_dot_rpc_dot_kofn__pb2.Status.SerializeToString,
             ),
             'WatchStatus': grpc.unary_stream_rpc_method_handler(
                     servicer.WatchStatus,
-                    request_deserializer=kofn_dot_rpc_dot_kofn__pb2.StatusRequest.FromString,
-                    response_serializer=kofn_dot_rpc_dot_kofn__pb2.Status.SerializeToString,
+                    request_deserializer=kofn__common_dot_rpc_dot_kofn__pb2.StatusRequest.FromString,
+                    response_serializer=kofn__common_dot_rpc_dot_kofn__pb2.Status.SerializeToString,
             ),
             'SetObjective': grpc.unary_unary_rpc_method_handler(
                     servicer.SetObjective,
-                    request_deserializer=kofn_dot_rpc_dot_kofn__pb2.Objective.FromString,
-                    response_serializer=kofn_dot_rpc_dot_kofn__pb2.Status.SerializeToString,
+                    request_deserializer=kofn__common_dot_rpc_dot_kofn__pb2.Objective.FromString,
+                    response_serializer=kofn__common_dot_rpc_dot_kofn__pb2.Status.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -199,8 +199,8 @@ class Inspector:
             request,
             target,
             '/kofn.Inspector/GetStatus',
-            kofn_dot_rpc_dot_kofn__pb2.StatusRequest.SerializeToString,
-            kofn_dot_rpc_dot_kofn__pb2.Status.FromString,
+            kofn__common_dot_rpc_dot_kofn__pb2.StatusRequest.SerializeToString,
+            kofn__common_dot_rpc_dot_kofn__pb2.Status.FromString,
             options,
             channel_credentials,
             insecure,
@@ -226,8 +226,8 @@ class Inspector:
             request,
             target,
             '/kofn.Inspector/WatchStatus',
-            kofn_dot_rpc_dot_kofn__pb2.StatusRequest.SerializeToString,
-            kofn_dot_rpc_dot_kofn__pb2.Status.FromString,
+            kofn__common_dot_rpc_dot_kofn__pb2.StatusRequest.SerializeToString,
+            kofn__common_dot_rpc_dot_kofn__pb2.Status.FromString,
             options,
             channel_credentials,
             insecure,
@@ -253,8 +253,8 @@ class Inspector:
             request,
             target,
             '/kofn.Inspector/SetObjective',
-            kofn_dot_rpc_dot_kofn__pb2.Objective.SerializeToString,
-            kofn_dot_rpc_dot_kofn__pb2.Status.FromString,
+            kofn__common_dot_rpc_dot_kofn__pb2.Objective.SerializeToString,
+            kofn__common_dot_rpc_dot_kofn__pb2.Status.FromString,
             options,
             channel_credentials,
             insecure,
@@ -278,13 +278,13 @@ class PeerStub:
         """
         self.FetchResults = channel.unary_stream(
                 '/kofn.Peer/FetchResults',
-                request_serializer=kofn_dot_rpc_dot_kofn__pb2.ResultRange.SerializeToString,
-                response_deserializer=kofn_dot_rpc_dot_kofn__pb2.BlockResult.FromString,
+                request_serializer=kofn__common_dot_rpc_dot_kofn__pb2.ResultRange.SerializeToString,
+                response_deserializer=kofn__common_dot_rpc_dot_kofn__pb2.BlockResult.FromString,
                 _registered_method=True)
         self.FetchState = channel.unary_stream(
                 '/kofn.Peer/FetchState',
-                request_serializer=kofn_dot_rpc_dot_kofn__pb2.StateRequest.SerializeToString,
-                response_deserializer=kofn_dot_rpc_dot_kofn__pb2.StatePart.FromString,
+                request_serializer=kofn__common_dot_rpc_dot_kofn__pb2.StateRequest.SerializeToString,
+                response_deserializer=kofn__common_dot_rpc_dot_kofn__pb2.StatePart.FromString,
                 _registered_method=True)
 
 
@@ -311,13 +311,13 @@ def add_PeerServicer_to_server(servicer, server):
     rpc_method_handlers = {
             'FetchResults': grpc.unary_stream_rpc_method_handler(
                     servicer.FetchResults,
-                    request_deserializer=kofn_dot_rpc_dot_kofn__pb2.ResultRange.FromString,
-                    response_serializer=kofn_dot_rpc_dot_kofn__pb2.BlockResult.SerializeToString,
+                    request_deserializer=kofn__common_dot_rpc_dot_kofn__pb2.ResultRange.FromString,
+                    response_serializer=kofn__common_dot_rpc_dot_kofn__pb2.BlockResult.SerializeToString,
             ),
             'FetchState': grpc.unary_stream_rpc_method_handler(
                     servicer.FetchState,
-                    request_deserializer=kofn_dot_rpc_dot_kofn__pb2.StateRequest.FromString,
-                    response_serializer=kofn_dot_rpc_dot_kofn__pb2.StatePart.SerializeToString,
+                    request_deserializer=kofn__common_dot_rpc_dot_kofn__pb2.StateRequest.FromString,
+                    response_serializer=kofn__common_dot_rpc_dot_kofn__pb2.StatePart.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -346,8 +346,8 @@ class Peer:
             request,
             target,
             '/kofn.Peer/FetchResults',
-            kofn_dot_rpc_dot_kofn__pb2.ResultRange.SerializeToString,
-            kofn_dot_rpc_dot_kofn__pb2.BlockResult.FromString,
+            kofn__common_dot_rpc_dot_kofn__pb2.ResultRange.SerializeToString,
+            kofn__common_dot_rpc_dot_kofn__pb2.BlockResult.FromString,
             options,
             channel_credentials,
             insecure,
@@ -373,8 +373,8 @@ class Peer:
             request,
             target,
             '/kofn.Peer/FetchState',
-            kofn_dot_rpc_dot_kofn__pb2.StateRequest.SerializeToString,
-            kofn_dot_rpc_dot_kofn__pb2.StatePart.FromString,
+            kofn__common_dot_rpc_dot_kofn__pb2.StateRequest.SerializeToString,
+            kofn__common_dot_rpc_dot_kofn__pb2.StatePart.FromString,
             options,
             channel_credentials,
             insecure,

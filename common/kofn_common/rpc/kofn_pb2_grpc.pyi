@@ -7,7 +7,7 @@ Nothing here crosses the P4 switch.
 
 from collections import abc as _abc
 from grpc import aio as _aio
-from kofn.rpc import kofn_pb2 as _kofn_pb2
+from kofn_common.rpc import kofn_pb2 as _kofn_pb2
 import abc as _abc_1
 import grpc as _grpc
 import sys

@@ -18,8 +18,8 @@ from typing import Any, TypeAlias
 
 import grpc
 
-from kofn.rpc.credentials import Credentials
-from kofn.rpc.names import CONTROLLER, OPERATOR, Identity, host_name, identity, worker_name
+from kofn_common.rpc.credentials import Credentials
+from kofn_common.rpc.names import CONTROLLER, OPERATOR, Identity, host_name, identity, worker_name
 
 __all__ = [
     "CONTROLLER",

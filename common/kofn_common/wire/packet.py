@@ -12,7 +12,7 @@ from typing import Annotated, NamedTuple, get_type_hints
 
 import numpy as np
 
-from kofn.host.errors import ChecksumError, WireError
+from kofn_common.wire.errors import ChecksumError, WireError
 
 SERVICE = "10.0.0.254"
 """The switch's service address; mininet/topology.py, which imports nothing of kofn, repeats it."""
@@ -30,6 +30,8 @@ EVERYONE = 65535
 WORD_BYTES = 256
 WORD_LANES = WORD_BYTES // 4
 """32-bit lanes of a word."""
+
+WORD_BITS = 8 * WORD_BYTES
 
 WORDS_MAX = 32
 
@@ -83,6 +85,9 @@ class Lanes(IntEnum):
     VOTES = 4
     """One bit per element.  The sum counts the ones, in planes: plane p has bit p of all counts, the lowest first."""
 
+
+WIDTHS = (32, 16, 8, 4, 1)
+"""Widths of lanes in bits; the index is the code of Lanes.  A lane of 1 bit is a vote; votes are counted."""
 
 VOTE_WORDS = 4
 """The most words of votes in a packet; further words, which are optional, are room for planes."""
@@ -263,6 +268,15 @@ def bits_of(place: int) -> int:
 def members_of(bitmap: int, places: Iterable[int] = range(RANKS)) -> list[int]:
     """Return the ranks with any part in a bitmap, ascending, given all workers' places."""
     return [rank for rank, place in enumerate(places) if bitmap >> place & _ALL_PARTS]
+
+
+def leaf_shift(k: int, workers: int, racks: int) -> int:
+    """Return a leaf's `shift`: its open buffer is due with as many contributions as the root misses >> shift.
+
+    0 with k = n: a leaf waits for its whole rack.  Otherwise all leaves together hold back at most half of what the
+    root misses.
+    """
+    return 0 if k == workers else (2 * racks - 1).bit_length()
 
 
 _ALL_PARTS = bits_of(0)

@@ -6,8 +6,8 @@ Pure functions of arrays; the draws are fixed.
 import numpy as np
 from numpy.typing import NDArray
 
-from kofn.controller.estimate.measurements import BoolArray, FloatArray
-from kofn.controller.estimate.poisson import TIE, drawn_beyond
+from kofn_controller.estimate.measurements import BoolArray, FloatArray
+from kofn_controller.estimate.poisson import TIE, drawn_beyond
 
 SEED = 1
 

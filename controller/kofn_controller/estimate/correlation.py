@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from kofn.controller.estimate.measurements import FloatArray
-from kofn.host.compression.alignment import LAGS
+from kofn_common.rpc.limits import LAGS
+from kofn_controller.estimate.measurements import FloatArray
 
 MEMORY = 256
 """Iterations after which a measured product has 1 / e of its weight."""

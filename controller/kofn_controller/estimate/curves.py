@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from kofn.controller.estimate.grouped import CountGroups
-from kofn.controller.estimate.measurements import BoolArray, FloatArray
-from kofn.controller.estimate.poisson import TINY, farthest
+from kofn_controller.estimate.grouped import CountGroups
+from kofn_controller.estimate.measurements import BoolArray, FloatArray
+from kofn_controller.estimate.poisson import TINY, farthest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

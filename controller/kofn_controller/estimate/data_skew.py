@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from kofn.controller.estimate.measurements import BoolArray, FloatArray
+from kofn_controller.estimate.measurements import BoolArray, FloatArray
 
 KNOWN = 3
 """Gradients that a worker must have reported before it is compared."""

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import special
 
-from kofn.controller.estimate.curves import Curves
-from kofn.controller.estimate.measurements import BoolArray, FloatArray
-from kofn.controller.estimate.poisson import poisson_rates
-from kofn.controller.estimate.time_scales import variances
+from kofn_controller.estimate.curves import Curves
+from kofn_controller.estimate.measurements import BoolArray, FloatArray
+from kofn_controller.estimate.poisson import poisson_rates
+from kofn_controller.estimate.time_scales import variances
 
 FALSE_ALARMS = 0.01
 """Largest share of truly Poisson windows in which the test rejects any worker."""

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from kofn.controller.estimate.measurements import FloatArray
-from kofn.controller.estimate.poisson import poisson_done, poisson_mass
+from kofn_controller.estimate.measurements import FloatArray
+from kofn_controller.estimate.poisson import poisson_done, poisson_mass
 
 GROUPS = 24
 

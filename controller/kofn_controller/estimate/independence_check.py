@@ -11,8 +11,8 @@ import functools
 import numpy as np
 from numpy.typing import NDArray
 
-from kofn.controller.estimate.aligned import align, completed, filled
-from kofn.controller.estimate.measurements import BoolArray, FloatArray
+from kofn_controller.estimate.aligned import align, completed, filled
+from kofn_controller.estimate.measurements import BoolArray, FloatArray
 
 SEED = 1
 

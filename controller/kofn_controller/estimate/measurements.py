@@ -13,11 +13,11 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from kofn.controller.estimate.reports import Flags, Numbers, Ranks, Reports
-from kofn.controller.estimate.views import SwitchDigest, Views
-from kofn.host.wire.packet import PARTS, WEIGHT_MAX, WEIGHT_UNIT
-from kofn.results.account import Account
-from kofn.rpc import kofn_pb2 as pb
+from kofn_common.results.account import Account
+from kofn_common.rpc import kofn_pb2 as pb
+from kofn_common.wire.packet import PARTS, WEIGHT_MAX, WEIGHT_UNIT
+from kofn_controller.estimate.reports import Flags, Numbers, Ranks, Reports
+from kofn_controller.estimate.views import SwitchDigest, Views
 
 _LOG = logging.getLogger(__name__)
 

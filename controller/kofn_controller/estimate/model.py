@@ -14,14 +14,14 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from kofn.controller.estimate.aligned import align, completed, filled
-from kofn.controller.estimate.curves import Curves
-from kofn.controller.estimate.dispersion_check import Fits, check, describe
-from kofn.controller.estimate.independence_check import independence_chance
-from kofn.controller.estimate.measurements import BoolArray, FloatArray
-from kofn.controller.estimate.poisson import TIE, interval, poisson_rates
-from kofn.controller.estimate.poisson_check import shape_chance
-from kofn.controller.estimate.time_scales import (
+from kofn_controller.estimate.aligned import align, completed, filled
+from kofn_controller.estimate.curves import Curves
+from kofn_controller.estimate.dispersion_check import Fits, check, describe
+from kofn_controller.estimate.independence_check import independence_chance
+from kofn_controller.estimate.measurements import BoolArray, FloatArray
+from kofn_controller.estimate.poisson import TIE, interval, poisson_rates
+from kofn_controller.estimate.poisson_check import shape_chance
+from kofn_controller.estimate.time_scales import (
     EventDuration,
     estimate_event,
     estimate_service,

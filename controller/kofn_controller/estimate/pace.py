@@ -10,9 +10,9 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from kofn.config.late_rules import RuleName
-from kofn.controller.estimate.measurements import FloatArray
-from kofn.controller.estimate.reports import Numbers, Ranks
+from kofn_common.config.late_rules import RuleName
+from kofn_controller.estimate.measurements import FloatArray
+from kofn_controller.estimate.reports import Numbers, Ranks
 
 KEPT = 256
 """Number of latest iterations in the mean of a k and a rule."""

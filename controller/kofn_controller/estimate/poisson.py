@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from kofn.controller.estimate.measurements import BoolArray, FloatArray
+from kofn_controller.estimate.measurements import BoolArray, FloatArray
 
 CONFIDENCE = 0.95
 """The confidence level of the intervals."""

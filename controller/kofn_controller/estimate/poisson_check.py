@@ -10,9 +10,9 @@ functions; the draws are fixed.
 import numpy as np
 from scipy import special
 
-from kofn.controller.estimate.aligned import completed
-from kofn.controller.estimate.measurements import BoolArray, FloatArray
-from kofn.controller.estimate.time_scales import low_time
+from kofn_controller.estimate.aligned import completed
+from kofn_controller.estimate.measurements import BoolArray, FloatArray
+from kofn_controller.estimate.time_scales import low_time
 
 SEED = 1
 

@@ -16,7 +16,7 @@ Flags: TypeAlias = bool | NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reports:
-    """One report of each of m workers; arrays are (m,). Fields as in Report (kofn/rpc/kofn.proto)."""
+    """One report of each of m workers; arrays are (m,). Fields as in Report (common/kofn_common/rpc/kofn.proto)."""
 
     rank: NDArray[np.int64]
     iteration: NDArray[np.int64]

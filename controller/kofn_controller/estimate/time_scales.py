@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy import special
 
-from kofn.controller.estimate.measurements import BoolArray, FloatArray
-from kofn.controller.estimate.poisson import CONFIDENCE, TIE, imputed, poisson_rates
+from kofn_controller.estimate.measurements import BoolArray, FloatArray
+from kofn_controller.estimate.poisson import CONFIDENCE, TIE, imputed, poisson_rates
 
 NOISE = 0.02
 """Largest difference between s and the smallest time, as a share of that time: noise of timer and scheduler."""

@@ -7,7 +7,7 @@ usual wait count, and of these only the part beyond it. Pure functions.
 
 import numpy as np
 
-from kofn.controller.estimate.measurements import BoolArray, FloatArray
+from kofn_controller.estimate.measurements import BoolArray, FloatArray
 
 LATEST = 3
 """Number of latest waits whose median is a worker's present wait; it must have this many."""

@@ -5,12 +5,12 @@ from dataclasses import dataclass, field
 
 import grpc
 
-from kofn.controller.errors import AttachError
-from kofn.controller.job import messages
-from kofn.controller.job.members import Members, Seat, SeatState
-from kofn.controller.policy.control_loop import ControlLoop
-from kofn.controller.policy.control_state import resume, state_of
-from kofn.rpc import kofn_pb2 as pb
+from kofn_common.rpc import kofn_pb2 as pb
+from kofn_controller.errors import AttachError
+from kofn_controller.job import messages
+from kofn_controller.job.members import Members, Seat, SeatState
+from kofn_controller.policy.control_loop import ControlLoop
+from kofn_controller.policy.control_state import resume, state_of
 
 KEPT = 4
 """Iterations of which some workers have saved their part."""

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from kofn.controller.job.members import SeatState
-from kofn.controller.job.recovery import Recovery
-from kofn.controller.job.state import JobState, Phase
-from kofn.results.ranks import name_workers
+from kofn_common.results.ranks import name_workers
+from kofn_controller.job.members import SeatState
+from kofn_controller.job.recovery import Recovery
+from kofn_controller.job.state import JobState, Phase
 
 _LOG = logging.getLogger(__name__)
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 import grpc
 
-from kofn.controller.errors import AttachError
-from kofn.controller.job.session import JobSession
-from kofn.rpc import kofn_pb2 as pb
+from kofn_common.rpc import kofn_pb2 as pb
+from kofn_controller.errors import AttachError
+from kofn_controller.job.session import JobSession
 
 
 @dataclass(slots=True, kw_only=True)

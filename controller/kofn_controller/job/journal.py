@@ -8,9 +8,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from kofn.controller.errors import StartError
-from kofn.controller.job.agreement import Agreement
-from kofn.controller.policy.control_loop import Change, ControlLoop
+from kofn_controller.errors import StartError
+from kofn_controller.job.agreement import Agreement
+from kofn_controller.policy.control_loop import Change, ControlLoop
 
 
 class Journal:
@@ -105,7 +105,7 @@ class Journal:
             self._note(job, control_loop, fault=fault)
 
     def _note(self, job: int, control_loop: ControlLoop, **what: bool | str) -> None:
-        """Write an ObjectiveNote (kofn/results/objective_notes.py)."""
+        """Write an ObjectiveNote (common/kofn_common/results/objective_notes.py)."""
         place = {"time": self._now(), "job": job, "iteration": control_loop.iteration}
         self._write({**place, "objective": control_loop.goal.name, **what})
 

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 
 import grpc
 
-from kofn.controller.errors import AttachError
-from kofn.controller.job import messages, recovery, state
-from kofn.controller.job.members import WELCOMED, Seat, SeatState, Stream
-from kofn.controller.job.recovery import Recovery
-from kofn.controller.job.state import JobState, Phase
-from kofn.controller.p4runtime.entries import Found
-from kofn.rpc import kofn_pb2 as pb
+from kofn_common.rpc import kofn_pb2 as pb
+from kofn_controller.errors import AttachError
+from kofn_controller.job import messages, recovery, state
+from kofn_controller.job.members import WELCOMED, Seat, SeatState, Stream
+from kofn_controller.job.recovery import Recovery
+from kofn_controller.job.state import JobState, Phase
+from kofn_controller.p4runtime.entries import Found
 
 _LOG = logging.getLogger(__name__)
 

@@ -12,8 +12,8 @@ from typing import TypeAlias
 
 import grpc
 
-from kofn.controller.errors import AttachError
-from kofn.rpc import kofn_pb2 as pb
+from kofn_common.rpc import kofn_pb2 as pb
+from kofn_controller.errors import AttachError
 
 _LOG = logging.getLogger(__name__)
 

@@ -1,9 +1,9 @@
-"""The controller's messages to its workers (kofn/rpc/kofn.proto)."""
+"""The controller's messages to its workers (common/kofn_common/rpc/kofn.proto)."""
 
 from collections.abc import Mapping, Sequence
 
-from kofn.config.late_rules import LatePolicy
-from kofn.rpc import kofn_pb2 as pb
+from kofn_common.config.late_rules import LatePolicy
+from kofn_common.rpc import kofn_pb2 as pb
 
 
 def welcome(

@@ -10,10 +10,10 @@ for workers that are lost meanwhile.
 import logging
 from dataclasses import dataclass, field
 
-from kofn.controller.job import messages, state
-from kofn.controller.job.members import WELCOMED, Seat, SeatState
-from kofn.controller.job.state import JobState, Phase
-from kofn.results.ranks import name_workers
+from kofn_common.results.ranks import name_workers
+from kofn_controller.job import messages, state
+from kofn_controller.job.members import WELCOMED, Seat, SeatState
+from kofn_controller.job.state import JobState, Phase
 
 _LOG = logging.getLogger(__name__)
 

@@ -5,16 +5,16 @@ from collections.abc import AsyncIterator, Sequence
 
 import grpc
 
-from kofn.config.errors import ConfigError
-from kofn.controller.errors import AttachError, StartError
-from kofn.controller.job.jobs import Jobs
-from kofn.controller.job.members import Outbox, Stream
-from kofn.controller.job.session import JobSession
-from kofn.controller.job.status import status
-from kofn.controller.p4runtime.switch_link import SwitchLink
-from kofn.rpc import kofn_pb2 as pb
-from kofn.rpc import kofn_pb2_grpc
-from kofn.rpc.security import OPERATOR, Context, Credentials, add_port, grpc_server, permit
+from kofn_common.config.errors import ConfigError
+from kofn_common.rpc import kofn_pb2 as pb
+from kofn_common.rpc import kofn_pb2_grpc
+from kofn_common.rpc.security import OPERATOR, Context, Credentials, add_port, grpc_server, permit
+from kofn_controller.errors import AttachError, StartError
+from kofn_controller.job.jobs import Jobs
+from kofn_controller.job.members import Outbox, Stream
+from kofn_controller.job.session import JobSession
+from kofn_controller.job.status import status
+from kofn_controller.p4runtime.switch_link import SwitchLink
 
 KEEPALIVE = (
     ("grpc.keepalive_time_ms", 2000),  # a worker whose machine or namespace vanished sends no FIN

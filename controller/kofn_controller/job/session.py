@@ -13,24 +13,24 @@ from dataclasses import dataclass, field
 import grpc
 import numpy as np
 
-from kofn.config.errors import ConfigError
-from kofn.config.objectives import check_objective
-from kofn.config.plugins import MODULE
-from kofn.config.schema import JobSection
-from kofn.controller.errors import AttachError, PushError
-from kofn.controller.estimate.measurements import Arrival
-from kofn.controller.job import messages
-from kofn.controller.job.agreement import Agreement, AnnouncedK
-from kofn.controller.job.explain import Waiting
-from kofn.controller.job.journal import Journal
-from kofn.controller.job.lifecycle import Lifecycle
-from kofn.controller.job.members import Members, Stream
-from kofn.controller.job.state import JobState, Phase
-from kofn.controller.p4runtime.entries import Found
-from kofn.controller.p4runtime.slots import Slots
-from kofn.controller.policy.control_loop import Change, ControlLoop
-from kofn.controller.policy.decision_pacer import TICK_S, DecisionPacer
-from kofn.rpc import kofn_pb2 as pb
+from kofn_common.config.errors import ConfigError
+from kofn_common.config.objectives import check_objective
+from kofn_common.config.plugins import MODULE
+from kofn_common.config.schema import JobSection
+from kofn_common.rpc import kofn_pb2 as pb
+from kofn_controller.errors import AttachError, PushError
+from kofn_controller.estimate.measurements import Arrival
+from kofn_controller.job import messages
+from kofn_controller.job.agreement import Agreement, AnnouncedK
+from kofn_controller.job.explain import Waiting
+from kofn_controller.job.journal import Journal
+from kofn_controller.job.lifecycle import Lifecycle
+from kofn_controller.job.members import Members, Stream
+from kofn_controller.job.state import JobState, Phase
+from kofn_controller.p4runtime.entries import Found
+from kofn_controller.p4runtime.slots import Slots
+from kofn_controller.policy.control_loop import Change, ControlLoop
+from kofn_controller.policy.decision_pacer import TICK_S, DecisionPacer
 
 _LOG = logging.getLogger(__name__)
 

@@ -15,12 +15,12 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from kofn.controller.job import messages
-from kofn.controller.job.agreement import Agreement
-from kofn.controller.job.checkpoints import Checkpoints
-from kofn.controller.job.members import Members, Seat, SeatState
-from kofn.controller.p4runtime.slots import Slots
-from kofn.controller.policy.control_loop import Change, ControlLoop
+from kofn_controller.job import messages
+from kofn_controller.job.agreement import Agreement
+from kofn_controller.job.checkpoints import Checkpoints
+from kofn_controller.job.members import Members, Seat, SeatState
+from kofn_controller.p4runtime.slots import Slots
+from kofn_controller.policy.control_loop import Change, ControlLoop
 
 _LOG = logging.getLogger(__name__)
 

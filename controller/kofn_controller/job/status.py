@@ -1,13 +1,13 @@
-"""A session's state as the Status message of kofn/rpc/kofn.proto."""
+"""A session's state as the Status message of common/kofn_common/rpc/kofn.proto."""
 
 import time
 from collections import Counter
 from collections.abc import Sequence
 
-from kofn.controller.job.session import JobSession
-from kofn.controller.job.status_message import status_message
-from kofn.controller.p4runtime.switch_link import SwitchLink
-from kofn.rpc import kofn_pb2 as pb
+from kofn_common.rpc import kofn_pb2 as pb
+from kofn_controller.job.session import JobSession
+from kofn_controller.job.status_message import status_message
+from kofn_controller.p4runtime.switch_link import SwitchLink
 
 _STARTED_S = time.monotonic()
 

@@ -1,11 +1,11 @@
-"""The control loop's part of the Status message of kofn/rpc/kofn.proto."""
+"""The control loop's part of the Status message of common/kofn_common/rpc/kofn.proto."""
 
 import math
 
-from kofn.controller.policy.control_loop import Change, ControlLoop
-from kofn.controller.policy.objective import EXCLUDED
-from kofn.controller.policy.objectives.throughput import throughput_costs
-from kofn.rpc import kofn_pb2 as pb
+from kofn_common.rpc import kofn_pb2 as pb
+from kofn_controller.policy.control_loop import Change, ControlLoop
+from kofn_controller.policy.objective import EXCLUDED
+from kofn_controller.policy.objectives.throughput import throughput_costs
 
 
 def status_message(control_loop: ControlLoop) -> pb.Status:

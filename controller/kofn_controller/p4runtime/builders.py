@@ -5,8 +5,8 @@ from typing import TypeAlias
 
 import finsy as fy
 
-from kofn.controller.p4runtime.layout import SlotLayout
-from kofn.controller.p4runtime.roles import ONLY_SWITCH, SwitchRole
+from kofn_controller.p4runtime.layout import SlotLayout
+from kofn_controller.p4runtime.roles import ONLY_SWITCH, SwitchRole
 
 FLOOD_GROUP = 0x100
 """The multicast group of all ports. A job's own group is its id, 1 to 127."""

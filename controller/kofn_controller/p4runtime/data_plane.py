@@ -11,18 +11,18 @@ from typing import Any, ClassVar
 
 import finsy as fy
 
-from kofn.config.errors import ConfigError
-from kofn.config.plugins import DATA_PLANES
-from kofn.config.schema import JobSection
-from kofn.controller.p4runtime.builders import SwitchEntry
-from kofn.controller.p4runtime.entries import Found
-from kofn.controller.p4runtime.layout import SlotLayout
-from kofn.controller.p4runtime.p4c import compiled
-from kofn.controller.p4runtime.program import CompiledProgram, read
-from kofn.controller.p4runtime.roles import ONLY_SWITCH, SwitchRole
-from kofn.controller.p4runtime.slots import JobSlots
-from kofn.host.collectives.job_collective import load_collective
-from kofn.host.wire.packet import PORT
+from kofn_common.collectives.job_collective import load_collective
+from kofn_common.config.errors import ConfigError
+from kofn_common.config.plugins import DATA_PLANES
+from kofn_common.config.schema import JobSection
+from kofn_common.wire.packet import PORT
+from kofn_controller.p4runtime.builders import SwitchEntry
+from kofn_controller.p4runtime.entries import Found
+from kofn_controller.p4runtime.layout import SlotLayout
+from kofn_controller.p4runtime.p4c import compiled
+from kofn_controller.p4runtime.program import CompiledProgram, read
+from kofn_controller.p4runtime.roles import ONLY_SWITCH, SwitchRole
+from kofn_controller.p4runtime.slots import JobSlots
 
 
 class DataPlane(ABC):

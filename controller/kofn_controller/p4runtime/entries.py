@@ -10,12 +10,10 @@ from typing import Any
 
 import finsy as fy
 
-from kofn.controller.p4runtime.builders import SwitchEntry, exact, forwarding, group
-from kofn.controller.p4runtime.layout import SlotLayout
-from kofn.controller.p4runtime.roles import ONLY_SWITCH, SwitchRole
-from kofn.host.kernels.lanes import WIDTHS
-from kofn.host.protocol.block_layout import WORD_BITS
-from kofn.host.wire.packet import Lanes
+from kofn_common.wire.packet import WIDTHS, WORD_BITS, Lanes
+from kofn_controller.p4runtime.builders import SwitchEntry, exact, forwarding, group
+from kofn_controller.p4runtime.layout import SlotLayout
+from kofn_controller.p4runtime.roles import ONLY_SWITCH, SwitchRole
 
 JOBS = "ingress.admission.jobs"
 MEMBERS = "ingress.admission.members"

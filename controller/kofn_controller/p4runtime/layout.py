@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kofn.config.schema import JOB_MOST, SLOTS, JobSection
-from kofn.controller.errors import LayoutError
-from kofn.controller.p4runtime.topology import TopologyHost
-from kofn.host.collectives.job_collective import load_collective
-from kofn.host.wire.packet import places_of
+from kofn_common.collectives.job_collective import load_collective
+from kofn_common.config.schema import JOB_MOST, SLOTS, JobSection
+from kofn_common.wire.packet import places_of
+from kofn_controller.errors import LayoutError
+from kofn_controller.p4runtime.topology import TopologyHost
 
 LEAF_BUFFERS = 2
 """Sums that a leaf keeps for each slot, so that a tree has fewer slots."""

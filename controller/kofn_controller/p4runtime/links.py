@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 
-from kofn.controller.errors import StartError
-from kofn.controller.p4runtime.data_plane import DataPlane
-from kofn.controller.p4runtime.program import SwitchCredentials
-from kofn.controller.p4runtime.roles import roles_of
-from kofn.controller.p4runtime.slots import JobSlots, LeafSlots, Slots
-from kofn.controller.p4runtime.switch_link import SwitchLink
-from kofn.controller.p4runtime.topology import PortMap
+from kofn_controller.errors import StartError
+from kofn_controller.p4runtime.data_plane import DataPlane
+from kofn_controller.p4runtime.program import SwitchCredentials
+from kofn_controller.p4runtime.roles import roles_of
+from kofn_controller.p4runtime.slots import JobSlots, LeafSlots, Slots
+from kofn_controller.p4runtime.switch_link import SwitchLink
+from kofn_controller.p4runtime.topology import PortMap
 
 
 def make_links(

@@ -12,9 +12,9 @@ import finsy as fy
 from finsy import GRPCStatusCode
 from finsy.proto import p4r
 
-from kofn.controller.errors import InspectionError
-from kofn.controller.p4runtime.entries import JOBS, RECIPIENTS
-from kofn.host.wire.packet import MEMBERS_BITS, members_of
+from kofn_common.wire.packet import MEMBERS_BITS, members_of
+from kofn_controller.errors import InspectionError
+from kofn_controller.p4runtime.entries import JOBS, RECIPIENTS
 
 BLOCK_IDS, CONTRIBUTORS, STATES = "ingress.slot.block_ids", "ingress.members", "ingress.slot.states"
 RACK_ROWS = 4096  # of CONTRIBUTORS: rows from a slot's members of one rack to those of the next

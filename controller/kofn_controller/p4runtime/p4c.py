@@ -1,6 +1,6 @@
 """Compiles a data plane's P4 source, unless build/ in its folder has p4c's output of the same sources.
 
-python -m kofn.controller.p4runtime.p4c SOURCE... compiles in any case (`make p4`).
+python -m kofn_controller.p4runtime.p4c SOURCE... compiles in any case (`make p4`).
 """
 
 import hashlib
@@ -13,11 +13,12 @@ from pathlib import Path
 
 import msgspec
 
-from kofn.config.errors import ConfigError
-from kofn.controller.p4runtime.program import CompiledProgram
+from kofn_common.config.errors import ConfigError
+from kofn_common.places import folder_of
+from kofn_controller.p4runtime.program import CompiledProgram
 
 COMPILER = "p4c-bm2-ss"
-INCLUDE = Path(__file__).resolve().parents[2] / "p4src" / "include"
+INCLUDE = folder_of("kofn_p4src") / "include"
 """Searched for #include, after the source's own folder."""
 
 _INCLUDED = re.compile(r'^\s*#include\s+"(.+)"', re.MULTILINE)

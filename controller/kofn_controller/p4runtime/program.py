@@ -11,7 +11,8 @@ from typing import Any, TypeAlias, cast
 import finsy as fy
 from finsy.proto import p4r
 
-from kofn.controller.errors import PushError
+from kofn_common.places import folder_of
+from kofn_controller.errors import PushError
 
 HANDSHAKE_S = 30.0
 LEAVE_S = 2.0  # maximum time until a switch notices that a connection was closed
@@ -20,7 +21,7 @@ LEAVE_EVERY_S = 0.05
 SwitchCredentials: TypeAlias = fy.GRPCCredentialsTLS | None
 """The client's credentials; None: plaintext."""
 
-_BUILD = Path(__file__).parents[2] / "p4src" / "build"
+_BUILD = folder_of("kofn_p4src") / "build"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,10 +10,9 @@ from typing import Protocol
 
 import finsy as fy
 
-from kofn.controller.p4runtime.layout import LEAF_BUFFERS, SlotLayout
-from kofn.controller.p4runtime.topology import PortMap, TopologyHost
-from kofn.host.protocol.leaf import leaf_shift
-from kofn.host.wire.packet import PARTS, SERVICE
+from kofn_common.wire.packet import PARTS, SERVICE, leaf_shift
+from kofn_controller.p4runtime.layout import LEAF_BUFFERS, SlotLayout
+from kofn_controller.p4runtime.topology import PortMap, TopologyHost
 
 SET_JOB = "ingress.admission.set_job"
 SET_LEAF = "ingress.admission.set_leaf"

@@ -1,8 +1,8 @@
 """Reads the slots of the present iteration repeatedly over one connection.
 
 A job has many slots, of which one iteration uses a few. An iteration's first block is in slot (iteration * stride)
-modulo the job's slots, where the stride is the number of blocks in an iteration (host/protocol/core.h). One read of all
-slots yields the stride.
+modulo the job's slots, where the stride is the number of blocks in an iteration (host/kofn_host/protocol/core.h). One
+read of all slots yields the stride.
 """
 
 from collections.abc import AsyncIterator, Sequence
@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import finsy as fy
 
-from kofn.controller.p4runtime.occupancy import Slot, SlotReader, SwitchJob, open_reader
+from kofn_controller.p4runtime.occupancy import Slot, SlotReader, SwitchJob, open_reader
 
 WINDOW = 32
 """Maximum number of slots in one read."""

@@ -13,10 +13,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeAlias
 
-from kofn.controller.errors import PushError
-from kofn.controller.estimate.measurements import Arrival
-from kofn.controller.p4runtime.entries import Found
-from kofn.controller.p4runtime.layout import SlotLayout
+from kofn_controller.errors import PushError
+from kofn_controller.estimate.measurements import Arrival
+from kofn_controller.p4runtime.entries import Found
+from kofn_controller.p4runtime.layout import SlotLayout
 
 
 class Wanted(NamedTuple):

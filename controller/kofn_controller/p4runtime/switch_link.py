@@ -20,14 +20,14 @@ from dataclasses import dataclass, field
 import finsy as fy
 from finsy.proto import p4r
 
-from kofn.controller.errors import EntryError, PushError
-from kofn.controller.p4runtime.builders import SwitchEntry
-from kofn.controller.p4runtime.data_plane import DataPlane
-from kofn.controller.p4runtime.layout import SlotLayout
-from kofn.controller.p4runtime.program import HANDSHAKE_S, SwitchCredentials, check_primary, ensure, read_all
-from kofn.controller.p4runtime.roles import ONLY_SWITCH, SwitchRole
-from kofn.controller.p4runtime.slots import JobSlots
-from kofn.controller.p4runtime.updates import describe, difference, refused
+from kofn_controller.errors import EntryError, PushError
+from kofn_controller.p4runtime.builders import SwitchEntry
+from kofn_controller.p4runtime.data_plane import DataPlane
+from kofn_controller.p4runtime.layout import SlotLayout
+from kofn_controller.p4runtime.program import HANDSHAKE_S, SwitchCredentials, check_primary, ensure, read_all
+from kofn_controller.p4runtime.roles import ONLY_SWITCH, SwitchRole
+from kofn_controller.p4runtime.slots import JobSlots
+from kofn_controller.p4runtime.updates import describe, difference, refused
 
 _LOG = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kofn.controller.errors import TopologyError
+from kofn_controller.errors import TopologyError
 
 _MAC = re.compile(r"[0-9a-fA-F]{2}(:[0-9a-fA-F]{2}){5}")
 _HOST = re.compile(r"h([1-9][0-9]*)")

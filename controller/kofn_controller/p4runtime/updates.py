@@ -9,7 +9,7 @@ from typing import Any
 import finsy as fy
 from finsy.proto import p4r
 
-from kofn.controller.errors import EntryError, PushError
+from kofn_controller.errors import EntryError, PushError
 
 
 def difference(present: Iterable[Any], wanted: Iterable[Any], schema: fy.P4Schema) -> list[p4r.Update]:

@@ -9,20 +9,20 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from kofn.config.late_rules import LatePolicy
-from kofn.config.objectives import OBJECTIVES
-from kofn.controller.errors import ObjectiveError
-from kofn.controller.estimate.measurements import BoolArray, FloatArray
-from kofn.controller.estimate.model import Estimate
-from kofn.controller.policy.draws import law_times
-from kofn.controller.policy.evidence import Evidence, gain_error
-from kofn.controller.policy.expected_time import expected_times
-from kofn.controller.policy.history import TrainingHistory
-from kofn.controller.policy.objective import Choice, Forecast, Objective, gains
-from kofn.controller.policy.policy import Policy, policy_costs
-from kofn.controller.policy.prediction import Prediction, Predictor
-from kofn.controller.policy.process import Beyond
-from kofn.controller.policy.worth import WorthModel
+from kofn_common.config.late_rules import LatePolicy
+from kofn_common.config.objectives import OBJECTIVES
+from kofn_controller.errors import ObjectiveError
+from kofn_controller.estimate.measurements import BoolArray, FloatArray
+from kofn_controller.estimate.model import Estimate
+from kofn_controller.policy.draws import law_times
+from kofn_controller.policy.evidence import Evidence, gain_error
+from kofn_controller.policy.expected_time import expected_times
+from kofn_controller.policy.history import TrainingHistory
+from kofn_controller.policy.objective import Choice, Forecast, Objective, gains
+from kofn_controller.policy.policy import Policy, policy_costs
+from kofn_controller.policy.prediction import Prediction, Predictor
+from kofn_controller.policy.process import Beyond
+from kofn_controller.policy.worth import WorthModel
 
 _LOG = logging.getLogger(__name__)
 

@@ -11,22 +11,22 @@ from dataclasses import dataclass, field
 import numpy as np
 from scipy import special
 
-from kofn.config.late_rules import LatePolicy
-from kofn.config.objectives import check_objective
-from kofn.config.schema import Average, PolicySection
-from kofn.controller.estimate.measurements import BoolArray, FloatArray, Measurements
-from kofn.controller.estimate.model import Estimate, fit
-from kofn.controller.estimate.pace import Pace
-from kofn.controller.estimate.reports import Reports
-from kofn.controller.estimate.time_scales import estimate_service
-from kofn.controller.estimate.transfers import transfers_s
-from kofn.controller.policy.chooser import Chooser, Known
-from kofn.controller.policy.history import HistoryLog
-from kofn.controller.policy.inclusion import Inclusion
-from kofn.controller.policy.objective import Choice, Objective, objective
-from kofn.controller.policy.prediction import Prediction, Predictor
-from kofn.controller.policy.worth import WorthModel
-from kofn.rpc import kofn_pb2 as pb
+from kofn_common.config.late_rules import LatePolicy
+from kofn_common.config.objectives import check_objective
+from kofn_common.config.schema import Average, PolicySection
+from kofn_common.rpc import kofn_pb2 as pb
+from kofn_controller.estimate.measurements import BoolArray, FloatArray, Measurements
+from kofn_controller.estimate.model import Estimate, fit
+from kofn_controller.estimate.pace import Pace
+from kofn_controller.estimate.reports import Reports
+from kofn_controller.estimate.time_scales import estimate_service
+from kofn_controller.estimate.transfers import transfers_s
+from kofn_controller.policy.chooser import Chooser, Known
+from kofn_controller.policy.history import HistoryLog
+from kofn_controller.policy.inclusion import Inclusion
+from kofn_controller.policy.objective import Choice, Objective, objective
+from kofn_controller.policy.prediction import Prediction, Predictor
+from kofn_controller.policy.worth import WorthModel
 
 CHANGES_KEPT = 32
 

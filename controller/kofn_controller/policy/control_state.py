@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from kofn.config.late_rules import RULES, LatePolicy
-from kofn.controller.policy.control_loop import ControlLoop
-from kofn.rpc import kofn_pb2 as pb
+from kofn_common.config.late_rules import RULES, LatePolicy
+from kofn_common.rpc import kofn_pb2 as pb
+from kofn_controller.policy.control_loop import ControlLoop
 
 
 def state_of(loop: ControlLoop, iteration: int, now_s: float) -> pb.ControlState:

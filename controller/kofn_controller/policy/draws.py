@@ -10,13 +10,13 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import special
 
-from kofn.controller.estimate.curves import Curves
-from kofn.controller.estimate.grouped import by_value, grouped_counts
-from kofn.controller.estimate.measurements import BoolArray, FloatArray
-from kofn.controller.estimate.model import Estimate
-from kofn.controller.estimate.poisson import TAIL, farthest
-from kofn.controller.policy.expected_time import GROUP_ABOVE, each_number
-from kofn.controller.policy.process import BURN_IN, IntArray
+from kofn_controller.estimate.curves import Curves
+from kofn_controller.estimate.grouped import by_value, grouped_counts
+from kofn_controller.estimate.measurements import BoolArray, FloatArray
+from kofn_controller.estimate.model import Estimate
+from kofn_controller.estimate.poisson import TAIL, farthest
+from kofn_controller.policy.expected_time import GROUP_ABOVE, each_number
+from kofn_controller.policy.process import BURN_IN, IntArray
 
 SEED = 1
 

@@ -8,11 +8,11 @@ exact, by dynamic programming over the workers. Above GROUP_ABOVE workers, those
 
 import numpy as np
 
-from kofn.controller.estimate.curves import Curves
-from kofn.controller.estimate.grouped import Counts, by_value, grouped_counts, grouped_done
-from kofn.controller.estimate.measurements import BoolArray, FloatArray
-from kofn.controller.estimate.model import Estimate
-from kofn.controller.estimate.poisson import farthest, poisson_done
+from kofn_controller.estimate.curves import Curves
+from kofn_controller.estimate.grouped import Counts, by_value, grouped_counts, grouped_done
+from kofn_controller.estimate.measurements import BoolArray, FloatArray
+from kofn_controller.estimate.model import Estimate
+from kofn_controller.estimate.poisson import farthest, poisson_done
 
 GROUP_ABOVE = 64
 """Maximum number of workers for which each one's own lambda is used."""

@@ -6,9 +6,9 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from kofn.controller.estimate.measurements import BoolArray, FloatArray
-from kofn.controller.estimate.reports import Reports
-from kofn.rpc import kofn_pb2 as pb
+from kofn_common.rpc import kofn_pb2 as pb
+from kofn_controller.estimate.measurements import BoolArray, FloatArray
+from kofn_controller.estimate.reports import Reports
 
 ITERATIONS = 256
 """Maximum number of kept iterations; fewer if the number of iterations times workers would exceed CELLS."""

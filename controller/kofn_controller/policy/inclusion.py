@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from kofn.controller.estimate.measurements import BoolArray, Measurements
+from kofn_controller.estimate.measurements import BoolArray, Measurements
 
 
 class Inclusion:

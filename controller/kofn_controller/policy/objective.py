@@ -6,14 +6,14 @@ from functools import partial
 
 import numpy as np
 
-from kofn.config.errors import ConfigError
-from kofn.config.late_rules import LatePolicy, RuleName
-from kofn.config.objectives import OBJECTIVES, check_objective
-from kofn.config.plugins import in_words
-from kofn.controller.estimate.measurements import FloatArray
-from kofn.controller.policy.history import TrainingHistory
-from kofn.controller.policy.plugin import guarded
-from kofn.controller.policy.policy import Policy
+from kofn_common.config.errors import ConfigError
+from kofn_common.config.late_rules import LatePolicy, RuleName
+from kofn_common.config.objectives import OBJECTIVES, check_objective
+from kofn_common.config.plugins import in_words
+from kofn_controller.estimate.measurements import FloatArray
+from kofn_controller.policy.history import TrainingHistory
+from kofn_controller.policy.plugin import guarded
+from kofn_controller.policy.policy import Policy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,8 +23,8 @@ class Forecast:
     They hold under the policy for late gradients `late_policy`. `expected_s` is E_k[T] in seconds, as if all workers
     started together; `predicted_s` is the same for the real process, in which they do not (`process`). Both end with
     the k-th gradient; `overhead_s` is the time after it, for transfer, sum and step. `worth` is the progress of an
-    iteration, 1 for the mean of exact and fresh gradients (controller/policy/worth.py). `history` has the latest
-    iterations; None if they are unknown.
+    iteration, 1 for the mean of exact and fresh gradients (controller/kofn_controller/policy/worth.py). `history` has
+    the latest iterations; None if they are unknown.
     """
 
     expected_s: FloatArray

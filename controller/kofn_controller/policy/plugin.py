@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kofn.config.errors import ConfigError
-from kofn.config.plugins import in_words
-from kofn.controller.errors import ObjectiveError
-from kofn.controller.estimate.measurements import FloatArray
+from kofn_common.config.errors import ConfigError
+from kofn_common.config.plugins import in_words
+from kofn_controller.errors import ObjectiveError
+from kofn_controller.estimate.measurements import FloatArray
 
 if TYPE_CHECKING:
-    from kofn.controller.policy.objective import Forecast  # which asks us for plug-ins
+    from kofn_controller.policy.objective import Forecast  # which asks us for plug-ins
 
 
 def guarded(called: str, costs: "Callable[[Forecast], Any]") -> "Callable[[Forecast], FloatArray]":

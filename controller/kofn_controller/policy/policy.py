@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kofn.config.plugins import in_words
-from kofn.controller.errors import ObjectiveError
-from kofn.controller.estimate.measurements import FloatArray
+from kofn_common.config.plugins import in_words
+from kofn_controller.errors import ObjectiveError
+from kofn_controller.estimate.measurements import FloatArray
 
 if TYPE_CHECKING:
-    from kofn.controller.policy.objective import Forecast  # which asks us for policies
+    from kofn_controller.policy.objective import Forecast  # which asks us for policies
 
 
 class Policy(ABC):

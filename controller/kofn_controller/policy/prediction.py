@@ -10,11 +10,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kofn.config.late_rules import RuleName, weight_at
-from kofn.controller.estimate.measurements import BoolArray, FloatArray
-from kofn.controller.estimate.model import Estimate
-from kofn.controller.policy.draws import MANY, Draws, draw
-from kofn.controller.policy.process import AGES, CARRIED, Beyond, IntArray, Process, carried, simulate
+from kofn_common.config.late_rules import RuleName, weight_at
+from kofn_controller.estimate.measurements import BoolArray, FloatArray
+from kofn_controller.estimate.model import Estimate
+from kofn_controller.policy.draws import MANY, Draws, draw
+from kofn_controller.policy.process import AGES, CARRIED, Beyond, IntArray, Process, carried, simulate
 
 KS = 16
 """Maximum number of simulated ks; results for the others are interpolated."""

@@ -26,9 +26,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from kofn.config.late_rules import RuleName
-from kofn.controller.estimate.measurements import BoolArray, FloatArray
-from kofn.host.wire.packet import PARTS
+from kofn_common.config.late_rules import RuleName
+from kofn_common.wire.packet import PARTS
+from kofn_controller.estimate.measurements import BoolArray, FloatArray
 
 CARRIED: tuple[RuleName, ...] = ("stash", "merge", "drop")
 """The rules with the same iteration times."""

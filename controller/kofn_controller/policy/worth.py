@@ -25,14 +25,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from kofn.config.schema import Average
-from kofn.controller.estimate.correlation import Correlation
-from kofn.controller.estimate.data_skew import DataSkew
-from kofn.controller.estimate.measurements import BoolArray, FloatArray
-from kofn.controller.policy.prediction import Prediction, weights_of
-from kofn.controller.policy.process import AGES
-from kofn.host.compression.alignment import LAGS
-from kofn.rpc import kofn_pb2 as pb
+from kofn_common.config.schema import Average
+from kofn_common.rpc import kofn_pb2 as pb
+from kofn_common.rpc.limits import LAGS
+from kofn_controller.estimate.correlation import Correlation
+from kofn_controller.estimate.data_skew import DataSkew
+from kofn_controller.estimate.measurements import BoolArray, FloatArray
+from kofn_controller.policy.prediction import Prediction, weights_of
+from kofn_controller.policy.process import AGES
 
 AGE = 2.0
 """Weight of the age: an age of half a correlation length costs a factor e."""

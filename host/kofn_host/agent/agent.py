@@ -10,27 +10,27 @@ import threading
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 
-from kofn.config.late_rules import RULES, LatePolicy, LateRule
-from kofn.config.schema import Average, JobSection
-from kofn.host.agent.data_link import DataLink
-from kofn.host.agent.exchange import Contribution, Exchange, Update
-from kofn.host.agent.exchange_loop import Ended, ExchangeLoop
-from kofn.host.agent.iteration_wait import GIVE_UP_AFTER_S
-from kofn.host.agent.missed_results import settle_restarted
-from kofn.host.agent.peer_source import PeerSource
-from kofn.host.agent.recorder import Recorder
-from kofn.host.arrays import Integers
-from kofn.host.compression.aggregate import aggregate
-from kofn.host.compression.encoder import Encoder
-from kofn.host.compression.ledger_accounts import LedgerTotals
-from kofn.host.engine.engine import EnginePort, Traffic
-from kofn.host.errors import AgentError
-from kofn.host.protocol.results import Result
-from kofn.host.stopwatch import Stopwatch, within_wait
-from kofn.host.transport.transport import Transport
-from kofn.host.workload.replica import ReplicaState
-from kofn.results.account import Account
-from kofn.results.memory import Memory
+from kofn_common.config.late_rules import RULES, LatePolicy, LateRule
+from kofn_common.config.schema import Average, JobSection
+from kofn_common.results.account import Account
+from kofn_common.results.memory import Memory
+from kofn_host.agent.data_link import DataLink
+from kofn_host.agent.exchange import Contribution, Exchange, Update
+from kofn_host.agent.exchange_loop import Ended, ExchangeLoop
+from kofn_host.agent.iteration_wait import GIVE_UP_AFTER_S
+from kofn_host.agent.missed_results import settle_restarted
+from kofn_host.agent.peer_source import PeerSource
+from kofn_host.agent.recorder import Recorder
+from kofn_host.arrays import Integers
+from kofn_host.compression.aggregate import aggregate
+from kofn_host.compression.encoder import Encoder
+from kofn_host.compression.ledger_accounts import LedgerTotals
+from kofn_host.engine.engine import EnginePort, Traffic
+from kofn_host.errors import AgentError
+from kofn_host.protocol.results import Result
+from kofn_host.stopwatch import Stopwatch, within_wait
+from kofn_host.transport.transport import Transport
+from kofn_host.workload.replica import ReplicaState
 
 log = logging.getLogger(__name__)
 

@@ -6,9 +6,9 @@ import logging
 from collections.abc import Callable
 from types import ModuleType
 
-from kofn.host.engine.engine import EnginePort, Traffic, WorkerEngine
-from kofn.host.transport.transport import Transport
-from kofn.host.wire import packet as wire
+from kofn_common.wire import packet as wire
+from kofn_host.engine.engine import EnginePort, Traffic, WorkerEngine
+from kofn_host.transport.transport import Transport
 
 log = logging.getLogger(__name__)
 
@@ -82,4 +82,4 @@ class DataLink:
 
 def _module(name: str) -> ModuleType:
     """Return the module of this packet codec: wire.packet, or wire.scapy_layer (Scapy)."""
-    return wire if name == "fast" else importlib.import_module("kofn.host.wire.scapy_layer")
+    return wire if name == "fast" else importlib.import_module("kofn_common.wire.scapy_layer")

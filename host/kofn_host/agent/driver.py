@@ -14,12 +14,12 @@ from contextlib import AbstractContextManager
 from itertools import groupby
 from typing import Any, Protocol
 
-from kofn.config.late_rules import RULES, LateRule
-from kofn.host.arrays import Floats64, Integers
-from kofn.host.compression.encoder import Finished
-from kofn.host.compression.plan import Plan
-from kofn.host.protocol import core
-from kofn.host.protocol.instructions import (
+from kofn_common.config.late_rules import RULES, LateRule
+from kofn_host.arrays import Floats64, Integers
+from kofn_host.compression.encoder import Finished
+from kofn_host.compression.plan import Plan
+from kofn_host.protocol import core
+from kofn_host.protocol.instructions import (
     AskPeers,
     Complete,
     Deliver,
@@ -29,8 +29,8 @@ from kofn.host.protocol.instructions import (
     PackedBlocks,
     Send,
 )
-from kofn.host.protocol.results import BlockResults, Result
-from kofn.host.stopwatch import Part
+from kofn_host.protocol.results import BlockResults, Result
+from kofn_host.stopwatch import Part
 
 
 class Sender(Protocol):

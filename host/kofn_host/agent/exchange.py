@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kofn.host.agent.gradient_stream import GradientStream
-from kofn.host.arrays import Floats
-from kofn.host.compression.aggregate import Aggregate
-from kofn.host.compression.side_values import NOTHING, SideValues
-from kofn.host.stopwatch import UNMEASURED, Times
-from kofn.host.workload.replica import ReplicaState
+from kofn_host.agent.gradient_stream import GradientStream
+from kofn_host.arrays import Floats
+from kofn_host.compression.aggregate import Aggregate
+from kofn_host.compression.side_values import NOTHING, SideValues
+from kofn_host.stopwatch import UNMEASURED, Times
+from kofn_host.workload.replica import ReplicaState
 
 Update = Aggregate | ReplicaState
 """The end of an iteration: its mean, or a replica that replaces all updates before it, which are lost."""

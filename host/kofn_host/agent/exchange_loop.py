@@ -12,24 +12,24 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from typing import NamedTuple
 
-from kofn.config.schema import Average, JobSection
-from kofn.host.agent.data_link import DataLink
-from kofn.host.agent.driver import Driver, Effects
-from kofn.host.agent.exchange import Contribution
-from kofn.host.agent.gradient_feed import GradientFeed
-from kofn.host.agent.iteration_wait import IterationWait
-from kofn.host.agent.missed_results import MissedResults, kept_iterations
-from kofn.host.agent.peer_source import PeerSource
-from kofn.host.agent.recorder import Recorder
-from kofn.host.arrays import Floats, Integers
-from kofn.host.compression.aggregate import Sums
-from kofn.host.compression.encoder import Encoder, Finished
-from kofn.host.compression.plan import Plan
-from kofn.host.engine.engine import EnginePort
-from kofn.host.errors import AgentError
-from kofn.host.protocol.results import BlockResults, Result
-from kofn.host.stopwatch import UNTIMED, Part, Stopwatch, Times, within_wait
-from kofn.host.workload.replica import ReplicaState
+from kofn_common.config.schema import Average, JobSection
+from kofn_host.agent.data_link import DataLink
+from kofn_host.agent.driver import Driver, Effects
+from kofn_host.agent.exchange import Contribution
+from kofn_host.agent.gradient_feed import GradientFeed
+from kofn_host.agent.iteration_wait import IterationWait
+from kofn_host.agent.missed_results import MissedResults, kept_iterations
+from kofn_host.agent.peer_source import PeerSource
+from kofn_host.agent.recorder import Recorder
+from kofn_host.arrays import Floats, Integers
+from kofn_host.compression.aggregate import Sums
+from kofn_host.compression.encoder import Encoder, Finished
+from kofn_host.compression.plan import Plan
+from kofn_host.engine.engine import EnginePort
+from kofn_host.errors import AgentError
+from kofn_host.protocol.results import BlockResults, Result
+from kofn_host.stopwatch import UNTIMED, Part, Stopwatch, Times, within_wait
+from kofn_host.workload.replica import ReplicaState
 
 Ended = tuple[Finished, Sums] | ReplicaState
 """The end of an iteration: its own results, or a peer's replica taken instead."""

@@ -8,13 +8,13 @@ import asyncio
 from collections.abc import Callable, Iterator
 from itertools import repeat
 
-from kofn.host.agent.gradient_stream import GradientStream, nobody
-from kofn.host.agent.iteration_wait import IterationWait
-from kofn.host.compression.aggregate import Sums
-from kofn.host.compression.encoder import Encoder
-from kofn.host.compression.pieces import Pieces
-from kofn.host.engine.engine import EnginePort
-from kofn.host.stopwatch import Times
+from kofn_host.agent.gradient_stream import GradientStream, nobody
+from kofn_host.agent.iteration_wait import IterationWait
+from kofn_host.compression.aggregate import Sums
+from kofn_host.compression.encoder import Encoder
+from kofn_host.compression.pieces import Pieces
+from kofn_host.engine.engine import EnginePort
+from kofn_host.stopwatch import Times
 
 
 class GradientFeed:

@@ -4,9 +4,9 @@ import threading
 import time
 from collections.abc import Callable
 
-from kofn.host.arrays import Floats, Floats64
-from kofn.host.compression.aggregate import Sums
-from kofn.host.compression.pieces import Pieces
+from kofn_host.arrays import Floats, Floats64
+from kofn_host.compression.aggregate import Sums
+from kofn_host.compression.pieces import Pieces
 
 
 def nobody(first: int, end: int) -> object:

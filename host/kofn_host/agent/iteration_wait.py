@@ -6,9 +6,9 @@ import logging
 import time
 from collections.abc import Callable
 
-from kofn.host.compression.pieces import Pieces
-from kofn.host.errors import AgentError
-from kofn.host.protocol.core import Protocol
+from kofn_host.compression.pieces import Pieces
+from kofn_host.errors import AgentError
+from kofn_host.protocol.core import Protocol
 
 log = logging.getLogger(__name__)
 

@@ -3,14 +3,14 @@
 import asyncio
 from typing import Protocol
 
-from kofn.host.agent.peer_source import PeerSource
-from kofn.host.compression.ledger import Ledger
-from kofn.host.engine.engine import EnginePort
-from kofn.host.errors import AgentError
-from kofn.host.protocol.block_layout import BlockLayout
-from kofn.host.protocol.results import Result
-from kofn.host.wire import packet as wire
-from kofn.host.workload.replica import ReplicaState
+from kofn_common.wire import packet as wire
+from kofn_host.agent.peer_source import PeerSource
+from kofn_host.compression.ledger import Ledger
+from kofn_host.engine.engine import EnginePort
+from kofn_host.errors import AgentError
+from kofn_host.protocol.block_layout import BlockLayout
+from kofn_host.protocol.results import Result
+from kofn_host.workload.replica import ReplicaState
 
 KEEP_BYTES = 64 << 20
 """Memory for results that peers may still ask for."""

@@ -3,8 +3,8 @@
 from collections.abc import AsyncIterator
 from typing import Protocol
 
-from kofn.host.protocol.results import Result
-from kofn.host.workload.replica import ReplicaState
+from kofn_host.protocol.results import Result
+from kofn_host.workload.replica import ReplicaState
 
 
 class PeerSource(Protocol):

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from kofn.host.agent.agent import Agent
-from kofn.host.arrays import Arrays, Fixed, Integers
-from kofn.host.compression.summary_block import Magnitudes
+from kofn_host.agent.agent import Agent
+from kofn_host.arrays import Arrays, Fixed, Integers
+from kofn_host.compression.summary_block import Magnitudes
 
 T = TypeVar("T")
 

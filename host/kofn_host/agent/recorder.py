@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kofn.host.arrays import Values
-from kofn.host.compression.job_coding import JobCoding
-from kofn.host.kernels.lanes import unpack_sums, width_of
-from kofn.host.protocol.results import BlockResults
-from kofn.host.wire.packet import MEMBERS_BITS, PARTS
+from kofn_common.wire.packet import MEMBERS_BITS, PARTS
+from kofn_host.arrays import Values
+from kofn_host.compression.job_coding import JobCoding
+from kofn_host.kernels.lanes import unpack_sums, width_of
+from kofn_host.protocol.results import BlockResults
 
 NUMBERS = {"scales": "scale", "lanes": "lanes", "counts": "count", "weights": "weight"}
 """Arrays of the record, and the field of a result that each holds."""

@@ -20,11 +20,11 @@ import msgspec
 import numpy as np
 import xxhash
 
-from kofn.host.arrays import Arrays
-from kofn.host.checkpoint.pages import next_page, write_pages
-from kofn.host.errors import CheckpointError
-from kofn.host.workload.replica import ReplicaState, from_parts, header_of
-from kofn.results.files import sync_folder, write_synced
+from kofn_common.results.files import sync_folder, write_synced
+from kofn_host.arrays import Arrays
+from kofn_host.checkpoint.pages import next_page, write_pages
+from kofn_host.errors import CheckpointError
+from kofn_host.workload.replica import ReplicaState, from_parts, header_of
 
 log = logging.getLogger(__name__)
 

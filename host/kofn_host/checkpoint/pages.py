@@ -11,7 +11,7 @@ from pathlib import Path
 
 import xxhash
 
-from kofn.host.arrays import in_pages
+from kofn_host.arrays import in_pages
 
 PAGE = 4096
 

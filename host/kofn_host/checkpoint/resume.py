@@ -6,11 +6,11 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from kofn.config.schema import Config
-from kofn.host.arrays import Arrays
-from kofn.host.checkpoint.folder import Checkpoint
-from kofn.host.compression.ledger_state import summed_by_others
-from kofn.host.errors import CheckpointError
+from kofn_common.config.schema import Config
+from kofn_host.arrays import Arrays
+from kofn_host.checkpoint.folder import Checkpoint
+from kofn_host.compression.ledger_state import summed_by_others
+from kofn_host.errors import CheckpointError
 
 KEPT = ("model", "compress", "schedule", "layer", "shard")
 """The sections of the configuration that must be the checkpoint's: parameters and ledgers depend on them."""

@@ -8,14 +8,14 @@ import logging
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from kofn.config.schema import Config
-from kofn.host.arrays import Arrays
-from kofn.host.checkpoint.folder import Checkpoint, CheckpointFolder, Manifest
-from kofn.host.checkpoint.resume import check_configuration, ledgers_of, plain
-from kofn.host.compression.ledger import Ledger
-from kofn.host.compression.ledger_state import multiples
-from kofn.host.workload.replica import Replica, ReplicaState
-from kofn.rpc import kofn_pb2
+from kofn_common.config.schema import Config
+from kofn_common.rpc import kofn_pb2
+from kofn_host.arrays import Arrays
+from kofn_host.checkpoint.folder import Checkpoint, CheckpointFolder, Manifest
+from kofn_host.checkpoint.resume import check_configuration, ledgers_of, plain
+from kofn_host.compression.ledger import Ledger
+from kofn_host.compression.ledger_state import multiples
+from kofn_host.workload.replica import Replica, ReplicaState
 
 log = logging.getLogger(__name__)
 

@@ -11,11 +11,11 @@ from typing import Self, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from kofn.config.compress import CompressSection
-from kofn.config.schema import JobSection
-from kofn.host.arrays import Floats, Integers
-from kofn.host.compression.job_coding import JobCoding
-from kofn.host.wire.packet import EVERYONE
+from kofn_common.config.compress import CompressSection
+from kofn_common.config.schema import JobSection
+from kofn_common.wire.packet import EVERYONE
+from kofn_host.arrays import Floats, Integers
+from kofn_host.compression.job_coding import JobCoding
 
 T = TypeVar("T", bound=np.generic)
 

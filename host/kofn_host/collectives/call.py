@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 import numpy.typing as npt
 
-from kofn.host.errors import CollectiveError
+from kofn_host.errors import CollectiveError
 
 Array = npt.NDArray[Any]
 

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
-from kofn.config.errors import ConfigError
-from kofn.config.objectives import check_objective
-from kofn.config.schema import Config
-from kofn.host.collectives.job_collective import JobCollective, load_collective
+from kofn_common.collectives.job_collective import JobCollective, load_collective
+from kofn_common.config.errors import ConfigError
+from kofn_common.config.objectives import check_objective
+from kofn_common.config.schema import Config
 
 
 def check_collective(config: Config) -> None:

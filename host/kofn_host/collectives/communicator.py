@@ -15,8 +15,8 @@ from weakref import WeakSet
 
 import numpy as np
 
-from kofn.host.arrays import Floats
-from kofn.host.collectives.call import (
+from kofn_host.arrays import Floats
+from kofn_host.collectives.call import (
     Array,
     CollectiveCall,
     Given,
@@ -28,13 +28,13 @@ from kofn.host.collectives.call import (
     checked_array,
     checked_out,
 )
-from kofn.host.collectives.streamed_gradient import PieceByPiece, StreamedGradient
-from kofn.host.collectives.work import Work, WorkOutcome
-from kofn.host.errors import CollectiveError, HostError
-from kofn.host.stopwatch import Stopwatch
+from kofn_host.collectives.streamed_gradient import PieceByPiece, StreamedGradient
+from kofn_host.collectives.work import Work, WorkOutcome
+from kofn_host.errors import CollectiveError, HostError
+from kofn_host.stopwatch import Stopwatch
 
 if TYPE_CHECKING:
-    from kofn.host.agent.gradient_stream import GradientStream
+    from kofn_host.agent.gradient_stream import GradientStream
 
 _LOG = logging.getLogger(__name__)
 

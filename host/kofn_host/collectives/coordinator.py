@@ -8,9 +8,9 @@ import threading
 import time
 from collections.abc import Sequence
 
-from kofn.host.collectives.call import Key, named
-from kofn.host.collectives.matching import Matching, Mismatch
-from kofn.host.collectives.messages import Agreed, Channel, Gone, Leaving, Message, Over, Ping, Posted, Trouble
+from kofn_host.collectives.call import Key, named
+from kofn_host.collectives.matching import Matching, Mismatch
+from kofn_host.collectives.messages import Agreed, Channel, Gone, Leaving, Message, Over, Ping, Posted, Trouble
 
 FAREWELL_S = 0.5
 """The time for workers to read the last message: closing a channel with unread messages would lose it."""

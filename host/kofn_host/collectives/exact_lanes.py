@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from kofn.host.arrays import Floats, Integers, Values
-from kofn.host.collectives.call import Array
-from kofn.host.errors import CollectiveError
-from kofn.host.kernels.kernel import kernel
-from kofn.host.protocol.results import address_of
+from kofn_host.arrays import Floats, Integers, Values
+from kofn_host.collectives.call import Array
+from kofn_host.errors import CollectiveError
+from kofn_host.kernels.kernel import kernel
+from kofn_host.protocol.results import address_of
 
 LIMBS = ((0, 22), (22, 21), (43, 21))
 """Lowest bit and number of bits of an int64's limbs: a lane has room for the sum of a limb over 64 workers."""

@@ -15,22 +15,22 @@ from typing import NoReturn
 
 import numpy as np
 
-from kofn.config.schema import JobSection
-from kofn.host.arrays import Integers
-from kofn.host.collectives.block_rows import may_be_apart
-from kofn.host.collectives.call import Array
-from kofn.host.collectives.communicator import Task
-from kofn.host.collectives.exact_lanes import LaneSum, Outgoing
-from kofn.host.collectives.lane_communicator import SUMS, LaneCommunicator
-from kofn.host.collectives.owned_bytes import OwnedBytes
-from kofn.host.collectives.peers import Stalled
-from kofn.host.collectives.work import WorkOutcome
-from kofn.host.engine.engine import EnginePort
-from kofn.host.errors import CollectiveError
-from kofn.host.protocol.block_layout import BlockLayout
-from kofn.host.protocol.instructions import PACKED, AskPeers, Complete, EncodeAgain, PackedBlocks
-from kofn.host.protocol.results import BlockResults
-from kofn.host.wire.packet import HEADER_BYTES, WEIGHT_MAX, WORD_BYTES, WORD_LANES
+from kofn_common.config.schema import JobSection
+from kofn_common.wire.packet import HEADER_BYTES, WEIGHT_MAX, WORD_BYTES, WORD_LANES
+from kofn_host.arrays import Integers
+from kofn_host.collectives.block_rows import may_be_apart
+from kofn_host.collectives.call import Array
+from kofn_host.collectives.communicator import Task
+from kofn_host.collectives.exact_lanes import LaneSum, Outgoing
+from kofn_host.collectives.lane_communicator import SUMS, LaneCommunicator
+from kofn_host.collectives.owned_bytes import OwnedBytes
+from kofn_host.collectives.peers import Stalled
+from kofn_host.collectives.work import WorkOutcome
+from kofn_host.engine.engine import EnginePort
+from kofn_host.errors import CollectiveError
+from kofn_host.protocol.block_layout import BlockLayout
+from kofn_host.protocol.instructions import PACKED, AskPeers, Complete, EncodeAgain, PackedBlocks
+from kofn_host.protocol.results import BlockResults
 
 ITERATION_BYTES, ITERATION_BLOCKS = 4 << 20, 4096
 """Limits of an iteration: while one is summed, the next one is encoded and the previous one decoded."""

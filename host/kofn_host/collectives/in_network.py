@@ -14,34 +14,34 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from kofn.config.compress import CompressSection
-from kofn.config.schema import Average, JobSection
-from kofn.host.agent.agent import Agent
-from kofn.host.agent.exchange import Contribution, Update
-from kofn.host.agent.gradient_stream import GradientStream
-from kofn.host.agent.iteration_wait import GIVE_UP_AFTER_S
-from kofn.host.agent.peer_source import PeerSource
-from kofn.host.arrays import Floats, Integers
-from kofn.host.collectives.block_rows import BlockRows
-from kofn.host.collectives.call import Array, CollectiveCall, check_elements
-from kofn.host.collectives.communicator import Communicator, Task
-from kofn.host.collectives.exact_sums import ExactSums, exact_protocol
-from kofn.host.collectives.peers import MEET_S
-from kofn.host.collectives.streamed_gradient import StreamedGradient, collective
-from kofn.host.collectives.work import Work, WorkOutcome
-from kofn.host.compression.aggregate import Aggregate
-from kofn.host.compression.codec import check
-from kofn.host.compression.encoder import Encoder
-from kofn.host.compression.encoding import Encoding
-from kofn.host.compression.job_coding import JobCoding
-from kofn.host.compression.side_values import SideValues
-from kofn.host.errors import AgentError, CollectiveError, GradientError
-from kofn.host.protocol.results import Result
-from kofn.host.stopwatch import Times, within_wait
-from kofn.host.transport.event_loop import EventLoop
-from kofn.host.transport.transport import Transport
-from kofn.host.wire.packet import PORT
-from kofn.host.workload.replica import ReplicaState
+from kofn_common.config.compress import CompressSection
+from kofn_common.config.schema import Average, JobSection
+from kofn_common.wire.packet import PORT
+from kofn_host.agent.agent import Agent
+from kofn_host.agent.exchange import Contribution, Update
+from kofn_host.agent.gradient_stream import GradientStream
+from kofn_host.agent.iteration_wait import GIVE_UP_AFTER_S
+from kofn_host.agent.peer_source import PeerSource
+from kofn_host.arrays import Floats, Integers
+from kofn_host.collectives.block_rows import BlockRows
+from kofn_host.collectives.call import Array, CollectiveCall, check_elements
+from kofn_host.collectives.communicator import Communicator, Task
+from kofn_host.collectives.exact_sums import ExactSums, exact_protocol
+from kofn_host.collectives.peers import MEET_S
+from kofn_host.collectives.streamed_gradient import StreamedGradient, collective
+from kofn_host.collectives.work import Work, WorkOutcome
+from kofn_host.compression.aggregate import Aggregate
+from kofn_host.compression.codec import check
+from kofn_host.compression.encoder import Encoder
+from kofn_host.compression.encoding import Encoding
+from kofn_host.compression.job_coding import JobCoding
+from kofn_host.compression.side_values import SideValues
+from kofn_host.errors import AgentError, CollectiveError, GradientError
+from kofn_host.protocol.results import Result
+from kofn_host.stopwatch import Times, within_wait
+from kofn_host.transport.event_loop import EventLoop
+from kofn_host.transport.transport import Transport
+from kofn_host.workload.replica import ReplicaState
 
 
 class Nobody:

@@ -4,9 +4,9 @@ from abc import abstractmethod
 
 import numpy as np
 
-from kofn.host.collectives.call import FLOATING, Array, CollectiveCall
-from kofn.host.collectives.communicator import Task
-from kofn.host.collectives.exact_lanes import (
+from kofn_host.collectives.call import FLOATING, Array, CollectiveCall
+from kofn_host.collectives.communicator import Task
+from kofn_host.collectives.exact_lanes import (
     Bytes,
     FixedPoint,
     Int32,
@@ -17,7 +17,7 @@ from kofn.host.collectives.exact_lanes import (
     exponents_of,
     floats_of,
 )
-from kofn.host.collectives.peers import PeerCommunicator
+from kofn_host.collectives.peers import PeerCommunicator
 
 SUMS = ("all_reduce", "reduce_scatter")
 

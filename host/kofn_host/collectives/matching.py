@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from kofn.host.collectives.call import Key, named
+from kofn_host.collectives.call import Key, named
 
 
 @dataclass(slots=True)

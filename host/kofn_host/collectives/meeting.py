@@ -9,10 +9,10 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from kofn.host.collectives.call import named
-from kofn.host.collectives.messages import Channel, Gone, Hello, Over, Welcome
-from kofn.host.errors import CollectiveError
-from kofn.host.wire.packet import FORWARDED_PORT
+from kofn_common.wire.packet import FORWARDED_PORT
+from kofn_host.collectives.call import named
+from kofn_host.collectives.messages import Channel, Gone, Hello, Over, Welcome
+from kofn_host.errors import CollectiveError
 
 _AGAIN_S = 0.02
 """The pause between two attempts to connect to worker 0, which may not listen yet."""

@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from kofn.host.collectives.call import Key
+from kofn_host.collectives.call import Key
 
 _LENGTH = struct.Struct("!I")
 

@@ -11,9 +11,9 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from kofn.host.arrays import Integers
-from kofn.host.collectives.call import Array
-from kofn.host.collectives.exact_lanes import Outgoing
+from kofn_host.arrays import Integers
+from kofn_host.collectives.call import Array
+from kofn_host.collectives.exact_lanes import Outgoing
 
 Bytes = npt.NDArray[np.uint8]
 

@@ -16,18 +16,18 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from kofn.config.schema import Config, JobSection
-from kofn.host.collectives.call import Array
-from kofn.host.collectives.communicator import Task
-from kofn.host.collectives.lane_communicator import SUMS, LaneCommunicator
-from kofn.host.collectives.peers import MEET_S, TIMEOUT_S, Stalled
-from kofn.host.collectives.work import WorkOutcome
-from kofn.host.errors import CollectiveError
-from kofn.host.stopwatch import Stopwatch
-from kofn.host.transport.event_loop import EventLoop
-from kofn.host.transport.fault_injection import faults_of
-from kofn.host.transport.transport import Transport
-from kofn.host.wire.packet import SERVICE, WORD_LANES
+from kofn_common.config.schema import Config, JobSection
+from kofn_common.wire.packet import SERVICE, WORD_LANES
+from kofn_host.collectives.call import Array
+from kofn_host.collectives.communicator import Task
+from kofn_host.collectives.lane_communicator import SUMS, LaneCommunicator
+from kofn_host.collectives.peers import MEET_S, TIMEOUT_S, Stalled
+from kofn_host.collectives.work import WorkOutcome
+from kofn_host.errors import CollectiveError
+from kofn_host.stopwatch import Stopwatch
+from kofn_host.transport.event_loop import EventLoop
+from kofn_host.transport.fault_injection import faults_of
+from kofn_host.transport.transport import Transport
 
 Blocks = npt.NDArray[np.uint8]
 """Blocks of L lanes of 32 bits as on the wire, most significant byte first: shape (B, 4 L)."""

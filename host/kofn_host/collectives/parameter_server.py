@@ -1,4 +1,4 @@
-"""`python -m kofn.host.collectives.parameter_server`: a parameter server, that is, a switch on a host.
+"""`python -m kofn_host.collectives.parameter_server`: a parameter server, that is, a switch on a host.
 
 It answers packets by the switch's rules (protocol.slots, docs/reference/protocol.md), so workers use both alike.  It
 sends results to one worker after another, all through its own link; a switch saves this.
@@ -17,13 +17,14 @@ from dataclasses import dataclass, field
 
 import click
 
-from kofn.config.schema import JOB_MOST
-from kofn.host.errors import ChecksumError, HostError, WireError
-from kofn.host.protocol.slots import Answer, NativeSlots
-from kofn.host.transport.datagrams import Datagrams
-from kofn.host.transport.udp import udp_socket
-from kofn.host.wire import packet as wire
-from kofn.host.wire.packet import EVERYONE, PARTS, WEIGHT_MAX, Kind, KofnHeader, Lanes
+from kofn_common.config.schema import JOB_MOST
+from kofn_common.wire import packet as wire
+from kofn_common.wire.errors import ChecksumError, WireError
+from kofn_common.wire.packet import EVERYONE, PARTS, WEIGHT_MAX, Kind, KofnHeader, Lanes
+from kofn_host.errors import HostError
+from kofn_host.protocol.slots import Answer, NativeSlots
+from kofn_host.transport.datagrams import Datagrams
+from kofn_host.transport.udp import udp_socket
 
 log = logging.getLogger(__name__)
 
@@ -144,7 +145,7 @@ def address_of(place: int) -> str:
 
 
 @click.command(
-    epilog="Example: python -m kofn.host.collectives.parameter_server --address 10.0.0.9 "
+    epilog="Example: python -m kofn_host.collectives.parameter_server --address 10.0.0.9 "
     "--worker 10.0.0.1 --worker 10.0.0.2"
 )
 @click.option("--address", required=True, help="The server's own address on the data network.")

@@ -5,9 +5,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from kofn.host.collectives.call import Key
-from kofn.host.collectives.coordinator import FAREWELL_S, grace_s, tick_s
-from kofn.host.collectives.messages import Agreed, Channel, Gone, Leaving, Message, Over, Ping, Posted, Trouble
+from kofn_host.collectives.call import Key
+from kofn_host.collectives.coordinator import FAREWELL_S, grace_s, tick_s
+from kofn_host.collectives.messages import Agreed, Channel, Gone, Leaving, Message, Over, Ping, Posted, Trouble
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

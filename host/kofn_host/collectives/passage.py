@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kofn.host.collectives.call import Array
-from kofn.host.collectives.peers import Stalled
-from kofn.host.errors import CollectiveError
-from kofn.host.stopwatch import Stopwatch
+from kofn_host.collectives.call import Array
+from kofn_host.collectives.peers import Stalled
+from kofn_host.errors import CollectiveError
+from kofn_host.stopwatch import Stopwatch
 
 CHUNK_BYTES = 128 << 10
 """Small enough for many chunks per segment, and to stay in the cache between receiving and adding."""

@@ -12,15 +12,15 @@ from numbers import Real
 
 import numpy as np
 
-from kofn.host.collectives.call import Array, CollectiveCall
-from kofn.host.collectives.communicator import Communicator, Task
-from kofn.host.collectives.coordinator import Coordinator, grace_s
-from kofn.host.collectives.job_collective import JobCollective
-from kofn.host.collectives.meeting import Meeting, meet
-from kofn.host.collectives.messages import Hello
-from kofn.host.collectives.participant import Listener, Participant
-from kofn.host.collectives.work import WorkOutcome
-from kofn.host.errors import CollectiveError, HostError
+from kofn_common.collectives.job_collective import JobCollective
+from kofn_host.collectives.call import Array, CollectiveCall
+from kofn_host.collectives.communicator import Communicator, Task
+from kofn_host.collectives.coordinator import Coordinator, grace_s
+from kofn_host.collectives.meeting import Meeting, meet
+from kofn_host.collectives.messages import Hello
+from kofn_host.collectives.participant import Listener, Participant
+from kofn_host.collectives.work import WorkOutcome
+from kofn_host.errors import CollectiveError, HostError
 
 TIMEOUT_S = 60.0
 MEET_S = 30.0

@@ -9,10 +9,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from kofn.host.arrays import Floats
-from kofn.host.collectives.work import Work, WorkOutcome
-from kofn.host.compression.pieces import Pieces
-from kofn.host.errors import CollectiveError, GradientError
+from kofn_host.arrays import Floats
+from kofn_host.collectives.work import Work, WorkOutcome
+from kofn_host.compression.pieces import Pieces
+from kofn_host.errors import CollectiveError, GradientError
 
 
 class StreamedGradient(ABC):

@@ -6,8 +6,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from kofn.host.collectives.call import Array
-from kofn.host.stopwatch import Times
+from kofn_host.collectives.call import Array
+from kofn_host.stopwatch import Times
 
 T = TypeVar("T")
 

@@ -16,21 +16,22 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from kofn.config.schema import Average
-from kofn.host.arrays import Floats, Floats64, Integers
-from kofn.host.compression.codec import FRACTION_BITS, UNIT, average_packed
-from kofn.host.compression.encoder import Finished
-from kofn.host.compression.encoding import Encoding
-from kofn.host.compression.job_coding import JobCoding
-from kofn.host.compression.ledger_native import factors_of
-from kofn.host.compression.plan import Plan
-from kofn.host.compression.reduction_native import NativeReduction
-from kofn.host.compression.side_values import SideValues
-from kofn.host.compression.sums_native import NativeSums, library
-from kofn.host.errors import CodecError
-from kofn.host.kernels.lanes import CODES, WIDTHS
-from kofn.host.protocol.results import BlockResults, Result
-from kofn.host.wire import packet as wire
+from kofn_common.config.schema import Average
+from kofn_common.wire import packet as wire
+from kofn_common.wire.packet import WIDTHS
+from kofn_host.arrays import Floats, Floats64, Integers
+from kofn_host.compression.codec import FRACTION_BITS, UNIT, average_packed
+from kofn_host.compression.encoder import Finished
+from kofn_host.compression.encoding import Encoding
+from kofn_host.compression.job_coding import JobCoding
+from kofn_host.compression.ledger_native import factors_of
+from kofn_host.compression.plan import Plan
+from kofn_host.compression.reduction_native import NativeReduction
+from kofn_host.compression.side_values import SideValues
+from kofn_host.compression.sums_native import NativeSums, library
+from kofn_host.errors import CodecError
+from kofn_host.kernels.lanes import CODES
+from kofn_host.protocol.results import BlockResults, Result
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

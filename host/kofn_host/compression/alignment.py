@@ -1,18 +1,17 @@
 """The directions of successive aggregates: their products measure the cost of staleness.
 
 The worth of a gradient that is d iterations old depends on how much the direction has changed.  An estimate is the mean
-product of two aggregates d iterations apart, over their squared length, without noise (controller/policy/worth.py).
+product of two aggregates d iterations apart, over their squared length, without noise
+(controller/kofn_controller/policy/worth.py).
 """
 
 from dataclasses import dataclass
 
 import numpy as np
 
-from kofn.host.arrays import Floats
-from kofn.host.kernels.sample import MOST, norm2, sample
-
-LAGS = 16
-"""The number of earlier iterations with which products are computed."""
+from kofn_common.rpc.limits import LAGS
+from kofn_host.arrays import Floats
+from kofn_host.kernels.sample import MOST, norm2, sample
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

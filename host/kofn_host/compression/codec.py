@@ -15,11 +15,11 @@ from typing import Protocol, TypeGuard, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from kofn.host.arrays import Exponents, Fixed, Floats, Floats64, Integers, Values
-from kofn.host.errors import CodecError, GradientError
-from kofn.host.kernels.kernel import Weights, kernel
-from kofn.host.kernels.lanes import pack, unpack_sums
-from kofn.host.protocol.results import BlockResults
+from kofn_host.arrays import Exponents, Fixed, Floats, Floats64, Integers, Values
+from kofn_host.errors import CodecError, GradientError
+from kofn_host.kernels.kernel import Weights, kernel
+from kofn_host.kernels.lanes import pack, unpack_sums
+from kofn_host.protocol.results import BlockResults
 
 FRACTION_BITS = 40
 """Resolution of a worker's ledger: 2**-40, finer than float32's for gradients above 2**-17."""

@@ -10,29 +10,29 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-from kofn.config.compress import CompressSection
-from kofn.host.arrays import Exponents, Floats, Floats64, Integers
-from kofn.host.compression.codec import FRACTION_BITS, check, packs
-from kofn.host.compression.codecs.fixed_point import beginning, following
-from kofn.host.compression.encoding import Encoding, EncodingMeter, misfits_of
-from kofn.host.compression.entering_gradient import EnteringGradient
-from kofn.host.compression.job_coding import JobCoding
-from kofn.host.compression.lane_choice import LaneChoice
-from kofn.host.compression.ledger import Ledger
-from kofn.host.compression.ledger_native import Gradient
-from kofn.host.compression.ledger_storage import LedgerStorage
-from kofn.host.compression.own_summary import OwnSummary
-from kofn.host.compression.pieces import Pieces
-from kofn.host.compression.plan import Plan
-from kofn.host.compression.rate import RateEstimator
-from kofn.host.compression.reduction_native import NativeReduction
-from kofn.host.compression.side_values import NOTHING, SideValues
-from kofn.host.compression.summary_block import Magnitudes
-from kofn.host.compression.sums_native import largest_of
-from kofn.host.errors import AgentError
-from kofn.host.kernels.sample import MOST
-from kofn.host.protocol.instructions import Packed, PackedBlocks
-from kofn.host.protocol.results import BlockResults
+from kofn_common.config.compress import CompressSection
+from kofn_host.arrays import Exponents, Floats, Floats64, Integers
+from kofn_host.compression.codec import FRACTION_BITS, check, packs
+from kofn_host.compression.codecs.fixed_point import beginning, following
+from kofn_host.compression.encoding import Encoding, EncodingMeter, misfits_of
+from kofn_host.compression.entering_gradient import EnteringGradient
+from kofn_host.compression.job_coding import JobCoding
+from kofn_host.compression.lane_choice import LaneChoice
+from kofn_host.compression.ledger import Ledger
+from kofn_host.compression.ledger_native import Gradient
+from kofn_host.compression.ledger_storage import LedgerStorage
+from kofn_host.compression.own_summary import OwnSummary
+from kofn_host.compression.pieces import Pieces
+from kofn_host.compression.plan import Plan
+from kofn_host.compression.rate import RateEstimator
+from kofn_host.compression.reduction_native import NativeReduction
+from kofn_host.compression.side_values import NOTHING, SideValues
+from kofn_host.compression.summary_block import Magnitudes
+from kofn_host.compression.sums_native import largest_of
+from kofn_host.errors import AgentError
+from kofn_host.kernels.sample import MOST
+from kofn_host.protocol.instructions import Packed, PackedBlocks
+from kofn_host.protocol.results import BlockResults
 
 SLICE = 1 << 18
 """Elements of a slice: the first slices are on their way while later ones are encoded."""

@@ -5,14 +5,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kofn.host.arrays import Exponents, Fixed, Floats, Integers
-from kofn.host.compression import summary_block as summary
-from kofn.host.compression.codec import UNIT, Codec, packs
-from kofn.host.compression.job_coding import JobCoding
-from kofn.host.compression.plan import Plan
-from kofn.host.compression.residual import Residual
-from kofn.host.compression.summary_block import Magnitudes
-from kofn.host.kernels.lanes import VOTES, width_of
+from kofn_host.arrays import Exponents, Fixed, Floats, Integers
+from kofn_host.compression import summary_block as summary
+from kofn_host.compression.codec import UNIT, Codec, packs
+from kofn_host.compression.job_coding import JobCoding
+from kofn_host.compression.plan import Plan
+from kofn_host.compression.residual import Residual
+from kofn_host.compression.summary_block import Magnitudes
+from kofn_host.kernels.lanes import VOTES, width_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,9 +6,9 @@ products, quotients, square roots and sums in a fixed order.
 
 import numpy as np
 
-from kofn.host.arrays import Floats64
-from kofn.host.compression.codec import Codec
-from kofn.host.compression.summary_block import Magnitudes
+from kofn_host.arrays import Floats64
+from kofn_host.compression.codec import Codec
+from kofn_host.compression.summary_block import Magnitudes
 
 
 def expected_error(codec: Codec, magnitudes: Magnitudes) -> float:
@@ -18,7 +18,7 @@ def expected_error(codec: Codec, magnitudes: Magnitudes) -> float:
     are the error.  In between, the two combine like parallel resistors.  The values' mean square is assumed to be
     mean**1.5 * largest**0.5, the geometric mean of its bounds mean**2 and mean * largest.
 
-    >>> from kofn.host.compression.codecs.fixed_point import FixedPoint
+    >>> from kofn_host.compression.codecs.fixed_point import FixedPoint
     >>> magnitudes = Magnitudes(mean=np.array([2.0**-8]), largest=np.array([2.0**-6]))
     >>> [round(expected_error(FixedPoint(workers=4, width=width), magnitudes), 4) for width in (16, 8, 4)]
     [0.0, 0.0026, 0.4]

@@ -2,12 +2,12 @@
 
 import numpy as np
 
-from kofn.host.arrays import Floats, Integers
-from kofn.host.compression.ledger import Ledger
-from kofn.host.compression.ledger_native import Gradient
-from kofn.host.compression.pieces import Pieces
-from kofn.host.compression.reduction_native import NativeReduction
-from kofn.host.kernels.sample import sample
+from kofn_host.arrays import Floats, Integers
+from kofn_host.compression.ledger import Ledger
+from kofn_host.compression.ledger_native import Gradient
+from kofn_host.compression.pieces import Pieces
+from kofn_host.compression.reduction_native import NativeReduction
+from kofn_host.kernels.sample import sample
 
 
 class EnteringGradient:

@@ -7,17 +7,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self
 
-from kofn.config.compress import CompressSection
-from kofn.config.schema import JobSection
-from kofn.host.compression import side_values as note
-from kofn.host.compression import summary_block as summary
-from kofn.host.compression.codec import Codec, largest_lanes
-from kofn.host.compression.plan import Planner
-from kofn.host.compression.registry import load_codecs
-from kofn.host.errors import CodecError
-from kofn.host.kernels.lanes import VOTES, code_of
-from kofn.host.protocol.block_layout import WORD_BITS, BlockLayout
-from kofn.host.wire.packet import PARTS, VOTE_WORDS, WORDS_MAX, places_of
+from kofn_common.config.compress import CompressSection
+from kofn_common.config.schema import JobSection
+from kofn_common.wire.packet import PARTS, VOTE_WORDS, WORD_BITS, WORDS_MAX, places_of
+from kofn_host.compression import side_values as note
+from kofn_host.compression import summary_block as summary
+from kofn_host.compression.codec import Codec, largest_lanes
+from kofn_host.compression.plan import Planner
+from kofn_host.compression.registry import load_codecs
+from kofn_host.errors import CodecError
+from kofn_host.kernels.lanes import VOTES, code_of
+from kofn_host.protocol.block_layout import BlockLayout
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterable
 
-from kofn.host.compression.job_coding import JobCoding
-from kofn.host.compression.plan import Plan
-from kofn.host.compression.rate import RateEstimator
-from kofn.host.compression.summary_block import Magnitudes
-from kofn.host.kernels.lanes import code_of
-from kofn.host.wire.packet import FRAME_BYTES, HEADER_BYTES
+from kofn_common.wire.packet import FRAME_BYTES, HEADER_BYTES
+from kofn_host.compression.job_coding import JobCoding
+from kofn_host.compression.plan import Plan
+from kofn_host.compression.rate import RateEstimator
+from kofn_host.compression.summary_block import Magnitudes
+from kofn_host.kernels.lanes import code_of
 
 
 class LaneChoice:

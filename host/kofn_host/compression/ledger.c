@@ -1,4 +1,4 @@
-/* A worker's ledger, block by block, in memory that outlives the process (host/compression/ledger.py).
+/* A worker's ledger, block by block, in memory that outlives the process (host/kofn_host/compression/ledger.py).
  *
  * A block's pending values and its record change together: the new ones are written to the journal, one store commits them,
  * then they are applied. ledger_open() applies a committed change again, so a kill at any instruction leaves a change complete

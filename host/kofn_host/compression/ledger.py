@@ -32,22 +32,22 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from kofn.host.arrays import Exponents, Fixed, Integers
-from kofn.host.compression.age_weight import NOTHING_FADES, AgeWeight
-from kofn.host.compression.codec import Codec, encode_packed, largest_lanes, packs, shift_of
-from kofn.host.compression.ledger_accounts import LedgerAccounts
-from kofn.host.compression.ledger_native import Fading, Gradient, library, view_of
-from kofn.host.compression.ledger_state import LedgerState
-from kofn.host.compression.ledger_storage import LedgerStorage, row_bytes
-from kofn.host.compression.reduction_native import NativeReduction
-from kofn.host.compression.residual import Residual
-from kofn.host.compression.sent_parts import SentParts
-from kofn.host.errors import CodecError, ProtocolError
-from kofn.host.kernels.lanes import width_of
-from kofn.host.protocol.core import Protocol
-from kofn.host.protocol.instructions import PACKED, PackedBlocks
-from kofn.host.protocol.results import BlockResults, Result
-from kofn.host.wire.packet import PARTS
+from kofn_common.wire.packet import PARTS
+from kofn_host.arrays import Exponents, Fixed, Integers
+from kofn_host.compression.age_weight import NOTHING_FADES, AgeWeight
+from kofn_host.compression.codec import Codec, encode_packed, largest_lanes, packs, shift_of
+from kofn_host.compression.ledger_accounts import LedgerAccounts
+from kofn_host.compression.ledger_native import Fading, Gradient, library, view_of
+from kofn_host.compression.ledger_state import LedgerState
+from kofn_host.compression.ledger_storage import LedgerStorage, row_bytes
+from kofn_host.compression.reduction_native import NativeReduction
+from kofn_host.compression.residual import Residual
+from kofn_host.compression.sent_parts import SentParts
+from kofn_host.errors import CodecError, ProtocolError
+from kofn_host.kernels.lanes import width_of
+from kofn_host.protocol.core import Protocol
+from kofn_host.protocol.instructions import PACKED, PackedBlocks
+from kofn_host.protocol.results import BlockResults, Result
 
 
 class Ledger:

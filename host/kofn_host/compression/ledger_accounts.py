@@ -5,14 +5,14 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from kofn.host.arrays import Integers
-from kofn.host.compression.ledger_native import checksums
-from kofn.host.compression.ledger_storage import LedgerStorage
-from kofn.host.compression.residual import Residual
-from kofn.host.compression.sent_parts import SentParts
-from kofn.host.wire.packet import PARTS, WEIGHT_UNIT
-from kofn.results.account import Account
-from kofn.results.memory import Memory
+from kofn_common.results.account import Account
+from kofn_common.results.memory import Memory
+from kofn_common.wire.packet import PARTS, WEIGHT_UNIT
+from kofn_host.arrays import Integers
+from kofn_host.compression.ledger_native import checksums
+from kofn_host.compression.ledger_storage import LedgerStorage
+from kofn_host.compression.residual import Residual
+from kofn_host.compression.sent_parts import SentParts
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,13 +8,13 @@ from typing import Self
 
 import numpy as np
 
-from kofn.host.arrays import Fixed, Floats, Integers
-from kofn.host.compression.ledger_storage import KEPT, LedgerStorage
-from kofn.host.kernels.kernel import Weights
-from kofn.host.kernels.lanes import CODES, WIDTHS
-from kofn.host.native import compiled, required
-from kofn.host.wire.packet import PARTS
-from kofn.nativebuild.library import Signatures, load_library
+from kofn_common.nativebuild.library import Signatures, load_library
+from kofn_common.wire.packet import PARTS, WIDTHS
+from kofn_host.arrays import Fixed, Floats, Integers
+from kofn_host.compression.ledger_storage import KEPT, LedgerStorage
+from kofn_host.kernels.kernel import Weights
+from kofn_host.kernels.lanes import CODES
+from kofn_host.native import compiled, required
 
 
 class Fading(ctypes.Structure):

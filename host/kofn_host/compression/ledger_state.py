@@ -10,12 +10,12 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from kofn.host.arrays import Arrays, Fixed, Integers, copied, fitting
-from kofn.host.compression.ledger_native import View, checksums, library, view_of
-from kofn.host.compression.ledger_storage import RECORD, LedgerStorage, Records
-from kofn.host.compression.residual import Residual
-from kofn.host.errors import CheckpointError
-from kofn.host.wire.packet import PARTS
+from kofn_common.wire.packet import PARTS
+from kofn_host.arrays import Arrays, Fixed, Integers, copied, fitting
+from kofn_host.compression.ledger_native import View, checksums, library, view_of
+from kofn_host.compression.ledger_storage import RECORD, LedgerStorage, Records
+from kofn_host.compression.residual import Residual
+from kofn_host.errors import CheckpointError
 
 
 class LedgerState:

@@ -15,10 +15,10 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from kofn.config.compress import Residual
-from kofn.host.arrays import Integers
-from kofn.host.errors import LedgerError
-from kofn.host.wire.packet import PARTS
+from kofn_common.config.compress import Residual
+from kofn_common.wire.packet import PARTS
+from kofn_host.arrays import Integers
+from kofn_host.errors import LedgerError
 
 MAGIC = int.from_bytes(b"kofn\0bk9")
 

@@ -2,17 +2,17 @@
 
 import numpy as np
 
-from kofn.host.compression import side_values
-from kofn.host.compression import summary_block as summary
-from kofn.host.compression.codec import statistics
-from kofn.host.compression.job_coding import JobCoding
-from kofn.host.compression.residual import Residual
-from kofn.host.compression.side_values import NOTHING, SideValues
-from kofn.host.compression.summary_block import Magnitudes, SummaryBlock
-from kofn.host.kernels.lanes import pack, unpack
-from kofn.host.protocol.instructions import Packed
-from kofn.host.protocol.results import Result
-from kofn.host.wire.packet import WEIGHT_UNIT, Lanes
+from kofn_common.wire.packet import WEIGHT_UNIT, Lanes
+from kofn_host.compression import side_values
+from kofn_host.compression import summary_block as summary
+from kofn_host.compression.codec import statistics
+from kofn_host.compression.job_coding import JobCoding
+from kofn_host.compression.residual import Residual
+from kofn_host.compression.side_values import NOTHING, SideValues
+from kofn_host.compression.summary_block import Magnitudes, SummaryBlock
+from kofn_host.kernels.lanes import pack, unpack
+from kofn_host.protocol.instructions import Packed
+from kofn_host.protocol.results import Result
 
 
 class OwnSummary:

@@ -8,9 +8,9 @@ from numbers import Integral
 
 import numpy as np
 
-from kofn.host.arrays import Floats, Integers
-from kofn.host.compression.codec import check
-from kofn.host.errors import GradientError
+from kofn_host.arrays import Floats, Integers
+from kofn_host.compression.codec import check
+from kofn_host.errors import GradientError
 
 SHOWN = 4
 """The most ranges that an error lists."""

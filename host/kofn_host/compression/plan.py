@@ -17,13 +17,13 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from kofn.host.arrays import Floats64, Integers
-from kofn.host.compression.codec import Codec
-from kofn.host.compression.encoding_error import expected_error
-from kofn.host.compression.rate import lanes_for
-from kofn.host.compression.summary_block import ONE, Magnitudes, SummaryBlock
-from kofn.host.errors import ProtocolError
-from kofn.host.kernels.lanes import code_of, width_of
+from kofn_host.arrays import Floats64, Integers
+from kofn_host.compression.codec import Codec
+from kofn_host.compression.encoding_error import expected_error
+from kofn_host.compression.rate import lanes_for
+from kofn_host.compression.summary_block import ONE, Magnitudes, SummaryBlock
+from kofn_host.errors import ProtocolError
+from kofn_host.kernels.lanes import code_of, width_of
 
 SLACK = 1 / 16
 """The share by which the mean wish may be below the lanes that nearly all workers wish for."""

@@ -10,8 +10,8 @@ source's formula and both readings of it.
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from kofn.host.errors import RateError
-from kofn.host.kernels.lanes import WIDTHS
+from kofn_common.wire.packet import WIDTHS
+from kofn_host.errors import RateError
 
 WINDOW = 8
 """W: the least number of packets over which a rate is measured."""

@@ -3,9 +3,9 @@
 import ctypes
 from ctypes import c_double, c_int64, c_void_p
 
-from kofn.host.compression.codec import UNIT
-from kofn.host.compression.ledger_native import Fading, Gradient
-from kofn.host.stopwatch import Times
+from kofn_host.compression.codec import UNIT
+from kofn_host.compression.ledger_native import Fading, Gradient
+from kofn_host.stopwatch import Times
 
 
 class NativeReduction(ctypes.Structure):

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kofn.config.compress import Rounding
-from kofn.config.plugins import CODECS, in_words
-from kofn.host.arrays import Exponents, Fixed, Values
-from kofn.host.compression.codec import FRACTION_BITS, MAGNITUDE_MAX, Codec, statistics
-from kofn.host.errors import CodecError
-from kofn.host.kernels.lanes import VOTES, code_of
+from kofn_common.config.compress import Rounding
+from kofn_common.config.plugins import CODECS, in_words
+from kofn_host.arrays import Exponents, Fixed, Values
+from kofn_host.compression.codec import FRACTION_BITS, MAGNITUDE_MAX, Codec, statistics
+from kofn_host.errors import CodecError
+from kofn_host.kernels.lanes import VOTES, code_of
 
 LANES = 64
 """Lanes of a trial block."""

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from kofn.host.arrays import Fixed, Integers
-from kofn.host.compression.codec import UNIT
-from kofn.host.compression.ledger_native import View, library
-from kofn.host.compression.ledger_storage import LedgerStorage
-from kofn.host.kernels.sample import sample
+from kofn_host.arrays import Fixed, Integers
+from kofn_host.compression.codec import UNIT
+from kofn_host.compression.ledger_native import View, library
+from kofn_host.compression.ledger_storage import LedgerStorage
+from kofn_host.kernels.sample import sample
 
 EXPANDED = 1 << 20
 """Values per copy, if they are not kept exactly."""

@@ -5,13 +5,13 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-from kofn.host.arrays import Fixed, Integers, Values
-from kofn.host.compression.codec import Codec
-from kofn.host.compression.ledger_storage import GENERATIONS, LedgerStorage, Records
-from kofn.host.compression.residual import Residual
-from kofn.host.kernels.kernel import rows_of
-from kofn.host.kernels.lanes import unpack, width_of
-from kofn.host.wire.packet import PARTS
+from kofn_common.wire.packet import PARTS
+from kofn_host.arrays import Fixed, Integers, Values
+from kofn_host.compression.codec import Codec
+from kofn_host.compression.ledger_storage import GENERATIONS, LedgerStorage, Records
+from kofn_host.compression.residual import Residual
+from kofn_host.kernels.kernel import rows_of
+from kofn_host.kernels.lanes import unpack, width_of
 
 
 class SentParts:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from kofn.host.arrays import Values
-from kofn.host.wire.packet import RANKS, WORD_LANES, members_of
+from kofn_common.wire.packet import RANKS, WORD_LANES, members_of
+from kofn_host.arrays import Values
 
 NUMBERS = 3
 """The number of side values per worker; each is 0 to 2**31 - 1."""

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from kofn.host.arrays import Floats64, Integers
-from kofn.host.compression import side_values as note
-from kofn.host.wire.packet import WORD_LANES, WORDS_MAX
+from kofn_common.wire.packet import WORD_LANES, WORDS_MAX
+from kofn_host.arrays import Floats64, Integers
+from kofn_host.compression import side_values as note
 
 ONE = 1 << 16
 """A wish of 1, and a logarithm of 1."""

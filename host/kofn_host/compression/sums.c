@@ -1,4 +1,4 @@
-/* Averages an iteration's sums (host/compression/aggregate.py): each block's mean, and the checksum of its total (ledger.c),
+/* Averages an iteration's sums (host/kofn_host/compression/aggregate.py): each block's mean, and the checksum of its total (ledger.c),
  * in one pass over its lanes. Intended wrap-around uses unsigned numbers. */
 #include "sums.h"
 

@@ -6,11 +6,11 @@ from functools import cache
 
 import numpy as np
 
-from kofn.host.arrays import Floats64
-from kofn.host.kernels.lanes import WIDTHS
-from kofn.host.native import compiled, required
-from kofn.host.protocol.results import BlockResults
-from kofn.nativebuild.library import Signatures, load_library
+from kofn_common.nativebuild.library import Signatures, load_library
+from kofn_common.wire.packet import WIDTHS
+from kofn_host.arrays import Floats64
+from kofn_host.native import compiled, required
+from kofn_host.protocol.results import BlockResults
 
 
 class NativeSums(ctypes.Structure):

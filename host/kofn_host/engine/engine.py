@@ -17,11 +17,11 @@ from contextlib import contextmanager
 from dataclasses import astuple, dataclass, fields
 from typing import Any, NoReturn
 
-from kofn.host.compression.reduction_native import NativeReduction
-from kofn.host.engine.pacing_rate import PacingRate
-from kofn.host.errors import AgentError, HostError, ProtocolError
-from kofn.host.protocol.core import Protocol
-from kofn.host.protocol.instructions import Instruction
+from kofn_host.compression.reduction_native import NativeReduction
+from kofn_host.engine.pacing_rate import PacingRate
+from kofn_host.errors import AgentError, HostError, ProtocolError
+from kofn_host.protocol.core import Protocol
+from kofn_host.protocol.instructions import Instruction
 
 
 @dataclass(slots=True)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from kofn.host.wire.packet import FRAME_BYTES, HEADER_BYTES, WORD_BYTES
+from kofn_common.wire.packet import FRAME_BYTES, HEADER_BYTES, WORD_BYTES
 
 BURST_PACKETS = 4
 BURST_S = 8e-3

@@ -1,4 +1,4 @@
-/* The arithmetic of host/kernels/kernel.py, one pass over the data each.
+/* The arithmetic of host/kofn_host/kernels/kernel.py, one pass over the data each.
  *
  * Blocks are rows of `lanes` values; `shift` (0 to 41) and `factor` have one number per row. Arrays do not overlap.
  * Right shifts of negative numbers are arithmetic (gcc, clang), as in NumPy. Intended wrap-around uses unsigned numbers.

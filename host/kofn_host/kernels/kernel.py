@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kofn.host.arrays import Floats, Floats64, Integers, Values
-from kofn.host.native import required
-from kofn.nativebuild.library import Signatures, compile_file, load_library
+from kofn_common.nativebuild.library import Signatures, compile_file, load_library
+from kofn_common.places import folder_of
+from kofn_host.arrays import Floats, Floats64, Integers, Values
+from kofn_host.native import required
 
 SOURCE = Path(__file__).with_name("kernel.c")
-INCLUDE = SOURCE.parents[1] / "wire"
+INCLUDE = folder_of("kofn_common") / "wire"
 """The folder of values.h."""
 
 PER_BLOCK = int | Integers

@@ -6,12 +6,10 @@ This module knows neither the meaning of lanes (compression.codec) nor packets (
 
 import numpy as np
 
-from kofn.host.arrays import Values
-from kofn.host.errors import CodecError
-from kofn.host.kernels.kernel import kernel
-
-WIDTHS = (32, 16, 8, 4, 1)
-"""Widths of lanes in bits; the index is the header's `lanes` code.  A lane of 1 bit is a vote; votes are counted."""
+from kofn_common.wire.packet import WIDTHS
+from kofn_host.arrays import Values
+from kofn_host.errors import CodecError
+from kofn_host.kernels.kernel import kernel
 
 CODES = range(len(WIDTHS))
 

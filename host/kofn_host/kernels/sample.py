@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from kofn.host.arrays import Floats
+from kofn_host.arrays import Floats
 
 MOST = 1 << 14
 """The most elements of a sample."""

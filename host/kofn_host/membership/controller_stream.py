@@ -11,10 +11,10 @@ from typing import TypeAlias
 
 import grpc
 
-from kofn.host.errors import AgentError
-from kofn.rpc import kofn_pb2, kofn_pb2_grpc
-from kofn.rpc.failures import refused_handshake
-from kofn.rpc.security import CONTROLLER, Credentials, channel, reconnect
+from kofn_common.rpc import kofn_pb2, kofn_pb2_grpc
+from kofn_common.rpc.failures import refused_handshake
+from kofn_common.rpc.security import CONTROLLER, Credentials, channel, reconnect
+from kofn_host.errors import AgentError
 
 log = logging.getLogger(__name__)
 

@@ -12,15 +12,15 @@ from typing import Protocol
 
 import grpc
 
-from kofn.config.late_rules import RULES, LatePolicy
-from kofn.host.checkpoint.saver import Saver
-from kofn.host.errors import AgentError
-from kofn.host.membership.controller_stream import ControllerStream
-from kofn.host.membership.peer import Peers, PeerService
-from kofn.host.training.reducer import Reducer
-from kofn.host.workload.replica import ReplicaState
-from kofn.rpc import kofn_pb2, kofn_pb2_grpc
-from kofn.rpc.security import Credentials, add_port, grpc_server
+from kofn_common.config.late_rules import RULES, LatePolicy
+from kofn_common.rpc import kofn_pb2, kofn_pb2_grpc
+from kofn_common.rpc.security import Credentials, add_port, grpc_server
+from kofn_host.checkpoint.saver import Saver
+from kofn_host.errors import AgentError
+from kofn_host.membership.controller_stream import ControllerStream
+from kofn_host.membership.peer import Peers, PeerService
+from kofn_host.training.reducer import Reducer
+from kofn_host.workload.replica import ReplicaState
 
 log = logging.getLogger(__name__)
 

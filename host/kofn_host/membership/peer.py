@@ -8,11 +8,11 @@ from typing import TypeAlias, TypeVar
 
 import grpc
 
-from kofn.host.protocol.results import BlockId, Result
-from kofn.host.wire.packet import MEMBERS_BYTES, RACKS_MAX
-from kofn.host.workload.replica import ReplicaState, from_parts, to_parts
-from kofn.rpc import kofn_pb2, kofn_pb2_grpc
-from kofn.rpc.security import Context, Credentials, channel, permit, worker_name
+from kofn_common.rpc import kofn_pb2, kofn_pb2_grpc
+from kofn_common.rpc.security import Context, Credentials, channel, permit, worker_name
+from kofn_common.wire.packet import MEMBERS_BYTES, RACKS_MAX
+from kofn_host.protocol.results import BlockId, Result
+from kofn_host.workload.replica import ReplicaState, from_parts, to_parts
 
 log = logging.getLogger(__name__)
 

@@ -5,11 +5,9 @@ A block always has the same elements.  Its lanes may change, and the number of w
 
 from dataclasses import dataclass
 
-from kofn.host.errors import ProtocolError
-from kofn.host.kernels.lanes import CODES, WIDTHS, width_of
-from kofn.host.wire.packet import VOTE_WORDS, WORD_BYTES, Lanes
-
-WORD_BITS = 8 * WORD_BYTES
+from kofn_common.wire.packet import VOTE_WORDS, WIDTHS, WORD_BITS, Lanes
+from kofn_host.errors import ProtocolError
+from kofn_host.kernels.lanes import CODES, width_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

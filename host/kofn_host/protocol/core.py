@@ -14,20 +14,20 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from kofn.host.arrays import Integers
-from kofn.host.errors import ProtocolError
-from kofn.host.native import library
-from kofn.host.protocol.block_layout import BlockLayout
-from kofn.host.protocol.core_state import INSTRUCTIONS, CoreState, Statistics
-from kofn.host.protocol.instruction_table import INSTRUCTION, read_instructions
-from kofn.host.protocol.instructions import (
+from kofn_common.wire.packet import PARTS, RANKS, KofnHeader, Lanes, encode_header, places_of
+from kofn_host.arrays import Integers
+from kofn_host.errors import ProtocolError
+from kofn_host.native import library
+from kofn_host.protocol.block_layout import BlockLayout
+from kofn_host.protocol.core_state import INSTRUCTIONS, CoreState, Statistics
+from kofn_host.protocol.instruction_table import INSTRUCTION, read_instructions
+from kofn_host.protocol.instructions import (
     Instruction,
     Packed,
     PackedBlocks,
     request_of,
 )
-from kofn.host.protocol.results import RESULT, BlockResults, Result
-from kofn.host.wire.packet import PARTS, RANKS, KofnHeader, Lanes, encode_header, places_of
+from kofn_host.protocol.results import RESULT, BlockResults, Result
 
 _ROOM = 512
 """The most instructions that one call takes."""

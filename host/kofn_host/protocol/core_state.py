@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kofn.host.protocol.block_layout import BlockLayout
-from kofn.host.protocol.slot_query import SlotQuery
+from kofn_host.protocol.block_layout import BlockLayout
+from kofn_host.protocol.slot_query import SlotQuery
 
 STATE = 11
 """Number of the first fields of struct core, 64 bits each."""

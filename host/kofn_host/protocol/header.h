@@ -1,4 +1,4 @@
-/* A packet's header in memory and on the wire (host/wire/packet.py has the fields). */
+/* A packet's header in memory and on the wire (common/kofn_common/wire/packet.py has the fields). */
 #pragma once
 #include <stdint.h>
 

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kofn.host.protocol.instructions import AskPeers, Complete, Deliver, EncodeAgain, Instruction, Send
-from kofn.host.protocol.results import BlockId, BlockResults
-from kofn.host.wire.packet import HEADER_BYTES, KofnHeader, headers_of
+from kofn_common.wire.packet import HEADER_BYTES, KofnHeader, headers_of
+from kofn_host.protocol.instructions import AskPeers, Complete, Deliver, EncodeAgain, Instruction, Send
+from kofn_host.protocol.results import BlockId, BlockResults
 
 INSTRUCTION = np.dtype(
     [

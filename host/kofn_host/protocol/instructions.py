@@ -8,9 +8,9 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from kofn.host.arrays import Floats64, Integers
-from kofn.host.protocol.results import BlockId, BlockResults, address_of
-from kofn.host.wire.packet import PARTS, KofnHeader
+from kofn_common.wire.packet import PARTS, KofnHeader
+from kofn_host.arrays import Floats64, Integers
+from kofn_host.protocol.results import BlockId, BlockResults, address_of
 
 
 def request_of(block: int, part: int) -> int:
@@ -37,7 +37,7 @@ PACKED = np.dtype(
         "itemsize": 32,
     }
 )
-"""The layout of `struct packed` in host/protocol/core.h."""
+"""The layout of `struct packed` in host/kofn_host/protocol/core.h."""
 
 
 class PackedBlocks:

@@ -4,8 +4,8 @@ import ctypes
 import weakref
 from ctypes import c_int32, c_uint32
 
-from kofn.host.errors import ProtocolError
-from kofn.host.native import library
+from kofn_host.errors import ProtocolError
+from kofn_host.native import library
 
 
 class NativeLeaf(ctypes.Structure):
@@ -30,12 +30,3 @@ class NativeLeaf(ctypes.Structure):
         opened = cls.from_address(address)
         weakref.finalize(opened, library().leaf_close, address)
         return opened
-
-
-def leaf_shift(k: int, workers: int, racks: int) -> int:
-    """Return a leaf's `shift`: its open buffer is due with as many contributions as the root misses >> shift.
-
-    0 with k = n: a leaf waits for its whole rack.  Otherwise all leaves together hold back at most half of what the
-    root misses.
-    """
-    return 0 if k == workers else (2 * racks - 1).bit_length()

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from kofn.host.arrays import Integers
-from kofn.host.wire.packet import MEMBERS_BITS, PARTS, RACKS_MAX, RANKS, bit_of
+from kofn_common.wire.packet import MEMBERS_BITS, PARTS, RACKS_MAX, RANKS, bit_of
+from kofn_host.arrays import Integers
 
 RESULT = np.dtype(
     [

@@ -6,7 +6,7 @@ members, as long as the slot has the block, open or closed.
 
 import ctypes
 
-from kofn.host.wire.packet import PARTS, RANKS, members_of
+from kofn_common.wire.packet import PARTS, RANKS, members_of
 
 
 class _Query(ctypes.Structure):

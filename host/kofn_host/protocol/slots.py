@@ -4,9 +4,9 @@ import ctypes
 import weakref
 from ctypes import c_int32, c_uint32
 
-from kofn.host.errors import ProtocolError
-from kofn.host.native import library
-from kofn.host.wire.packet import EVERYONE, HEADER_BYTES, KofnHeader, encode_header, headers_of
+from kofn_common.wire.packet import EVERYONE, HEADER_BYTES, KofnHeader, encode_header, headers_of
+from kofn_host.errors import ProtocolError
+from kofn_host.native import library
 
 Answer = tuple[int, KofnHeader, bytes]
 """The receiving rank, the header and the values."""

@@ -4,10 +4,10 @@ from collections.abc import Callable, Collection
 
 import numpy as np
 
-from kofn.host.arrays import Integers
-from kofn.host.compression.side_values import SideValues
-from kofn.host.schedule.families import PassSchedule
-from kofn.host.schedule.search import MICRO, Heard, Measured, Search
+from kofn_host.arrays import Integers
+from kofn_host.compression.side_values import SideValues
+from kofn_host.schedule.families import PassSchedule
+from kofn_host.schedule.search import MICRO, Heard, Measured, Search
 
 WATCHED = 64
 """Iterations after a search whose median time decides whether its result still holds."""

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Self
 
-from kofn.host.schedule.orders import Step, front_first, late_front, usual
+from kofn_host.schedule.orders import Step, front_first, late_front, usual
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

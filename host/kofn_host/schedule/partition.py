@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from kofn.host.schedule.families import PassSchedule
-from kofn.host.schedule.layers import Layer
+from kofn_host.schedule.families import PassSchedule
+from kofn_host.schedule.layers import Layer
 
 
 @dataclass(frozen=True, slots=True)

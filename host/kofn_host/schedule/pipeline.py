@@ -11,15 +11,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
-from kofn.host.engine.pacing_rate import pacing_rate, packet_bytes
-from kofn.host.protocol.block_layout import BlockLayout
-from kofn.host.schedule.families import PassSchedule
-from kofn.host.schedule.layers import Layer, LayerTimes
-from kofn.host.schedule.partition import Piece, partition
+from kofn_host.engine.pacing_rate import pacing_rate, packet_bytes
+from kofn_host.protocol.block_layout import BlockLayout
+from kofn_host.schedule.families import PassSchedule
+from kofn_host.schedule.layers import Layer, LayerTimes
+from kofn_host.schedule.partition import Piece, partition
 
 LATENCY_S = 4e-3
 """Seconds from the last packet's departure until the training thread has the mean: the round trip, the transfer of the
-last result, and the wake-up of two threads (host/engine/engine.c, host/agent/agent.py)."""
+last result, and the wake-up of two threads (host/kofn_host/engine/engine.c, host/kofn_host/agent/agent.py)."""
 
 UNSHAPED_MBPS = 1000.0
 """The assumed rate of an unshaped link."""

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from math import sqrt
 from statistics import median
 
-from kofn.host.schedule.families import PassSchedule
+from kofn_host.schedule.families import PassSchedule
 
 ROUND = 64
 """The most timings in a round, a power of two; the first round has one per candidate."""

@@ -12,12 +12,12 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 
-from kofn.host.compression.side_values import SideValues
-from kofn.host.schedule.families import FAMILIES, PassSchedule
-from kofn.host.schedule.layers import Layer, LayerTimes
-from kofn.host.schedule.partition import distinct
-from kofn.host.schedule.pipeline import LinkModel, iteration_s
-from kofn.host.schedule.race import Race, longest
+from kofn_host.compression.side_values import SideValues
+from kofn_host.schedule.families import FAMILIES, PassSchedule
+from kofn_host.schedule.layers import Layer, LayerTimes
+from kofn_host.schedule.partition import distinct
+from kofn_host.schedule.pipeline import LinkModel, iteration_s
+from kofn_host.schedule.race import Race, longest
 
 MICRO = 1_000_000
 

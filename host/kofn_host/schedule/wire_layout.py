@@ -6,8 +6,8 @@ from itertools import groupby
 
 import numpy as np
 
-from kofn.host.arrays import Floats
-from kofn.host.schedule.layers import Layer
+from kofn_host.arrays import Floats
+from kofn_host.schedule.layers import Layer
 
 Place = tuple[slice, slice]
 """A place on the wire, and its place among the parameters."""

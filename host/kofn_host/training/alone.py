@@ -3,7 +3,7 @@
 It trains the same model on all of the data, with rank 0's blocking, and sends nothing.  `kofn run` starts it together
 with the last trial of a configuration with run.alone; kofn/sim/ calls train() with a virtual clock.
 
-    python -m kofn.host.training.alone --config effective.toml --metrics alone/worker-0.jsonl
+    python -m kofn_host.training.alone --config effective.toml --metrics alone/worker-0.jsonl
 """
 
 import time
@@ -14,12 +14,12 @@ import click
 import numpy as np
 from msgspec.structs import replace
 
-from kofn.config.schema import Config
-from kofn.host.compression.plan import Planner
-from kofn.host.training.metrics import Metrics
-from kofn.host.workload.replica import Replica
-from kofn.host.workload.straggler_source import load_stragglers
-from kofn.host.workload.workload import load_workload, metric_of
+from kofn_common.config.schema import Config
+from kofn_host.compression.plan import Planner
+from kofn_host.training.metrics import Metrics
+from kofn_host.workload.replica import Replica
+from kofn_host.workload.straggler_source import load_stragglers
+from kofn_host.workload.workload import load_workload, metric_of
 
 
 def train(config: Config, metrics: Metrics, now: Callable[[], float], wait_until: Callable[[float], None]) -> None:

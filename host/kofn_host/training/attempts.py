@@ -3,8 +3,8 @@
 This module has no clock and no network: training drives it in real time, the simulation (kofn/sim/) in virtual time.
 """
 
-from kofn.config.late_rules import GIVE_UPS, LateRule
-from kofn.host.wire.packet import PARTS
+from kofn_common.config.late_rules import GIVE_UPS, LateRule
+from kofn_common.wire.packet import PARTS
 
 
 class Attempts:

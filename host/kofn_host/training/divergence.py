@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from kofn.host.arrays import Floats
-from kofn.host.kernels.sample import sample
+from kofn_host.arrays import Floats
+from kofn_host.kernels.sample import sample
 
 GROWTH = 100.0
 """Limit of the parameters' root mean square over its initial value (over 1 if that is 0).  On the digits, learning

@@ -12,27 +12,27 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from kofn.config.schema import Config
-from kofn.host.agent.exchange import Contribution, Exchange, Update
-from kofn.host.arrays import Floats, Integers
-from kofn.host.checkpoint.saver import Saver
-from kofn.host.collectives.job_collective import load_collective
-from kofn.host.compression.aggregate import Aggregate
-from kofn.host.compression.alignment import Alignment, Direction
-from kofn.host.compression.job_coding import JobCoding
-from kofn.host.kernels.sample import norm2
-from kofn.host.stopwatch import Times
-from kofn.host.training.attempts import Attempts
-from kofn.host.training.divergence import DIVERGED, Divergence
-from kofn.host.training.metrics import Metrics
-from kofn.host.training.reducer import Reducer
-from kofn.host.workload.evaluation import Evaluation
-from kofn.host.workload.replica import Replica, ReplicaState
-from kofn.host.workload.straggler_source import load_stragglers
-from kofn.host.workload.workload import load_workload, metric_of
-from kofn.results.account import Account
-from kofn.results.worker_metrics import TIME_PARTS, bitmap_of
-from kofn.rpc import kofn_pb2
+from kofn_common.collectives.job_collective import load_collective
+from kofn_common.config.schema import Config
+from kofn_common.results.account import Account
+from kofn_common.results.worker_metrics import TIME_PARTS, bitmap_of
+from kofn_common.rpc import kofn_pb2
+from kofn_host.agent.exchange import Contribution, Exchange, Update
+from kofn_host.arrays import Floats, Integers
+from kofn_host.checkpoint.saver import Saver
+from kofn_host.compression.aggregate import Aggregate
+from kofn_host.compression.alignment import Alignment, Direction
+from kofn_host.compression.job_coding import JobCoding
+from kofn_host.kernels.sample import norm2
+from kofn_host.stopwatch import Times
+from kofn_host.training.attempts import Attempts
+from kofn_host.training.divergence import DIVERGED, Divergence
+from kofn_host.training.metrics import Metrics
+from kofn_host.training.reducer import Reducer
+from kofn_host.workload.evaluation import Evaluation
+from kofn_host.workload.replica import Replica, ReplicaState
+from kofn_host.workload.straggler_source import load_stragglers
+from kofn_host.workload.workload import load_workload, metric_of
 
 OWN = (
     *("started", "loss", "first_block_s", "iteration_s", "blocking_s", "gradient_norm2", "age", "account"),
@@ -350,7 +350,7 @@ def report_of_updates(
 def report_of(
     step: Step, work: Work, direction: Direction | None, *, late: bool, held: tuple[float, float], **more: float
 ) -> kofn_pb2.Report:
-    """Return the report of one iteration (Report in kofn/rpc/kofn.proto); `more`: further fields of it.
+    """Return the report of one iteration (Report in common/kofn_common/rpc/kofn.proto); `more`: further fields of it.
 
     `held`: gradients and contributors in the iteration's sums, means over its blocks.  If the worker gave up,
     first_block_s is the time until then.

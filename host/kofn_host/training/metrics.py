@@ -10,10 +10,10 @@ from typing import Any, Self, TextIO
 import numpy as np
 import numpy.typing as npt
 
-from kofn.host.arrays import Integers
-from kofn.host.compression.ledger_accounts import LedgerTotals
-from kofn.host.training.reducer import Reducer
-from kofn.results.memory import Memory
+from kofn_common.results.memory import Memory
+from kofn_host.arrays import Integers
+from kofn_host.compression.ledger_accounts import LedgerTotals
+from kofn_host.training.reducer import Reducer
 
 
 class Metrics:

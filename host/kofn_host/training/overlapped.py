@@ -15,33 +15,33 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 
-from kofn.config.errors import ConfigError
-from kofn.config.schedule import AUTO
-from kofn.config.schema import Config
-from kofn.host.agent.exchange import Contribution, Exchange, Update
-from kofn.host.agent.gradient_stream import GradientStream
-from kofn.host.arrays import Floats, Integers
-from kofn.host.collectives.job_collective import load_collective
-from kofn.host.compression.aggregate import Aggregate
-from kofn.host.compression.job_coding import JobCoding
-from kofn.host.compression.side_values import NOTHING, SideValues
-from kofn.host.errors import HostError
-from kofn.host.kernels.sample import norm2
-from kofn.host.schedule.agreed_search import AgreedSearch
-from kofn.host.schedule.families import PassSchedule
-from kofn.host.schedule.layers import LayerTimes
-from kofn.host.schedule.partition import Piece, partition
-from kofn.host.schedule.pipeline import LinkModel, leaving_order
-from kofn.host.schedule.search import Enumeration, GivenSchedule, Measured, Proposals, Search
-from kofn.host.schedule.wire_layout import WireLayout
-from kofn.host.stopwatch import Times
-from kofn.host.training.loop import Spent, Step, Training, Work
-from kofn.host.training.metrics import Metrics
-from kofn.host.training.reducer import Reducer
-from kofn.host.workload.layered import LayeredModel, LayeredWorkload
-from kofn.host.workload.optimizer import Optimizer
-from kofn.host.workload.replica import ReplicaState
-from kofn.host.workload.workloads.accelerator import times_of
+from kofn_common.collectives.job_collective import load_collective
+from kofn_common.config.errors import ConfigError
+from kofn_common.config.schedule import AUTO
+from kofn_common.config.schema import Config
+from kofn_host.agent.exchange import Contribution, Exchange, Update
+from kofn_host.agent.gradient_stream import GradientStream
+from kofn_host.arrays import Floats, Integers
+from kofn_host.compression.aggregate import Aggregate
+from kofn_host.compression.job_coding import JobCoding
+from kofn_host.compression.side_values import NOTHING, SideValues
+from kofn_host.errors import HostError
+from kofn_host.kernels.sample import norm2
+from kofn_host.schedule.agreed_search import AgreedSearch
+from kofn_host.schedule.families import PassSchedule
+from kofn_host.schedule.layers import LayerTimes
+from kofn_host.schedule.partition import Piece, partition
+from kofn_host.schedule.pipeline import LinkModel, leaving_order
+from kofn_host.schedule.search import Enumeration, GivenSchedule, Measured, Proposals, Search
+from kofn_host.schedule.wire_layout import WireLayout
+from kofn_host.stopwatch import Times
+from kofn_host.training.loop import Spent, Step, Training, Work
+from kofn_host.training.metrics import Metrics
+from kofn_host.training.reducer import Reducer
+from kofn_host.workload.layered import LayeredModel, LayeredWorkload
+from kofn_host.workload.optimizer import Optimizer
+from kofn_host.workload.replica import ReplicaState
+from kofn_host.workload.workloads.accelerator import times_of
 
 T = TypeVar("T")
 
@@ -54,7 +54,7 @@ def check_schedule(config: Config) -> None:
     """ConfigError if the configuration lacks what its schedule needs."""
     section, collective = config.schedule, config.job.collective
     if config.model.workload_name == "script":
-        return  # kofn.torch.schedule() checks the script's model
+        return  # kofn_torch.schedule() checks the script's model
     if not load_collective(collective).ledger:
         raise ConfigError(
             f"schedule.family {section.family!r} needs a switch or a server, got job.collective {collective!r}"

@@ -14,20 +14,20 @@ from typing import Any
 
 import numpy as np
 
-from kofn.config.late_rules import RULES, LatePolicy
-from kofn.host.agent.exchange import Contribution, Exchange, Update
-from kofn.host.agent.peer_source import PeerSource
-from kofn.host.arrays import Floats
-from kofn.host.collectives.communicator import Communicator
-from kofn.host.compression.aggregate import Aggregate
-from kofn.host.compression.ledger_accounts import LedgerTotals
-from kofn.host.compression.plan import Plan
-from kofn.host.errors import AgentError, GradientError, HostError
-from kofn.host.kernels.kernel import kernel
-from kofn.host.protocol.results import Result
-from kofn.host.workload.replica import ReplicaState
-from kofn.results.account import Account
-from kofn.results.memory import Memory
+from kofn_common.config.late_rules import RULES, LatePolicy
+from kofn_common.results.account import Account
+from kofn_common.results.memory import Memory
+from kofn_host.agent.exchange import Contribution, Exchange, Update
+from kofn_host.agent.peer_source import PeerSource
+from kofn_host.arrays import Floats
+from kofn_host.collectives.communicator import Communicator
+from kofn_host.compression.aggregate import Aggregate
+from kofn_host.compression.ledger_accounts import LedgerTotals
+from kofn_host.compression.plan import Plan
+from kofn_host.errors import AgentError, GradientError, HostError
+from kofn_host.kernels.kernel import kernel
+from kofn_host.protocol.results import Result
+from kofn_host.workload.replica import ReplicaState
 
 
 class PeerToPeer:

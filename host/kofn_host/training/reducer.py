@@ -7,16 +7,16 @@ import threading
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Protocol
 
-from kofn.config.late_rules import LatePolicy, LateRule
-from kofn.host.agent.exchange import Contribution, Exchange, Update
-from kofn.host.agent.peer_source import PeerSource
-from kofn.host.compression.ledger import Ledger
-from kofn.host.compression.ledger_accounts import LedgerTotals
-from kofn.host.errors import HostError
-from kofn.host.protocol.results import Result
-from kofn.host.workload.replica import ReplicaState
-from kofn.results.account import Account
-from kofn.results.memory import Memory
+from kofn_common.config.late_rules import LatePolicy, LateRule
+from kofn_common.results.account import Account
+from kofn_common.results.memory import Memory
+from kofn_host.agent.exchange import Contribution, Exchange, Update
+from kofn_host.agent.peer_source import PeerSource
+from kofn_host.compression.ledger import Ledger
+from kofn_host.compression.ledger_accounts import LedgerTotals
+from kofn_host.errors import HostError
+from kofn_host.protocol.results import Result
+from kofn_host.workload.replica import ReplicaState
 
 
 class Reducer(Protocol):

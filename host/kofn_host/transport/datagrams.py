@@ -1,4 +1,4 @@
-"""Batches of kofn packets between a socket and Python: host/engine/datagrams.c through ctypes."""
+"""Batches of kofn packets between a socket and Python: host/kofn_host/engine/datagrams.c through ctypes."""
 
 import ctypes
 import socket
@@ -8,9 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kofn.host.errors import WireError
-from kofn.host.native import library
-from kofn.host.wire.packet import (
+from kofn_common.wire.errors import WireError
+from kofn_common.wire.packet import (
     CHECKSUM,
     HEADER_BYTES,
     PACKET_BYTES_MAX,
@@ -19,6 +18,7 @@ from kofn.host.wire.packet import (
     encode_header,
     headers_of,
 )
+from kofn_host.native import library
 
 BATCH = 128
 """The most datagrams that one call receives."""

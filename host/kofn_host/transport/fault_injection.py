@@ -8,9 +8,9 @@ import random
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from kofn.config.schema import Config, FaultSection
-from kofn.host.errors import WireError
-from kofn.host.wire.packet import decode_header
+from kofn_common.config.schema import Config, FaultSection
+from kofn_common.wire.errors import WireError
+from kofn_common.wire.packet import decode_header
 
 
 class Copy(NamedTuple):

@@ -6,12 +6,12 @@ import socket
 from collections.abc import Callable
 from types import ModuleType
 
-from kofn.host.errors import WireError
-from kofn.host.transport.fault_injection import Faults
-from kofn.host.transport.send_queue import SendQueue
-from kofn.host.transport.udp import socket_pair
-from kofn.host.wire import packet as wire
-from kofn.host.wire.packet import HEADER_BYTES, PACKET_BYTES_MAX
+from kofn_common.wire import packet as wire
+from kofn_common.wire.errors import WireError
+from kofn_common.wire.packet import HEADER_BYTES, PACKET_BYTES_MAX
+from kofn_host.transport.fault_injection import Faults
+from kofn_host.transport.send_queue import SendQueue
+from kofn_host.transport.udp import socket_pair
 
 _BATCH = 256
 

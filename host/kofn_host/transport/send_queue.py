@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-from kofn.host.transport.fault_injection import Copy, Faults
-from kofn.host.transport.timers import Clock, Timer
+from kofn_host.transport.fault_injection import Copy, Faults
+from kofn_host.transport.timers import Clock, Timer
 
 HELD_S = 0.02
 """The longest time that a datagram is held back for reordering."""

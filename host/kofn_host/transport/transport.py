@@ -8,12 +8,12 @@ import asyncio
 import socket
 from types import ModuleType
 
-from kofn.host.engine.pacing_rate import PacingRate
-from kofn.host.transport.fault_injection import Faults
-from kofn.host.transport.relay import Relay
-from kofn.host.transport.udp import connected_socket, may_join
-from kofn.host.wire import packet as wire
-from kofn.host.wire.packet import PORT
+from kofn_common.wire import packet as wire
+from kofn_common.wire.packet import PORT
+from kofn_host.engine.pacing_rate import PacingRate
+from kofn_host.transport.fault_injection import Faults
+from kofn_host.transport.relay import Relay
+from kofn_host.transport.udp import connected_socket, may_join
 
 
 class Transport:

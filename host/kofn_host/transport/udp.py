@@ -11,7 +11,7 @@ import ipaddress
 import socket
 import struct
 
-from kofn.host.wire.packet import PORT
+from kofn_common.wire.packet import PORT
 
 _SO_NO_CHECK = 11  # linux/asm-generic/socket.h; Python has no name for it
 _SO_SNDBUFFORCE, _SO_RCVBUFFORCE = 32, 33

@@ -7,8 +7,8 @@ from itertools import accumulate
 
 import numpy as np
 
-from kofn.config.schema import StragglerSection
-from kofn.host.arrays import Floats64
+from kofn_common.config.schema import StragglerSection
+from kofn_host.arrays import Floats64
 
 DRAWN = 256
 """UniformDraws per batch."""

@@ -5,13 +5,13 @@ from typing import Any
 
 import numpy as np
 
-from kofn.config.errors import ConfigError
-from kofn.config.plugins import WORKLOADS, in_words
-from kofn.config.schema import Config
-from kofn.host.compression.plan import Planner
-from kofn.host.workload.metric import Metric
-from kofn.host.workload.replica import Replica, from_parts, to_parts
-from kofn.host.workload.workload import Workload, load_workload, metric_of, workload_class
+from kofn_common.config.errors import ConfigError
+from kofn_common.config.plugins import WORKLOADS, in_words
+from kofn_common.config.schema import Config
+from kofn_host.compression.plan import Planner
+from kofn_host.workload.metric import Metric
+from kofn_host.workload.replica import Replica, from_parts, to_parts
+from kofn_host.workload.workload import Workload, load_workload, metric_of, workload_class
 
 
 def check_workload(config: Config) -> None:

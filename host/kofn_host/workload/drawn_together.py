@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from kofn.config.schema import Config, ShockSection, StragglerSection
-from kofn.host.arrays import Floats64, Integers
-from kofn.host.workload.blocking_laws import DRAWN, NEVER, quantiles, uniforms
+from kofn_common.config.schema import Config, ShockSection, StragglerSection
+from kofn_host.arrays import Floats64, Integers
+from kofn_host.workload.blocking_laws import DRAWN, NEVER, quantiles, uniforms
 
 SOME = 8
 """Iterations whose numbers are copied together, as a processor reads them."""

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from kofn.host.kernels.sample import fingerprint
-from kofn.host.workload.workload import Workload
+from kofn_host.kernels.sample import fingerprint
+from kofn_host.workload.workload import Workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

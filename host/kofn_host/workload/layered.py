@@ -5,10 +5,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from kofn.host.arrays import Floats
-from kofn.host.schedule.layers import Layer
-from kofn.host.schedule.orders import Step, usual
-from kofn.host.workload.workload import Workload
+from kofn_host.arrays import Floats
+from kofn_host.schedule.layers import Layer
+from kofn_host.schedule.orders import Step, usual
+from kofn_host.workload.workload import Workload
 
 
 class LayeredModel(ABC):

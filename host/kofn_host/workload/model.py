@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from kofn.config.schema import CLASSES
-from kofn.config.schema import ShardSection as ClassShard
-from kofn.host.arrays import Floats
-from kofn.host.workload.neural_network import Convolution, Dense, NeuralNetwork
+from kofn_common.config.schema import CLASSES
+from kofn_common.config.schema import ShardSection as ClassShard
+from kofn_host.arrays import Floats
+from kofn_host.workload.neural_network import Convolution, Dense, NeuralNetwork
 
 Labels = npt.NDArray[np.int64]
 

@@ -12,9 +12,9 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from kofn.host.arrays import Floats
-from kofn.host.schedule.layers import Layer
-from kofn.host.workload.layered import LayeredModel
+from kofn_host.arrays import Floats
+from kofn_host.schedule.layers import Layer
+from kofn_host.workload.layered import LayeredModel
 
 
 class Examples(Protocol):

@@ -4,8 +4,8 @@ from abc import ABC, abstractmethod
 
 import numpy as np
 
-from kofn.host.arrays import Arrays, Floats, fitting
-from kofn.host.kernels.kernel import kernel
+from kofn_host.arrays import Arrays, Floats, fitting
+from kofn_host.kernels.kernel import kernel
 
 
 class Optimizer(ABC):

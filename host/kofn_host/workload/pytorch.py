@@ -12,10 +12,10 @@ from collections.abc import Iterable
 import numpy as np
 import torch
 
-from kofn.config.schema import Config
-from kofn.host.arrays import Arrays, Floats
-from kofn.host.workload.optimizer import Optimizer
-from kofn.host.workload.workload import Workload
+from kofn_common.config.schema import Config
+from kofn_host.arrays import Arrays, Floats
+from kofn_host.workload.optimizer import Optimizer
+from kofn_host.workload.workload import Workload
 
 STATE = "torch"
 

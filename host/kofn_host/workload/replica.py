@@ -11,14 +11,14 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from kofn.config.schema import Config
-from kofn.host.arrays import Arrays, Floats, Integers, copied, fitting
-from kofn.host.compression.plan import Plan
-from kofn.host.errors import AgentError
-from kofn.host.workload.evaluation import Evaluation, Evaluator
-from kofn.host.workload.optimizer import Momentum
-from kofn.host.workload.workload import Workload
-from kofn.results.memory import Memory
+from kofn_common.config.schema import Config
+from kofn_common.results.memory import Memory
+from kofn_host.arrays import Arrays, Floats, Integers, copied, fitting
+from kofn_host.compression.plan import Plan
+from kofn_host.errors import AgentError
+from kofn_host.workload.evaluation import Evaluation, Evaluator
+from kofn_host.workload.optimizer import Momentum
+from kofn_host.workload.workload import Workload
 
 UNSTARTED = -1
 """The iteration of a replica before start()."""

@@ -7,9 +7,9 @@ from typing import Protocol
 import numpy as np
 from msgspec.structs import replace
 
-from kofn.config.plugins import STRAGGLERS
-from kofn.config.schema import Config
-from kofn.host.arrays import Floats64
+from kofn_common.config.plugins import STRAGGLERS
+from kofn_common.config.schema import Config
+from kofn_host.arrays import Floats64
 
 
 class Together(Protocol):

@@ -4,11 +4,11 @@ from abc import ABC, abstractmethod
 from dataclasses import replace
 from typing import ClassVar
 
-from kofn.config.plugins import WORKLOADS
-from kofn.config.schema import Config
-from kofn.host.arrays import Floats
-from kofn.host.workload.metric import ACCURACY, Metric
-from kofn.host.workload.optimizer import Optimizer
+from kofn_common.config.plugins import WORKLOADS
+from kofn_common.config.schema import Config
+from kofn_host.arrays import Floats
+from kofn_host.workload.metric import ACCURACY, Metric
+from kofn_host.workload.optimizer import Optimizer
 
 
 class Workload(ABC):

@@ -6,14 +6,14 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from kofn.host.agent.pending import Pending, enter_pending, pending_after
-from kofn.host.arrays import Arrays, Floats, Floats64, Integers
-from kofn.host.collectives.in_network import InNetwork
-from kofn.host.collectives.work import Work
-from kofn.host.compression.summary_block import Magnitudes
-from kofn.host.errors import ZeroError
-from kofn.host.zero.shards import Shards
-from kofn.results.memory import Memory
+from kofn_common.results.memory import Memory
+from kofn_host.agent.pending import Pending, enter_pending, pending_after
+from kofn_host.arrays import Arrays, Floats, Floats64, Integers
+from kofn_host.collectives.in_network import InNetwork
+from kofn_host.collectives.work import Work
+from kofn_host.compression.summary_block import Magnitudes
+from kofn_host.errors import ZeroError
+from kofn_host.zero.shards import Shards
 
 LIMIT_S = 600.0
 """The time limit of a call; a communicator names a missing worker much earlier."""

@@ -2,12 +2,12 @@
 
 from typing import Protocol, TypeVar
 
-from kofn.host.arrays import Floats
-from kofn.host.collectives.call import Array
-from kofn.host.collectives.communicator import Communicator
-from kofn.host.collectives.work import Work
-from kofn.host.zero.compressed_mean import LIMIT_S
-from kofn.host.zero.shards import Unit
+from kofn_host.arrays import Floats
+from kofn_host.collectives.call import Array
+from kofn_host.collectives.communicator import Communicator
+from kofn_host.collectives.work import Work
+from kofn_host.zero.compressed_mean import LIMIT_S
+from kofn_host.zero.shards import Unit
 
 T_co = TypeVar("T_co", covariant=True)
 

@@ -15,22 +15,22 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from kofn.config.compress import CompressSection
-from kofn.config.schema import Average, JobSection
-from kofn.host.arrays import Floats
-from kofn.host.collectives.call import Array
-from kofn.host.compression.aggregate import aggregate
-from kofn.host.compression.codec import UNIT
-from kofn.host.compression.encoder import Encoder
-from kofn.host.compression.job_coding import JobCoding
-from kofn.host.kernels.sample import norm2
-from kofn.host.protocol.instructions import Packed
-from kofn.host.protocol.results import BlockId, BlockResults, Result
-from kofn.host.protocol.slots import Answer, NativeSlots
-from kofn.host.wire.packet import WORD_BYTES, Kind, KofnHeader
-from kofn.host.zero.shards import Shards, Unit
-from kofn.host.zero.two_sided import Bytes
-from kofn.results.memory import Memory
+from kofn_common.config.compress import CompressSection
+from kofn_common.config.schema import Average, JobSection
+from kofn_common.results.memory import Memory
+from kofn_common.wire.packet import WORD_BYTES, Kind, KofnHeader
+from kofn_host.arrays import Floats
+from kofn_host.collectives.call import Array
+from kofn_host.compression.aggregate import aggregate
+from kofn_host.compression.codec import UNIT
+from kofn_host.compression.encoder import Encoder
+from kofn_host.compression.job_coding import JobCoding
+from kofn_host.kernels.sample import norm2
+from kofn_host.protocol.instructions import Packed
+from kofn_host.protocol.results import BlockId, BlockResults, Result
+from kofn_host.protocol.slots import Answer, NativeSlots
+from kofn_host.zero.shards import Shards, Unit
+from kofn_host.zero.two_sided import Bytes
 
 T = TypeVar("T")
 

@@ -18,9 +18,9 @@ in all stages: they leave as a whole.  With 1 bit, stage 1 has the whole momentu
 
 from collections.abc import Mapping
 
-from kofn.config.compress import Residual
-from kofn.host.zero.settings import ZeroSettings
-from kofn.results.memory import Memory
+from kofn_common.config.compress import Residual
+from kofn_common.results.memory import Memory
+from kofn_host.zero.settings import ZeroSettings
 
 RESIDUAL_BYTES: Mapping[Residual, int] = {"exact": 8, "bfloat16": 2, "int8": 1}
 """Bytes of an element's residual."""

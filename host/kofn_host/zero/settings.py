@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import Any, Literal, get_args
 
-from kofn.config.compress import Residual
-from kofn.host.errors import ZeroError
+from kofn_common.config.compress import Residual
+from kofn_host.errors import ZeroError
 
 OptimizerName = Literal["adam", "lamb"]
 

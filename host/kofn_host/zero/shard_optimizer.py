@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from kofn.host.arrays import Floats, Floats64
-from kofn.host.zero.settings import ZeroSettings
+from kofn_host.arrays import Floats, Floats64
+from kofn_host.zero.settings import ZeroSettings
 
 Segments = Sequence[tuple[int, slice]]
 """The shard by pieces of the flat parameters: a piece's number, and its place (shards.Shards.segments)."""

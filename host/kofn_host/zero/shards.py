@@ -11,7 +11,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from kofn.host.arrays import Floats, Integers
+from kofn_host.arrays import Floats, Integers
 
 T = TypeVar("T", bound=np.generic)
 

@@ -9,9 +9,9 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from kofn.host.arrays import Floats
-from kofn.host.zero.shards import Shards
-from kofn.results.memory import Memory
+from kofn_common.results.memory import Memory
+from kofn_host.arrays import Floats
+from kofn_host.zero.shards import Shards
 
 Bytes = npt.NDArray[np.uint8]
 

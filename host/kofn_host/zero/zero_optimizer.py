@@ -19,14 +19,14 @@ from itertools import accumulate
 import numpy as np
 import numpy.typing as npt
 
-from kofn.host.arrays import Arrays, Floats
-from kofn.host.errors import ZeroError
-from kofn.host.zero.compressed_mean import LIMIT_S, CompressedMean
-from kofn.host.zero.exact_calls import ExactCalls, Pending
-from kofn.host.zero.settings import ZeroSettings
-from kofn.host.zero.shard_optimizer import ShardAdam, ShardLamb, ShardOptimizer
-from kofn.host.zero.shards import Shards
-from kofn.results.memory import Memory
+from kofn_common.results.memory import Memory
+from kofn_host.arrays import Arrays, Floats
+from kofn_host.errors import ZeroError
+from kofn_host.zero.compressed_mean import LIMIT_S, CompressedMean
+from kofn_host.zero.exact_calls import ExactCalls, Pending
+from kofn_host.zero.settings import ZeroSettings
+from kofn_host.zero.shard_optimizer import ShardAdam, ShardLamb, ShardOptimizer
+from kofn_host.zero.shards import Shards
 
 log = logging.getLogger(__name__)
 

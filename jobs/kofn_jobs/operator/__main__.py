@@ -1,4 +1,4 @@
-"""`python -m kofn.jobs.operator`: the operator, in a pod of the cluster or outside it."""
+"""`python -m kofn_jobs.operator`: the operator, in a pod of the cluster or outside it."""
 
 import asyncio
 import logging
@@ -14,11 +14,11 @@ import kopf
 from lightkube import AsyncClient
 from prometheus_client import start_http_server
 
-from kofn.jobs.api import connection
-from kofn.jobs.errors import JobsError
-from kofn.jobs.operator.handlers import Handlers
-from kofn.jobs.operator.lease import Leadership
-from kofn.jobs.operator.operate import configured, webhook_server
+from kofn_jobs.api import connection
+from kofn_jobs.errors import JobsError
+from kofn_jobs.operator.handlers import Handlers
+from kofn_jobs.operator.lease import Leadership
+from kofn_jobs.operator.operate import configured, webhook_server
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})

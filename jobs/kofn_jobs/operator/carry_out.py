@@ -9,15 +9,15 @@ import msgspec
 from lightkube.core.exceptions import ApiError
 from lightkube.types import CascadeType, PatchType
 
-from kofn.jobs.api import CONFLICT, NOT_FOUND, Pod, Requests, decoded, resource
-from kofn.jobs.conditions import with_conditions
-from kofn.jobs.kinds import Role
-from kofn.jobs.lifecycle import Action, AskPermission, Become, Make, Remove, Start
-from kofn.jobs.manifests import Document, config_map, control_pod, name_of, secret, service
-from kofn.jobs.operator.permissions import Permissions
-from kofn.jobs.request import KIND, TrainingRequest, TrainingStatus
-from kofn.jobs.workloads import workload
-from kofn.rpc.certificates import make_certificates
+from kofn_common.rpc.certificates import make_certificates
+from kofn_jobs.api import CONFLICT, NOT_FOUND, Pod, Requests, decoded, resource
+from kofn_jobs.conditions import with_conditions
+from kofn_jobs.kinds import Role
+from kofn_jobs.lifecycle import Action, AskPermission, Become, Make, Remove, Start
+from kofn_jobs.manifests import Document, config_map, control_pod, name_of, secret, service
+from kofn_jobs.operator.permissions import Permissions
+from kofn_jobs.request import KIND, TrainingRequest, TrainingStatus
+from kofn_jobs.workloads import workload
 
 REFUSALS = (400, 403, 404, 422)
 """Answers of the API server that refuse an object: quota, pod security, a webhook, a field."""

@@ -4,9 +4,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from kofn.jobs.kinds import attempt_of
-from kofn.jobs.lifecycle import Action, Become, Made, Make, Observed, Remove, Start
-from kofn.jobs.request import TrainingRequest
+from kofn_jobs.kinds import attempt_of
+from kofn_jobs.lifecycle import Action, Become, Made, Make, Observed, Remove, Start
+from kofn_jobs.request import TrainingRequest
 
 KEPT_S = 60.0
 """An effect that stays invisible for so long has failed, or was undone at once."""

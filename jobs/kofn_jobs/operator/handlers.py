@@ -14,14 +14,14 @@ import httpx2
 import kopf
 import msgspec
 
-from kofn.jobs.errors import RequestError
-from kofn.jobs.kinds import KINDS, OF_ATTEMPT
-from kofn.jobs.lifecycle import Action, Become, Observed, left_s, pause_s, step
-from kofn.jobs.manifests import CONTROL, REQUEST_LABEL, UID_LABEL, configuration
-from kofn.jobs.operator.carry_out import Hands
-from kofn.jobs.operator.expectations import Expectations
-from kofn.jobs.operator.metrics import OperatorMetrics
-from kofn.jobs.operator.observe import (
+from kofn_jobs.errors import RequestError
+from kofn_jobs.kinds import KINDS, OF_ATTEMPT
+from kofn_jobs.lifecycle import Action, Become, Observed, left_s, pause_s, step
+from kofn_jobs.manifests import CONTROL, REQUEST_LABEL, UID_LABEL, configuration
+from kofn_jobs.operator.carry_out import Hands
+from kofn_jobs.operator.expectations import Expectations
+from kofn_jobs.operator.metrics import OperatorMetrics
+from kofn_jobs.operator.observe import (
     SeenNode,
     SeenObject,
     SeenPod,
@@ -31,9 +31,9 @@ from kofn.jobs.operator.observe import (
     seen_object,
     seen_pod,
 )
-from kofn.jobs.operator.permissions import Permissions
-from kofn.jobs.operator.progress import Followed
-from kofn.jobs.request import GROUP, PLURAL, REQUESTER, REQUESTER_EXTRA, REQUESTER_GROUPS, VERSION, TrainingRequest
+from kofn_jobs.operator.permissions import Permissions
+from kofn_jobs.operator.progress import Followed
+from kofn_jobs.request import GROUP, PLURAL, REQUESTER, REQUESTER_EXTRA, REQUESTER_GROUPS, VERSION, TrainingRequest
 
 _LOG = logging.getLogger(__name__)
 

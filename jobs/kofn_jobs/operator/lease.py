@@ -14,7 +14,7 @@ from lightkube.core.exceptions import ApiError
 from lightkube.models.coordination_v1 import LeaseSpec
 from lightkube.models.meta_v1 import ObjectMeta
 
-from kofn.jobs.api import CONFLICT, NOT_FOUND, Lease
+from kofn_jobs.api import CONFLICT, NOT_FOUND, Lease
 
 _LOG = logging.getLogger(__name__)
 

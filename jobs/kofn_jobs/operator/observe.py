@@ -8,11 +8,11 @@ from typing import Any
 import msgspec
 from lightkube.utils.quantity import parse_quantity
 
-from kofn.jobs.kinds import KINDS, AttemptOutcome, Role, outcome
-from kofn.jobs.lifecycle import Observed
-from kofn.jobs.manifests import ATTEMPT_LABEL, CONTROL, GATE, ROLE_LABEL, WORKER, name_of
-from kofn.jobs.request import TrainingRequest
-from kofn.jobs.split import Capacity
+from kofn_jobs.kinds import KINDS, AttemptOutcome, Role, outcome
+from kofn_jobs.lifecycle import Observed
+from kofn_jobs.manifests import ATTEMPT_LABEL, CONTROL, GATE, ROLE_LABEL, WORKER, name_of
+from kofn_jobs.request import TrainingRequest
+from kofn_jobs.split import Capacity
 
 IN_ORDER = ("ContainerCreating", "PodInitializing")
 """Reasons for which a container waits in normal operation."""

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import kopf
 
-from kofn.jobs.request import GROUP
-from kofn.rpc.certificates import make_server_certificate
+from kofn_common.rpc.certificates import make_server_certificate
+from kofn_jobs.request import GROUP
 
 FINALIZER = f"{GROUP}/finalizer"
 

@@ -13,8 +13,8 @@ from typing import Any
 
 from lightkube.models.authorization_v1 import ResourceAttributes, SubjectAccessReviewSpec
 
-from kofn.jobs.api import SubjectAccessReview
-from kofn.jobs.request import GROUP, PLURAL, REQUESTER_EXTRA, REQUESTER_GROUPS, TrainingRequest
+from kofn_jobs.api import SubjectAccessReview
+from kofn_jobs.request import GROUP, PLURAL, REQUESTER_EXTRA, REQUESTER_GROUPS, TrainingRequest
 
 VERB = "train"
 KEPT_S = 300.0

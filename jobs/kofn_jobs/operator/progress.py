@@ -7,12 +7,12 @@ from typing import Any
 import grpc
 import msgspec
 
-from kofn.jobs.api import NOT_FOUND, ApiError, Secret
-from kofn.jobs.kinds import Role
-from kofn.jobs.manifests import CONTROLLER_PORT, name_of
-from kofn.jobs.request import TrainingRequest
-from kofn.rpc import kofn_pb2, kofn_pb2_grpc
-from kofn.rpc.security import CONTROLLER, OPERATOR, Credentials, channel
+from kofn_common.rpc import kofn_pb2, kofn_pb2_grpc
+from kofn_common.rpc.security import CONTROLLER, OPERATOR, Credentials, channel
+from kofn_jobs.api import NOT_FOUND, ApiError, Secret
+from kofn_jobs.kinds import Role
+from kofn_jobs.manifests import CONTROLLER_PORT, name_of
+from kofn_jobs.request import TrainingRequest
 
 TIMEOUT_S = 2.0
 

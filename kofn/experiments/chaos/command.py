@@ -15,15 +15,11 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from kofn.config.dump import to_toml
-from kofn.config.errors import ConfigError, KofnError
-from kofn.config.suggestion import did_you_mean
 from kofn.experiments.chaos.crash import crashed
 from kofn.experiments.chaos.outcomes import ScenarioOutcome, outcome_row, outcomes_table
 from kofn.experiments.chaos.scenarios import BASE, FaultScenario, scenarios
 from kofn.experiments.trials import frame, write
 from kofn.report.table import make_console
-from kofn.results.folder import RunFolder, default_path
 from kofn.run.conclusion import summarised
 from kofn.run.display import say
 from kofn.run.ending import ending
@@ -33,6 +29,10 @@ from kofn.run.preconditions import check_machine
 from kofn.run.runner import execute
 from kofn.run.state import another_run, running
 from kofn.run.switch_identity import BMV2, bmv2
+from kofn_common.config.dump import to_toml
+from kofn_common.config.errors import ConfigError, KofnError
+from kofn_common.config.suggestion import did_you_mean
+from kofn_common.results.folder import RunFolder, default_path
 
 SCENARIO_S = 20
 """About the duration of a scenario."""

@@ -20,10 +20,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from kofn.config.schema import Config
-from kofn.results.event_log import read_event_log
-from kofn.results.folder import RunFolder, TrialFolder
 from kofn.run.errors import RunError
+from kofn_common.config.schema import Config
+from kofn_common.results.event_log import read_event_log
+from kofn_common.results.folder import RunFolder, TrialFolder
 
 CrashKind = Literal["kill", "power-cut", "damage", "disk-full"]
 

@@ -10,10 +10,11 @@ from typing import Self
 
 from msgspec.structs import replace
 
-from kofn.config.compress import CompressSection
-from kofn.config.objectives import check_objective
-from kofn.config.schedule import ScheduleSection
-from kofn.config.schema import (
+from kofn.experiments.chaos.crash import Crash, CrashKind
+from kofn_common.config.compress import CompressSection
+from kofn_common.config.objectives import check_objective
+from kofn_common.config.schedule import ScheduleSection
+from kofn_common.config.schema import (
     Config,
     EventSection,
     FaultSection,
@@ -25,7 +26,6 @@ from kofn.config.schema import (
     RunSection,
     StragglerSection,
 )
-from kofn.experiments.chaos.crash import Crash, CrashKind
 
 BASE = Config(
     run=RunSection(name="chaos", trials=("throughput",), trial_deadline_s=120.0),

@@ -8,7 +8,7 @@ import numpy as np
 
 from kofn.experiments.trials import FinishedTrial, Row
 from kofn.report.summarise import first_finishes, start
-from kofn.results.event_log import read_event_log
+from kofn_common.results.event_log import read_event_log
 
 
 def own_columns(trial: FinishedTrial) -> Row:

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kofn.config.compress import INTEGERS, ONE_BIT
-from kofn.config.schema import Config
 from kofn.experiments import matrix
 from kofn.experiments.matrix import Scenario, of_scenario
-from kofn.host.protocol.block_layout import WORD_BITS
+from kofn_common.config.compress import INTEGERS, ONE_BIT
+from kofn_common.config.schema import Config
+from kofn_common.wire.packet import WORD_BITS
 
 BASELINE = "int32"
 """The variant that others are compared with."""
@@ -24,7 +24,7 @@ UNCOMPRESSED, ADAPTIVE = "uncompressed", "adaptive"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variant:
-    """The encoding of gradients in one scenario; `base` is its configuration file in kofn/experiments/codecs/."""
+    """The encoding of gradients in one scenario; `base` is its configuration file in kofn/experiments/codecs."""
 
     name: str
     base: str

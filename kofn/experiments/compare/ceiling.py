@@ -15,17 +15,17 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 
-from kofn.config.errors import ConfigError
 from kofn.experiments.compare.columns import reduce_s
 from kofn.experiments.compare.models import GradientModel
 from kofn.experiments.compare.points import NONE, Contender, Point, Setting
 from kofn.experiments.conduct import gone_through
 from kofn.experiments.matrix import CarryOut, Cell, cells
-from kofn.results.folder import RunFolder
-from kofn.results.worker_metrics import read_trial
 from kofn.run.display import say
 from kofn.run.errors import RunError
 from kofn.run.plan import RunPlan
+from kofn_common.config.errors import ConfigError
+from kofn_common.results.folder import RunFolder
+from kofn_common.results.worker_metrics import read_trial
 
 VALUES = 2048
 """Values in the largest packet."""

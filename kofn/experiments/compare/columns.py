@@ -15,7 +15,7 @@ from kofn.experiments.trials import FinishedTrial, Row
 from kofn.report.iteration_costs import LinkMeans, mean_parts_s, measured_lines, part_s, worker_iteration_s
 from kofn.report.summarise import first_finishes
 from kofn.report.summary import TrialSummary
-from kofn.results.worker_metrics import TIME_PARTS, WorkerMetrics
+from kofn_common.results.worker_metrics import TIME_PARTS, WorkerMetrics
 
 REDUCE = TIME_PARTS[1:-1]
 """The parts of an all-reduce."""

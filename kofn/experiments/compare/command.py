@@ -7,8 +7,6 @@ from typing import Any
 
 import click
 
-from kofn.config.errors import ConfigError
-from kofn.config.section import MBPS
 from kofn.experiments.compare.comparison import Comparison
 from kofn.experiments.compare.models import NAMES, models
 from kofn.experiments.compare.plan import QUICK, Axes, available
@@ -16,9 +14,11 @@ from kofn.experiments.compare.points import COLLECTIVES, STRAGGLERS
 from kofn.experiments.conduct import check_results
 from kofn.experiments.kept_options import read_options
 from kofn.report.table import make_console
-from kofn.results.folder import default_path
 from kofn.run.ending import ending
 from kofn.run.options import FiniteRange, set_option
+from kofn_common.config.errors import ConfigError
+from kofn_common.config.section import MBPS
+from kofn_common.results.folder import default_path
 
 EXAMPLES = """
 \b
@@ -124,7 +124,7 @@ def command(
     Each is run with each straggler scenario, link rate, number of workers and model, and each seed is a separate round.
     digits is trained to its target accuracy. For the larger models gradients are replayed, without computing, so that
     an iteration is an all-reduce and its consequences. gpt is ten million parameters in PyTorch's
-    DistributedDataParallel: gloo is its own all-reduce, the others are kofn.torch's hook, fixed and adaptive its
+    DistributedDataParallel: gloo is its own all-reduce, the others are kofn_torch's hook, fixed and adaptive its
     elastic optimizer.
     """
     console = make_console(stderr=as_json)

@@ -12,7 +12,6 @@ from typing import Any
 import click
 from rich.console import Console
 
-from kofn.config.errors import ConfigError
 from kofn.experiments.claims import judge
 from kofn.experiments.compare import switches
 from kofn.experiments.compare.arms import contender_arms
@@ -33,6 +32,7 @@ from kofn.run.display import say
 from kofn.run.preconditions import check_machine
 from kofn.run.runner import execute
 from kofn.run.state import another_run, running
+from kofn_common.config.errors import ConfigError
 
 QUESTION = "Parameter server, ring, all workers in the network, a fixed k, a chosen k: which is how fast?"
 

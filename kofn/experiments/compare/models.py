@@ -13,13 +13,13 @@ from pathlib import Path
 
 import numpy as np
 
-import kofn
-from kofn.config.errors import ConfigError
-from kofn.config.schema import CLASSES
-from kofn.host.errors import HostError
-from kofn.host.workload.model import PIXELS, Perceptron, load_shard
-from kofn.host.workload.optimizer import Momentum
-from kofn.host.workload.workloads.replay import load_gradients
+from kofn_common.config.errors import ConfigError
+from kofn_common.config.schema import CLASSES
+from kofn_common.places import folder_of
+from kofn_host.errors import HostError
+from kofn_host.workload.model import PIXELS, Perceptron, load_shard
+from kofn_host.workload.optimizer import Momentum
+from kofn_host.workload.workloads.replay import load_gradients
 
 DIGITS = "digits"
 """The model that is trained."""
@@ -30,7 +30,7 @@ HIDDEN: dict[str, tuple[int, ...]] = {DIGITS: (64,), "1m": (960, 960), "10m": (3
 GPT, GPT_ELEMENTS = "gpt", 10_868_992
 """The model that a script in PyTorch trains, in DistributedDataParallel."""
 
-GPT_SCRIPT = Path(kofn.__file__).parent / "torch" / "scripts" / "gpt.py"
+GPT_SCRIPT = folder_of("kofn_torch") / "scripts" / "gpt.py"
 
 NAMES = (*HIDDEN, GPT)
 
@@ -57,7 +57,7 @@ class GradientModel:
 
     @property
     def base(self) -> str:
-        """The configuration's file in kofn/experiments/compare/."""
+        """The configuration's file in kofn/experiments/compare."""
         return self.name if self.name in (DIGITS, GPT) else "replay"
 
     @property

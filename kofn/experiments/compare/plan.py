@@ -6,10 +6,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
-from kofn.config.errors import ConfigError
-from kofn.config.plugins import CODECS
-from kofn.config.plugins import COLLECTIVES as REGISTERED
-from kofn.config.schema import SWITCH
 from kofn.experiments.compare.ceiling import Ceiling, carried
 from kofn.experiments.compare.estimate import cell_s
 from kofn.experiments.compare.models import DIGITS, GPT, GradientModel
@@ -25,8 +21,12 @@ from kofn.experiments.compare.points import (
 )
 from kofn.experiments.compare.switches import switch_cells
 from kofn.experiments.matrix import Cell, cells
-from kofn.host.collectives.job_collective import load_collective
 from kofn.run.switch_identity import bmv2
+from kofn_common.collectives.job_collective import load_collective
+from kofn_common.config.errors import ConfigError
+from kofn_common.config.plugins import CODECS
+from kofn_common.config.plugins import COLLECTIVES as REGISTERED
+from kofn_common.config.schema import SWITCH
 
 SWITCH_RUN_S = 6.0
 """A run of a few iterations that keeps every frame."""

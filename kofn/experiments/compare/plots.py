@@ -12,7 +12,7 @@ from kofn.experiments.compare.columns import LINKS
 from kofn.report.costs_figure import BAR, CostBar, draw_links, draw_times, name_bars, places
 from kofn.report.figures import SIZE_INCHES, STYLE, WORKER_COLOURS, Floats, Series, running_mean
 from kofn.report.iteration_costs import LinkMeans
-from kofn.results.worker_metrics import TIME_PARTS
+from kofn_common.results.worker_metrics import TIME_PARTS
 
 LIMIT_COLOUR = "#222222"
 

@@ -11,14 +11,14 @@ from itertools import product
 
 from msgspec import structs
 
-from kofn.config.errors import ConfigError
-from kofn.config.objectives import DEFAULT
-from kofn.config.schema import SWITCH, Config, StragglerSection
 from kofn.experiments import matrix
 from kofn.experiments.compare.models import DIGITS, GPT_SCRIPT, GradientModel
 from kofn.experiments.matrix import Scenario
-from kofn.host.collectives.job_collective import JobCollective, load_collective
-from kofn.host.compression.registry import load_codecs
+from kofn_common.collectives.job_collective import JobCollective, load_collective
+from kofn_common.config.errors import ConfigError
+from kofn_common.config.objectives import DEFAULT
+from kofn_common.config.schema import SWITCH, Config, StragglerSection
+from kofn_host.compression.registry import load_codecs
 
 IN_NETWORK = ("full", "fixed", "adaptive")
 """The switch sums: of all workers, of a fixed k, of the k that the controller chooses."""
@@ -32,7 +32,7 @@ FLOAT32 = "float32"
 NONE, BLOCKED = "none", "blocked"
 STRAGGLERS = (NONE, BLOCKED)
 OTHERS_MS = 1.0
-"""Mean blocking an iteration of the others, where one worker is blocked: as in kofn/config/default.toml."""
+"""Mean blocking an iteration of the others, where one worker is blocked: as in the default configuration."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,10 +20,10 @@ from typing import Self
 from kofn.experiments.claims import Verdict
 from kofn.experiments.compare.points import checked, load
 from kofn.experiments.matrix import Cell, CellResult, Scenario, cells
-from kofn.host.errors import WireError
-from kofn.host.wire import packet as wire
-from kofn.host.wire.packet import Kind
-from kofn.results.worker_metrics import read_trial
+from kofn_common.results.worker_metrics import read_trial
+from kofn_common.wire import packet as wire
+from kofn_common.wire.errors import WireError
+from kofn_common.wire.packet import Kind
 
 TARGETS = ("embedded", "bmv2")
 STEM = "switches"

@@ -10,7 +10,7 @@ from kofn.experiments.compare.columns import LINKS
 from kofn.experiments.statistics import Spread
 from kofn.experiments.tables import Columns, TextTable, count, milliseconds, seconds, shown, span
 from kofn.report.formatting import shares
-from kofn.results.worker_metrics import TIME_PARTS
+from kofn_common.results.worker_metrics import TIME_PARTS
 
 LEGEND = (
     "Medians over the seeds, without each run's first iteration. iteration: from the end of one to the end of the "

@@ -4,9 +4,9 @@ import math
 from collections.abc import Iterator, Sequence
 from statistics import fmean, geometric_mean
 
-from kofn.config.objectives import DEFAULT
 from kofn.experiments.claims import Claim, Verdict
 from kofn.experiments.k.hindsight import MEAN, MEDIAN, Hindsight, Ratios, constants, standings
+from kofn_common.config.objectives import DEFAULT
 
 NEAR = 0.10
 """The permitted error of a predicted iteration time."""

@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from kofn.config.objectives import check_objective
 from kofn.experiments.arms import Arm, groups
 from kofn.experiments.statistics import Spread
+from kofn_common.config.objectives import check_objective
 
 Floats = npt.NDArray[np.float64]
 

@@ -6,8 +6,8 @@ A gradient takes 12 ms, blocking comes in events of 4 ms; the last ranks are the
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
-from kofn.config.schema import Config
 from kofn.experiments.matrix import Scenario, of_scenario
+from kofn_common.config.schema import Config
 
 Kind = Literal["stationary", "changing", "skewed"]
 """Whether blocking is constant, and whether the workers' data is alike."""

@@ -20,15 +20,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kofn.config.schema import JobSection
-from kofn.controller.p4runtime.layout import SlotLayout
-from kofn.controller.p4runtime.planes.kofn import KofnPlane
-from kofn.controller.p4runtime.program import CompiledProgram
-from kofn.controller.p4runtime.slots import Slots
-from kofn.controller.p4runtime.switch_link import SwitchLink
-from kofn.controller.p4runtime.topology import TopologyHost
-from kofn.host import wire
 from kofn.run.switch_identity import BMV2, bmv2
+from kofn_common import wire
+from kofn_common.config.schema import JobSection
+from kofn_controller.p4runtime.layout import SlotLayout
+from kofn_controller.p4runtime.planes.kofn import KofnPlane
+from kofn_controller.p4runtime.program import CompiledProgram
+from kofn_controller.p4runtime.slots import Slots
+from kofn_controller.p4runtime.switch_link import SwitchLink
+from kofn_controller.p4runtime.topology import TopologyHost
 
 HERE = Path(__file__).parent
 HEADER = Path(wire.__file__).parent
@@ -37,7 +37,7 @@ CLONE_NEWNET = 0x40000000
 DEVICE_ID = 9
 GENERATION = 1
 START_S = 30
-EMBEDDED = [sys.executable, "-m", "kofn.switch"]
+EMBEDDED = [sys.executable, "-m", "kofn_switch"]
 COMMANDS = {"embedded": EMBEDDED, "unchecked": EMBEDDED, "bmv2": [BMV2]}
 TARGETS = (*COMMANDS, "reflector")
 TIMES = "time for each packet received:"
@@ -103,7 +103,7 @@ def missing() -> list[str]:
 def laboratory() -> Iterator[Path]:
     """Enter a namespace for the rest of this process; yield a folder with compiled programs.
     SystemExit without rights."""
-    logging.getLogger("controller").setLevel(logging.ERROR)  # it warns until a switch is up
+    logging.getLogger("kofn_controller").setLevel(logging.ERROR)  # it warns until a switch is up
     _new_namespace()
     with tempfile.TemporaryDirectory() as folder:
         _compile_into(Path(folder))

@@ -5,13 +5,13 @@ from typing import Any
 
 import click
 
-from kofn.config.plugins import look_in
 from kofn.experiments.conduct import Choices, conduct, experiment_options, known
 from kofn.experiments.findings import Findings
 from kofn.experiments.matrix import CellResult, Scenario
 from kofn.experiments.protocols.contenders import COLLECTIVES, EXAMPLES, SITUATIONS, ProtocolContender
 from kofn.experiments.protocols.tables import LEGEND, document, own_columns, protocol_arms, tables, verdicts
 from kofn.experiments.trials import read_trials
+from kofn_common.config.plugins import look_in
 
 QUESTION = "Which protocol for sums in the network does what under loss, a slow worker, few slots, and a death?"
 

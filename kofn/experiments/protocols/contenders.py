@@ -7,9 +7,9 @@ from pathlib import Path
 from msgspec import structs
 
 import kofn
-from kofn.config.schema import SWITCH, Config, EventSection, FaultSection, StragglerSection
 from kofn.experiments import matrix
 from kofn.experiments.matrix import Scenario, of_scenario
+from kofn_common.config.schema import SWITCH, Config, EventSection, FaultSection, StragglerSection
 
 EXAMPLES = Path(kofn.__file__).resolve().parents[1] / "examples" / "protocols"
 

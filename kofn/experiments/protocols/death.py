@@ -4,8 +4,8 @@ from itertools import pairwise
 
 from kofn.experiments.trials import FinishedTrial, Row
 from kofn.report.summarise import first_finishes
-from kofn.results.event_log import read_event_log
-from kofn.results.logs import tail
+from kofn_common.results.event_log import read_event_log
+from kofn_common.results.logs import tail
 
 
 def death_columns(trial: FinishedTrial) -> Row:

@@ -7,7 +7,6 @@ from typing import Any
 
 import pandas as pd
 
-from kofn.controller.p4runtime.data_plane import load_data_plane
 from kofn.experiments.arms import Arm, groups
 from kofn.experiments.claims import Verdict
 from kofn.experiments.compare.columns import reduce_s
@@ -16,8 +15,9 @@ from kofn.experiments.protocols.death import death_columns
 from kofn.experiments.statistics import Spread
 from kofn.experiments.tables import Columns, TextTable, count, milliseconds
 from kofn.experiments.trials import FinishedTrial, Row
-from kofn.host.collectives.job_collective import load_collective
 from kofn.report.iteration_costs import LinkMeans
+from kofn_common.collectives.job_collective import load_collective
+from kofn_controller.p4runtime.data_plane import load_data_plane
 
 KOFN = "kofn"
 """The protocol that others are compared with."""

@@ -6,14 +6,14 @@ from pathlib import Path
 import click
 import pandas as pd
 
-from kofn.config.errors import ConfigError
 from kofn.experiments.conduct import going_on, processes_option
 from kofn.experiments.engine import TaskEngine
 from kofn.experiments.scale.tasks import CHOICE, LAW, RESULTS, SEED, WORKERS, Axes, Value, failures, run, table, tasks
 from kofn.report.table import PlainTable, make_console
-from kofn.results.folder import default_path
 from kofn.run.display import say
 from kofn.run.ending import ending
+from kofn_common.config.errors import ConfigError
+from kofn_common.results.folder import default_path
 
 WORLD = Path(__file__).with_name("world.toml")
 

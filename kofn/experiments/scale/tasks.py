@@ -18,12 +18,12 @@ from typing import Any
 
 import pandas as pd
 
-from kofn.config.errors import ConfigError
-from kofn.config.plugins import in_words
-from kofn.config.schema import Config
 from kofn.experiments.engine import TaskEngine
 from kofn.experiments.trials import frame
 from kofn.sim.scale.simulation import simulate_scale
+from kofn_common.config.errors import ConfigError
+from kofn_common.config.plugins import in_words
+from kofn_common.config.schema import Config
 
 WORLD, ENDED, RESULTS = "world.toml", "tasks.jsonl", "results.csv"
 

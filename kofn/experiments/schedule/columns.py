@@ -8,12 +8,12 @@ from statistics import median
 
 from kofn.experiments.schedule.contenders import ALL, link_of
 from kofn.experiments.trials import FinishedTrial, Row
-from kofn.host.schedule.families import PassSchedule
-from kofn.host.schedule.layers import Layer, LayerTimes
-from kofn.host.schedule.pipeline import bound_s, iteration_s
-from kofn.host.workload.layered import LayeredWorkload
-from kofn.host.workload.workload import load_workload
-from kofn.results.worker_metrics import Iteration, WorkerMetrics
+from kofn_common.results.worker_metrics import Iteration, WorkerMetrics
+from kofn_host.schedule.families import PassSchedule
+from kofn_host.schedule.layers import Layer, LayerTimes
+from kofn_host.schedule.pipeline import bound_s, iteration_s
+from kofn_host.workload.layered import LayeredWorkload
+from kofn_host.workload.workload import load_workload
 
 SETTLED = 30
 """Iterations at the end that are measured."""

@@ -6,12 +6,12 @@ from itertools import product
 
 from msgspec.structs import replace
 
-from kofn.config.schedule import LayerSection
-from kofn.config.schema import Config
 from kofn.experiments import matrix
 from kofn.experiments.matrix import Scenario, of_scenario
-from kofn.host.compression.job_coding import JobCoding
-from kofn.host.schedule.pipeline import LinkModel
+from kofn_common.config.schedule import LayerSection
+from kofn_common.config.schema import Config
+from kofn_host.compression.job_coding import JobCoding
+from kofn_host.schedule.pipeline import LinkModel
 
 COMPUTE_MS = 300.0
 """Computation of one iteration, without waiting."""

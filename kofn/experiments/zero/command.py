@@ -5,7 +5,6 @@ from pathlib import Path
 
 import click
 
-from kofn.config.suggestion import did_you_mean
 from kofn.experiments.conduct import check_results, going_on, processes_option
 from kofn.experiments.kept_options import given_options, with_kept_options, write_options
 from kofn.experiments.zero.contenders import CONTENDERS, REFERENCE
@@ -16,9 +15,10 @@ from kofn.experiments.zero.results import ZeroResults
 from kofn.experiments.zero.tables import LEGEND
 from kofn.experiments.zero.training import TASKS
 from kofn.report.table import make_console
-from kofn.results.folder import default_path
 from kofn.run.ending import ending
 from kofn.run.options import FiniteRange
+from kofn_common.config.suggestion import did_you_mean
+from kofn_common.results.folder import default_path
 
 EXAMPLES = """
 \b

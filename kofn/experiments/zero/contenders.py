@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, replace
 
-from kofn.config.compress import Residual
-from kofn.host.zero.settings import ZeroSettings
+from kofn_common.config.compress import Residual
+from kofn_host.zero.settings import ZeroSettings
 
 WORKERS = 4
 

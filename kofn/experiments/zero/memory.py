@@ -7,14 +7,14 @@ from dataclasses import dataclass
 import msgspec
 from rich.console import Console
 
-from kofn.config.errors import ConfigError
 from kofn.experiments.claims import Verdict, lines
 from kofn.experiments.tables import Columns, TextTable
 from kofn.experiments.zero.contenders import stage_name
-from kofn.host.zero.memory import expected, not_sharded
-from kofn.host.zero.settings import ZeroSettings
-from kofn.results.memory import KINDS, KeptMemory, Memory
 from kofn.run.display import say
+from kofn_common.config.errors import ConfigError
+from kofn_common.results.memory import KINDS, KeptMemory, Memory
+from kofn_host.zero.memory import expected, not_sharded
+from kofn_host.zero.settings import ZeroSettings
 
 WORKERS = (2, 4, 8)
 
@@ -61,8 +61,8 @@ def show_memory(console: Console) -> bool:
     say(console, "\n".join(lines(verdicts)))
     console.print(
         f"MB of arrays of the worker that keeps most, after two steps of a perceptron with {elements:,} parameters in"
-        f" {LAYERS} equal layers; off: the kind that is furthest from its formula (host/zero/memory.py); stage 0 is"
-        " Adam that is not sharded."
+        f" {LAYERS} equal layers; off: the kind that is furthest from its formula (host/kofn_host/zero/memory.py);"
+        " stage 0 is Adam that is not sharded."
     )
     return all(verdict.holds for verdict in verdicts)
 
@@ -91,7 +91,7 @@ def _layer() -> int:
 def _measured(workers: int) -> list[KeptMemory]:
     """Measure in a separate process, which loads PyTorch."""
     numbers = map(str, (workers, LAYERS, WIDTH, BLOCK))
-    command = [sys.executable, "-m", "kofn.torch.scripts.sharded_memory", *numbers]
+    command = [sys.executable, "-m", "kofn_torch.scripts.sharded_memory", *numbers]
     done = subprocess.run(command, stdout=subprocess.PIPE, check=False)
     if done.returncode:
         raise ConfigError(f"{' '.join(command[1:])} ended with {done.returncode}: its message is above")

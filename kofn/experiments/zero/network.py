@@ -15,9 +15,6 @@ from statistics import fmean, median
 import msgspec
 from rich.console import Console
 
-import kofn
-from kofn.config.compress import VOTE_WORDS
-from kofn.config.schema import Config
 from kofn.experiments.conduct import gone_through
 from kofn.experiments.matrix import FOLDER, Cell, CellResult, Scenario, cells, check_cells
 from kofn.experiments.statistics import Spread
@@ -25,17 +22,20 @@ from kofn.experiments.zero.contenders import WORKERS
 from kofn.experiments.zero.network_contenders import NETWORK, LinkFormula, NetworkContender
 from kofn.experiments.zero.tables import arms
 from kofn.experiments.zero.training import BATCH, ELEMENTS, HIDDEN, TASKS, Learned
-from kofn.results.step_cost import STEPS_FILE, StepCost
 from kofn.run.preconditions import check_machine
 from kofn.run.runner import execute
 from kofn.run.state import another_run, running
+from kofn_common.config.compress import VOTE_WORDS
+from kofn_common.config.schema import Config
+from kofn_common.places import folder_of
+from kofn_common.results.step_cost import STEPS_FILE, StepCost
 
 WARM, FEW = 4, 8
 """Steps of a run: of the warm-up, and after it; the first one of each is not counted."""
 
 TASK = "mlp"
 
-SCRIPT = Path(kofn.__file__).parent / "torch" / "scripts" / "sharded_steps.py"
+SCRIPT = folder_of("kofn_torch") / "scripts" / "sharded_steps.py"
 
 WORDS = 32
 """Words of a packet; votes have VOTE_WORDS at most."""

@@ -37,7 +37,7 @@ class NetworkContender:
 
     @property
     def arguments(self) -> list[str]:
-        """The arguments of kofn.torch.scripts.sharded_steps."""
+        """The arguments of kofn_torch.scripts.sharded_steps."""
         words = ["--optimizer", self.optimizer, "--stage", str(self.stage), "--bits", str(self.bits)]
         return [*words, "--gloo"] if self.gloo else words
 

@@ -8,18 +8,18 @@ from pathlib import Path
 from typing import Protocol
 
 import kofn
-from kofn.config.compress import CompressSection
-from kofn.config.schema import CLASSES, Config
 from kofn.experiments.zero.contenders import WORKERS, ZeroContender
-from kofn.host.arrays import Floats
-from kofn.host.errors import GradientError
-from kofn.host.workload.model import PIXELS, Batch, Perceptron, load_shard
-from kofn.host.workload.workload import load_workload
-from kofn.host.zero.compressed_mean import CompressedMean
-from kofn.host.zero.lockstep import Lockstep, LockstepCalls, LockstepMean, LockstepSwitch
-from kofn.host.zero.settings import CODECS
-from kofn.host.zero.two_sided import TwoSidedMean
-from kofn.host.zero.zero_optimizer import ZeroOptimizer
+from kofn_common.config.compress import CompressSection
+from kofn_common.config.schema import CLASSES, Config
+from kofn_host.arrays import Floats
+from kofn_host.errors import GradientError
+from kofn_host.workload.model import PIXELS, Batch, Perceptron, load_shard
+from kofn_host.workload.workload import load_workload
+from kofn_host.zero.compressed_mean import CompressedMean
+from kofn_host.zero.lockstep import Lockstep, LockstepCalls, LockstepMean, LockstepSwitch
+from kofn_host.zero.settings import CODECS
+from kofn_host.zero.two_sided import TwoSidedMean
+from kofn_host.zero.zero_optimizer import ZeroOptimizer
 
 GPT = Path(kofn.__file__).parents[1] / "examples" / "workloads" / "small_gpt.toml"
 """A file of a checkout."""

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from kofn.config.late_rules import GIVE_UPS, LateRule
-from kofn.controller.estimate.measurements import BoolArray, FloatArray
-from kofn.controller.policy.process import Beyond, IntArray, counted, finished
-from kofn.host.wire.packet import PARTS
+from kofn_common.config.late_rules import GIVE_UPS, LateRule
+from kofn_common.wire.packet import PARTS
+from kofn_controller.estimate.measurements import BoolArray, FloatArray
+from kofn_controller.policy.process import Beyond, IntArray, counted, finished
 
 Draw = Callable[[FloatArray, int], FloatArray]
 """Takes when the workers begin a gradient, in seconds after the iteration's beginning, and its number in the iteration,

@@ -4,10 +4,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from kofn.config.schema import Config, LinkSection
-from kofn.controller.estimate.measurements import FloatArray
-from kofn.controller.policy.process import IntArray
 from kofn.sim.network import LATENCY_S
+from kofn_common.config.schema import Config, LinkSection
+from kofn_controller.estimate.measurements import FloatArray
+from kofn_controller.policy.process import IntArray
 
 MEGABIT = 8.0
 """Megabits of a megabyte."""

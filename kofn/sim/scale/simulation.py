@@ -8,19 +8,19 @@ from dataclasses import replace as renewed
 import numpy as np
 from msgspec.structs import replace
 
-from kofn.config.late_rules import RULES, LatePolicy
-from kofn.config.schema import Config
-from kofn.controller.estimate.measurements import FloatArray
-from kofn.controller.estimate.reports import Reports
-from kofn.controller.policy.control_loop import ControlLoop
-from kofn.controller.policy.decision_pacer import QUIET_S, DecisionPacer
-from kofn.controller.policy.objective import objective
-from kofn.controller.policy.process import IntArray
-from kofn.host.workload.straggler_source import straggler_class
 from kofn.sim.scale.fleet import Ended, Fleet, Gradients
 from kofn.sim.scale.network import Transfers, ends
 from kofn.sim.scale.sums import OpenSums, Sum, described
 from kofn.sim.times import ScaledTimes
+from kofn_common.config.late_rules import RULES, LatePolicy
+from kofn_common.config.schema import Config
+from kofn_controller.estimate.measurements import FloatArray
+from kofn_controller.estimate.reports import Reports
+from kofn_controller.policy.control_loop import ControlLoop
+from kofn_controller.policy.decision_pacer import QUIET_S, DecisionPacer
+from kofn_controller.policy.objective import objective
+from kofn_controller.policy.process import IntArray
+from kofn_host.workload.straggler_source import straggler_class
 
 CELLS = 2**17
 """Maximum of workers x seeds that are simulated side by side; a single seed may have more workers."""

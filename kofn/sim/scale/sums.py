@@ -4,7 +4,7 @@
 units of an iteration with exact and fresh gradients. phi is the gradient noise scale in units of a worker's batch
 (McCandlish et al., An empirical model of large-batch training, 2018), m the effective number (sum w)^2 / sum w^2 of
 gradients of weight w, L the correlation length of gradients, and 2 a / L the cost of age of
-controller/policy/worth.py.
+controller/kofn_controller/policy/worth.py.
 
 **Validity.** phi and L are constant, as in one phase of a training whose learning rate suits the size of the sum. The
 law of phi is McCandlish's; the law of age was fitted to trainings of 4 to 16 workers with mean ages below L. All
@@ -15,15 +15,15 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from kofn.config.late_rules import LatePolicy, LateRule
-from kofn.config.schema import ScaleSection
-from kofn.controller.estimate.measurements import FloatArray
-from kofn.controller.policy.prediction import weights_of
-from kofn.controller.policy.process import AGES
-from kofn.controller.policy.worth import AGE
-from kofn.host.compression.alignment import LAGS
-from kofn.rpc import kofn_pb2 as pb
 from kofn.sim.scale.fleet import Ended
+from kofn_common.config.late_rules import LatePolicy, LateRule
+from kofn_common.config.schema import ScaleSection
+from kofn_common.rpc import kofn_pb2 as pb
+from kofn_common.rpc.limits import LAGS
+from kofn_controller.estimate.measurements import FloatArray
+from kofn_controller.policy.prediction import weights_of
+from kofn_controller.policy.process import AGES
+from kofn_controller.policy.worth import AGE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

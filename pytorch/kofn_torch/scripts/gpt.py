@@ -1,6 +1,6 @@
 """A GPT of ten million parameters that learns kofn's source, byte by byte, for `kofn compare --model gpt`.
 
-kofn run mine.toml --torch kofn/torch/scripts/gpt.py        --elastic: as kofn.torch.elastic()
+kofn run mine.toml --torch pytorch/kofn_torch/scripts/gpt.py        --elastic: as kofn_torch.elastic()
 """
 
 import sys
@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
-import kofn.torch
+import kofn_torch
 
 WIDTH, LAYERS, HEADS, CONTEXT, BYTES = 384, 6, 6, 64, 256
 
@@ -52,7 +52,7 @@ def main(*, elastic: bool) -> None:
     torch.manual_seed(1)
     model = DistributedDataParallel(GPT(), gradient_as_bucket_view=True, broadcast_buffers=False)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    session = kofn.torch.elastic(model, optimizer) if elastic else kofn.torch.ddp_hook(model)
+    session = kofn_torch.elastic(model, optimizer) if elastic else kofn_torch.ddp_hook(model)
     given = batches(session.rank)
     for _ in range(session.iterations):
         if session.done():

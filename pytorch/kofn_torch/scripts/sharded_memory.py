@@ -1,6 +1,6 @@
 """Measures the memory of workers in sharded trainings, by stage and bits, for `kofn experiment zero --memory`.
 
-    python -m kofn.torch.scripts.sharded_memory WORKERS LAYERS WIDTH BLOCK
+    python -m kofn_torch.scripts.sharded_memory WORKERS LAYERS WIDTH BLOCK
 
 Each worker is a thread with its own model, optimizer and ledger, in lockstep. They make two steps of a perceptron with
 equal layers, whose gradients go in blocks of BLOCK elements. Prints a list of KeptMemory as JSON: for each training
@@ -16,16 +16,16 @@ import msgspec
 import torch
 from torch import nn
 
-import kofn.torch
-from kofn.config.compress import CompressSection, Residual
-from kofn.config.schema import Config
-from kofn.host.collectives.call import Array
-from kofn.host.protocol.block_layout import WORD_BITS
-from kofn.host.zero.compressed_mean import CompressedMean
-from kofn.host.zero.exact_calls import ExactCalls
-from kofn.host.zero.lockstep import Lockstep, LockstepCalls, LockstepMean, LockstepSwitch
-from kofn.host.zero.settings import CODECS, ZeroSettings
-from kofn.results.memory import KeptMemory, Memory
+import kofn_torch
+from kofn_common.config.compress import CompressSection, Residual
+from kofn_common.config.schema import Config
+from kofn_common.results.memory import KeptMemory, Memory
+from kofn_common.wire.packet import WORD_BITS
+from kofn_host.collectives.call import Array
+from kofn_host.zero.compressed_mean import CompressedMean
+from kofn_host.zero.exact_calls import ExactCalls
+from kofn_host.zero.lockstep import Lockstep, LockstepCalls, LockstepMean, LockstepSwitch
+from kofn_host.zero.settings import CODECS, ZeroSettings
 
 RESIDUALS: tuple[Residual, ...] = get_args(Residual)
 
@@ -65,7 +65,7 @@ def sharded(settings: ZeroSettings, workers: int, layers: int, width: int, block
     def one(rank: int) -> Memory:
         calls, mean = LockstepCalls(team, rank), None if switch is None else LockstepMean(switch, rank)
         model, job = model_of(layers, width), LockstepJob(calls, mean)
-        optimizer = kofn.torch.zero(model, stage=settings.stage, bits=settings.bits, freeze_step=1, job=job)
+        optimizer = kofn_torch.zero(model, stage=settings.stage, bits=settings.bits, freeze_step=1, job=job)
         for _ in range(2):
             _backward(model)
             optimizer.step()

@@ -1,7 +1,7 @@
 """Steps of a sharded perceptron that learns digits, for `kofn experiment zero --network`.
 
 Beside its metrics a worker records of each step the time, from a batch to parameters that all workers have, and the
-kernel's counts at its interface (kofn/results/step_cost.py).
+kernel's counts at its interface (common/kofn_common/results/step_cost.py).
 """
 
 import os
@@ -23,16 +23,16 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
-import kofn.torch
-from kofn.host.collectives.call import Array
-from kofn.host.kernels.sample import fingerprint
-from kofn.host.workload.model import PIXELS, load_shard
-from kofn.results.link_bytes import interface_bytes
-from kofn.results.memory import Memory
-from kofn.results.step_cost import STEPS_FILE, StepCost
-from kofn.torch.group_calls import GroupCalls
-from kofn.torch.group_job import GroupJob
-from kofn.torch.zero_job import GroupZero
+import kofn_torch
+from kofn_common.results.link_bytes import interface_bytes
+from kofn_common.results.memory import Memory
+from kofn_common.results.step_cost import STEPS_FILE, StepCost
+from kofn_host.collectives.call import Array
+from kofn_host.kernels.sample import fingerprint
+from kofn_host.workload.model import PIXELS, load_shard
+from kofn_torch.group_calls import GroupCalls
+from kofn_torch.group_job import GroupJob
+from kofn_torch.zero_job import GroupZero
 
 CLASSES = 10
 
@@ -69,7 +69,7 @@ def sharded(asked: Namespace, model: nn.Sequential) -> tuple[nn.Module, Callable
     """Return the module for the forward pass, and a step that returns when all workers have the same parameters."""
     if asked.optimizer != "kofn":
         return of_pytorch(asked, model)
-    optimizer = kofn.torch.zero(
+    optimizer = kofn_torch.zero(
         model,
         lr=asked.rate,
         stage=asked.stage,

@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 
-from kofn.switch.engine.engine import Engine
-from kofn.switch.engine.faults import FaultRule
-from kofn.switch.state.entries import PacketTime
+from kofn_switch.engine.engine import Engine
+from kofn_switch.engine.faults import FaultRule
+from kofn_switch.state.entries import PacketTime
 
 
 def fault_lines(engine: Engine, rules: Sequence[FaultRule]) -> list[str]:

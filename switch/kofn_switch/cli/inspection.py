@@ -18,7 +18,7 @@ looking inside:
 
 EXAMPLES = """\
   packets from a_in.pcap and b_in.pcap through a program, no root needed, with a trace of each packet:
-    python -m kofn.switch --use-files 0 --trace -i 1@a -i 2@b program.json"""
+    python -m kofn_switch --use-files 0 --trace -i 1@a -i 2@b program.json"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

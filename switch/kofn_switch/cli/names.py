@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any, NoReturn
 
-from kofn.switch.compiler.build import compile_runtime
+from kofn_switch.compiler.build import compile_runtime
 
 START = """\
 #!/bin/sh
@@ -22,7 +22,7 @@ It sets the process's name, by which scripts end the switch.
 """
 
 SWITCH = """\
-from kofn.switch.__main__ import main
+from kofn_switch.__main__ import main
 sys.exit(main([{flags}, *sys.argv[1:]]))
 """
 FLAGS = '"--thrift-port", "9090", "--take-outgoing"'
@@ -32,7 +32,7 @@ WITHOUT_P4RUNTIME = f'{FLAGS}, "--no-p4runtime"'
 """BMv2's simple_switch serves no P4Runtime, so that several switches need no ports for it."""
 
 CLIENT = """\
-from kofn.switch.commands.client import main
+from kofn_switch.commands.client import main
 sys.exit(main())
 """
 NAMES = {

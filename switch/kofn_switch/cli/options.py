@@ -12,15 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from kofn.switch.cli import unused
-from kofn.switch.cli.inspection import EXAMPLES as INSIDE_EXAMPLES
-from kofn.switch.cli.inspection import HELP, TRACE_ALL, Inside, add_arguments, ignored, joined, port_number, read
-from kofn.switch.cli.names import MakeNames
-from kofn.switch.cli.tls import Tls
-from kofn.switch.cli.version import ShowVersion
-from kofn.switch.compiler.ir.program import DROP_PORT, PORT_MAX, PRIORITIES
-from kofn.switch.engine.faults import FaultRule, parse_rule
-from kofn.switch.errors import SwitchError
+from kofn_switch.cli import unused
+from kofn_switch.cli.inspection import EXAMPLES as INSIDE_EXAMPLES
+from kofn_switch.cli.inspection import HELP, TRACE_ALL, Inside, add_arguments, ignored, joined, port_number, read
+from kofn_switch.cli.names import MakeNames
+from kofn_switch.cli.tls import Tls
+from kofn_switch.cli.version import ShowVersion
+from kofn_switch.compiler.ir.program import DROP_PORT, PORT_MAX, PRIORITIES
+from kofn_switch.engine.faults import FaultRule, parse_rule
+from kofn_switch.errors import SwitchError
 
 UNIX = "unix:"
 JSON_VERSION = "2.24"
@@ -62,11 +62,11 @@ injected faults, KEY=VALUE with commas between:
 
 examples:
   wait for a controller to push a program, two ports, the controller on port 255:
-    python -m kofn.switch --no-p4 -i 1@s1-eth1 -i 2@s1-eth2 -- --grpc-server-addr 127.0.0.1:50051 --cpu-port 255
+    python -m kofn_switch --no-p4 -i 1@s1-eth1 -i 2@s1-eth2 -- --grpc-server-addr 127.0.0.1:50051 --cpu-port 255
   start with a program:
-    python -m kofn.switch -i 1@veth1 --device-id 1 p4src/build/kofn.json
+    python -m kofn_switch -i 1@veth1 --device-id 1 p4src/build/kofn.json
   lose a tenth of what comes in at port 1, and the third and fourth frame that go out there:
-    python -m kofn.switch --no-p4 -i 1@veth1 --fault port=1,direction=in,drop=0.1 \\
+    python -m kofn_switch --no-p4 -i 1@veth1 --fault port=1,direction=in,drop=0.1 \\
       --fault port=1,direction=out,packets=3+4,drop=1
 {INSIDE_EXAMPLES}"""
 
@@ -188,8 +188,8 @@ def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
 
 def _general_parser() -> _Parser:
     parser = _Parser(
-        prog="python -m kofn.switch",
-        usage="python -m kofn.switch [options] [PROGRAM.json] [-- target options]",
+        prog="python -m kofn_switch",
+        usage="python -m kofn_switch [options] [PROGRAM.json] [-- target options]",
         description=DESCRIPTION,
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -223,7 +223,7 @@ def _general_parser() -> _Parser:
 
 
 def _target_parser() -> _Parser:
-    parser = _Parser(prog="python -m kofn.switch ... --", add_help=False, allow_abbrev=False)
+    parser = _Parser(prog="python -m kofn_switch ... --", add_help=False, allow_abbrev=False)
     parser.add_argument("--grpc-server-addr", default="0.0.0.0:9559")
     for flag in ("cert", "key", "cacert"):
         parser.add_argument(f"--grpc-server-{flag}", type=Path)

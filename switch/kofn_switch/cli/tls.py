@@ -6,7 +6,7 @@ from pathlib import Path
 
 import grpc
 
-from kofn.switch.errors import SwitchError
+from kofn_switch.errors import SwitchError
 
 
 class TlsError(SwitchError):

@@ -3,7 +3,7 @@
 import argparse
 from typing import Any, NoReturn
 
-from kofn.switch.identity import NAME, version
+from kofn_switch.identity import NAME, version
 
 
 class ShowVersion(argparse.Action):

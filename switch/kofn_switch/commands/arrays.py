@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from kofn.switch.commands.session import CommandError, Commands, Session, check_count, find, number
-from kofn.switch.compiler.ir.program import Array, Meter, Table
-from kofn.switch.state.entries import Count, MeterConfig
+from kofn_switch.commands.session import CommandError, Commands, Session, check_count, find, number
+from kofn_switch.compiler.ir.program import Array, Meter, Table
+from kofn_switch.state.entries import Count, MeterConfig
 
 PER_MICROSECOND = 1_000_000
 RATES = 2

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
-from kofn.switch.cli.inspection import port_number
+from kofn_switch.cli.inspection import port_number
 
 INTRO = "Control utility for runtime P4 table manipulation"
 PROMPT = "RuntimeCmd: "

@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 from itertools import pairwise
 
-from kofn.switch.commands.session import CommandError, Commands, Node, Session, check_count, number
-from kofn.switch.commands.values import MANY, RULE, STARS
-from kofn.switch.compiler.ir.program import PORT_MAX
-from kofn.switch.engine.copy_controls import GROUP_MAX, INSTANCE_MAX, SESSION_MAX
-from kofn.switch.state.entries import CloneSession, Replica
+from kofn_switch.commands.session import CommandError, Commands, Node, Session, check_count, number
+from kofn_switch.commands.values import MANY, RULE, STARS
+from kofn_switch.compiler.ir.program import PORT_MAX
+from kofn_switch.engine.copy_controls import GROUP_MAX, INSTANCE_MAX, SESSION_MAX
+from kofn_switch.state.entries import CloneSession, Replica
 
 GROUPS, INSTANCES = range(1, GROUP_MAX + 1), range(INSTANCE_MAX + 1)
 """Valid values of standard_metadata.mcast_grp and egress_rid. BMv2's client takes any 32 bits, which no packet can

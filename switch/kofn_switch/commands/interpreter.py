@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
-from kofn.switch.commands import arrays, copies, ports, profiles, tables
-from kofn.switch.commands.session import Session
-from kofn.switch.errors import SwitchError
+from kofn_switch.commands import arrays, copies, ports, profiles, tables
+from kofn_switch.commands.session import Session
+from kofn_switch.errors import SwitchError
 
 COMMANDS = {**tables.COMMANDS, **profiles.COMMANDS, **arrays.COMMANDS, **copies.COMMANDS, **ports.COMMANDS}
 

@@ -3,9 +3,9 @@
 import time
 from collections.abc import Iterator
 
-from kofn.switch.commands.session import CommandError, Commands, Session, check_count, find, number
-from kofn.switch.commands.values import digits, value
-from kofn.switch.compiler.ir.program import PORT_MAX
+from kofn_switch.commands.session import CommandError, Commands, Session, check_count, find, number
+from kofn_switch.commands.values import digits, value
+from kofn_switch.compiler.ir.program import PORT_MAX
 
 SETTING_MAX = 0x7FFFFFFF
 """The largest depth or rate of a queue."""

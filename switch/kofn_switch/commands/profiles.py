@@ -3,10 +3,10 @@
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from kofn.switch.commands.session import Command, CommandError, Commands, Session, check_count, find, number
-from kofn.switch.commands.values import MANY, RULE, STARS, key, normal, parameters, priority_of, short
-from kofn.switch.compiler.ir.program import Action, ActionProfile
-from kofn.switch.state.entries import Entry, GroupMember, GroupRef, Member, MemberGroup, MemberRef, Via
+from kofn_switch.commands.session import Command, CommandError, Commands, Session, check_count, find, number
+from kofn_switch.commands.values import MANY, RULE, STARS, key, normal, parameters, priority_of, short
+from kofn_switch.compiler.ir.program import Action, ActionProfile
+from kofn_switch.state.entries import Entry, GroupMember, GroupRef, Member, MemberGroup, MemberRef, Via
 
 
 def act_prof_create_member(session: Session, words: list[str]) -> Iterator[str]:

@@ -5,10 +5,10 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 
-from kofn.switch.commands.interpreter import answer
-from kofn.switch.commands.session import Session
-from kofn.switch.engine.engine import Engine
-from kofn.switch.errors import SwitchError
+from kofn_switch.commands.interpreter import answer
+from kofn_switch.commands.session import Session
+from kofn_switch.engine.engine import Engine
+from kofn_switch.errors import SwitchError
 
 HOST = "127.0.0.1"
 LINE_MOST = 1 << 16

@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
-from kofn.switch.compiler.ir.program import Action, Program, Table
-from kofn.switch.engine.engine import Engine
-from kofn.switch.errors import EntryNotFound, NoProgram, SwitchError
-from kofn.switch.state.entries import Entry, Replica
+from kofn_switch.compiler.ir.program import Action, Program, Table
+from kofn_switch.engine.engine import Engine
+from kofn_switch.errors import EntryNotFound, NoProgram, SwitchError
+from kofn_switch.state.entries import Entry, Replica
 
 
 class CommandError(SwitchError):

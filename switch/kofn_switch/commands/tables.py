@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from kofn.switch.commands.profiles import dumped
-from kofn.switch.commands.session import CommandError, Commands, Session, check_count, number
-from kofn.switch.commands.values import (
+from kofn_switch.commands.profiles import dumped
+from kofn_switch.commands.session import CommandError, Commands, Session, check_count, number
+from kofn_switch.commands.values import (
     MANY,
     RULE,
     STARS,
@@ -18,10 +18,10 @@ from kofn.switch.commands.values import (
     short,
     spelled,
 )
-from kofn.switch.compiler.ir.program import Action, Table
-from kofn.switch.errors import EntryNotFound
-from kofn.switch.state.entries import Entry, GroupRef, MemberRef
-from kofn.switch.state.tables import PRIORITY_MAX
+from kofn_switch.compiler.ir.program import Action, Table
+from kofn_switch.errors import EntryNotFound
+from kofn_switch.state.entries import Entry, GroupRef, MemberRef
+from kofn_switch.state.tables import PRIORITY_MAX
 
 WIDE = 20
 TIMEOUT_MS_MAX = 0x7FFFFFFF

@@ -4,10 +4,10 @@ import ipaddress
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from kofn.switch.commands.session import CommandError, number
-from kofn.switch.compiler.ir.program import Action, KeyField, Table
-from kofn.switch.state.entries import Exact, Key, Lpm, Match, Optional, Range, Ternary
-from kofn.switch.state.tables import PRIORITY_MAX
+from kofn_switch.commands.session import CommandError, number
+from kofn_switch.compiler.ir.program import Action, KeyField, Table
+from kofn_switch.state.entries import Exact, Key, Lpm, Match, Optional, Range, Ternary
+from kofn_switch.state.tables import PRIORITY_MAX
 
 MANY = 1 << 10  # arguments
 

@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from kofn.nativebuild.library import compile_texts
-from kofn.switch.compiler.codegen.codegen import generate
-from kofn.switch.compiler.ir.program import Program, Target
-from kofn.switch.compiler.reader.reader import read_program
+from kofn_common.nativebuild.library import compile_texts
+from kofn_switch.compiler.codegen.codegen import generate
+from kofn_switch.compiler.ir.program import Program, Target
+from kofn_switch.compiler.reader.reader import read_program
 
 RUNTIME = Path(__file__).parents[1] / "runtime"
 OPTIMISE = ("-O2", "-ftree-vectorize", "-fvect-cost-model=dynamic")

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from kofn.switch.engine.controls import Controls
-from kofn.switch.state.entries import Count, Key, MeterConfig
+from kofn_switch.engine.controls import Controls
+from kofn_switch.state.entries import Count, Key, MeterConfig
 
 
 class CellControls(Controls):

@@ -2,10 +2,10 @@
 
 from threading import Lock
 
-from kofn.switch.compiler.ir.program import Program
-from kofn.switch.engine.loaded import Loaded
-from kofn.switch.errors import NoProgram
-from kofn.switch.native import runtime
+from kofn_switch.compiler.ir.program import Program
+from kofn_switch.engine.loaded import Loaded
+from kofn_switch.errors import NoProgram
+from kofn_switch.native import runtime
 
 
 class Controls:

@@ -3,11 +3,11 @@
 import ctypes
 from collections.abc import Sequence
 
-from kofn.switch.compiler.ir.program import PORT_MAX
-from kofn.switch.engine.controls import Controls
-from kofn.switch.errors import EntryNotFound, InvalidEntry
-from kofn.switch.native import CReplica
-from kofn.switch.state.entries import CloneSession, Replica
+from kofn_switch.compiler.ir.program import PORT_MAX
+from kofn_switch.engine.controls import Controls
+from kofn_switch.errors import EntryNotFound, InvalidEntry
+from kofn_switch.native import CReplica
+from kofn_switch.state.entries import CloneSession, Replica
 
 GROUP_MAX = 0xFFFF
 INSTANCE_MAX = 0xFFFF

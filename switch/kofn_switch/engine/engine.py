@@ -9,19 +9,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Event
 
-from kofn.switch.compiler.build import Built, build_program
-from kofn.switch.compiler.codegen.codegen import generate
-from kofn.switch.compiler.ir.program import DROP_PORT, PORT_MAX, Target
-from kofn.switch.engine.cell_controls import CellControls
-from kofn.switch.engine.copy_controls import CopyControls
-from kofn.switch.engine.faults import FaultRule
-from kofn.switch.engine.loaded import Loaded
-from kofn.switch.engine.outcomes import Outcomes
-from kofn.switch.engine.ports import Ports, warner
-from kofn.switch.engine.table_controls import TableControls
-from kofn.switch.errors import InvalidEntry, PortError, SwitchError
-from kofn.switch.native import DROP_NAMES, runtime
-from kofn.switch.state.entries import Stats
+from kofn_switch.compiler.build import Built, build_program
+from kofn_switch.compiler.codegen.codegen import generate
+from kofn_switch.compiler.ir.program import DROP_PORT, PORT_MAX, Target
+from kofn_switch.engine.cell_controls import CellControls
+from kofn_switch.engine.copy_controls import CopyControls
+from kofn_switch.engine.faults import FaultRule
+from kofn_switch.engine.loaded import Loaded
+from kofn_switch.engine.outcomes import Outcomes
+from kofn_switch.engine.ports import Ports, warner
+from kofn_switch.engine.table_controls import TableControls
+from kofn_switch.errors import InvalidEntry, PortError, SwitchError
+from kofn_switch.native import DROP_NAMES, runtime
+from kofn_switch.state.entries import Stats
 
 LOG = logging.getLogger(__name__)
 

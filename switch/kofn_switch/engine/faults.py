@@ -10,8 +10,8 @@ from ctypes import c_uint32
 from dataclasses import dataclass, fields
 from typing import Any
 
-from kofn.switch.errors import FaultError
-from kofn.switch.native import CFaultRule
+from kofn_switch.errors import FaultError
+from kofn_switch.native import CFaultRule
 
 DIRECTIONS = {"in": 1, "out": 2, "both": 3}  # bit 0: into the switch
 NUMBER_MAX = (1 << 32) - 1

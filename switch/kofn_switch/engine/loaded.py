@@ -7,17 +7,17 @@ import ctypes
 import struct
 from collections.abc import Iterator
 
-from kofn.switch.compiler.build import Built
-from kofn.switch.compiler.codegen.layout import c_type, limbs, mask_of
-from kofn.switch.compiler.codegen.messages import message_of, numbered_messages
-from kofn.switch.compiler.ir.program import Array, Program
-from kofn.switch.errors import InvalidEntry, SwitchError
-from kofn.switch.native import CCount, load_program, runtime
-from kofn.switch.state.entries import Count, Digest, Entry, Key, LogReport
-from kofn.switch.state.meters import Meters
-from kofn.switch.state.named import named
-from kofn.switch.state.rows import Rows
-from kofn.switch.state.value_sets import ValueSets
+from kofn_switch.compiler.build import Built
+from kofn_switch.compiler.codegen.layout import c_type, limbs, mask_of
+from kofn_switch.compiler.codegen.messages import message_of, numbered_messages
+from kofn_switch.compiler.ir.program import Array, Program
+from kofn_switch.errors import InvalidEntry, SwitchError
+from kofn_switch.native import CCount, load_program, runtime
+from kofn_switch.state.entries import Count, Digest, Entry, Key, LogReport
+from kofn_switch.state.meters import Meters
+from kofn_switch.state.named import named
+from kofn_switch.state.rows import Rows
+from kofn_switch.state.value_sets import ValueSets
 
 PART_BYTES = 1 << 18
 """Bytes of an array that are copied while packets wait, for tens of microseconds."""

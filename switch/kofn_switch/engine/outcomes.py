@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from threading import Lock
 
-from kofn.switch.engine.controls import Controls
-from kofn.switch.errors import SwitchError
-from kofn.switch.native import INJECT_BYTES, TAKE_BYTES, records
-from kofn.switch.state.entries import Digest, LogReport
+from kofn_switch.engine.controls import Controls
+from kofn_switch.errors import SwitchError
+from kofn_switch.native import INJECT_BYTES, TAKE_BYTES, records
+from kofn_switch.state.entries import Digest, LogReport
 
 
 class Outcomes(Controls):

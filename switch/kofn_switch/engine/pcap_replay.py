@@ -17,9 +17,9 @@ from heapq import merge
 from pathlib import Path
 from typing import BinaryIO, TypeAlias
 
-from kofn.switch.engine.engine import Engine
-from kofn.switch.engine.ports import pcap_file
-from kofn.switch.errors import PcapError
+from kofn_switch.engine.engine import Engine
+from kofn_switch.engine.ports import pcap_file
+from kofn_switch.errors import PcapError
 
 LOG = logging.getLogger(__name__)
 Packet: TypeAlias = tuple[int, int, int, bytes]  # nanoseconds, place of its file, port, bytes

@@ -11,10 +11,10 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from kofn.switch.engine.faults import FaultRule, native_rules
-from kofn.switch.errors import FaultError, PortError, SwitchError
-from kofn.switch.native import DROPS, PORT_DOWN, CPacketTime, runtime
-from kofn.switch.state.entries import FaultCounts, PacketTime, PortStats, Stats
+from kofn_switch.engine.faults import FaultRule, native_rules
+from kofn_switch.errors import FaultError, PortError, SwitchError
+from kofn_switch.native import DROPS, PORT_DOWN, CPacketTime, runtime
+from kofn_switch.state.entries import FaultCounts, PacketTime, PortStats, Stats
 
 LOG = logging.getLogger(__name__)
 DIRECTIONS = ("in", "out")  # enum fault_direction of runtime/faults.h

@@ -4,9 +4,9 @@ import time
 from collections.abc import Sequence
 from threading import Event
 
-from kofn.switch.engine.controls import Controls
-from kofn.switch.native import Words
-from kofn.switch.state.entries import Entry, Key, Member, MemberGroup
+from kofn_switch.engine.controls import Controls
+from kofn_switch.native import Words
+from kofn_switch.state.entries import Entry, Key, Member, MemberGroup
 
 
 class TableControls(Controls):

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 
 from finsy.proto import p4r
 
-from kofn.switch.engine.engine import Engine
-from kofn.switch.p4runtime.bytestring import decode, encode
-from kofn.switch.p4runtime.index import Index
-from kofn.switch.p4runtime.p4info import ActionProfile, ActionUse, P4Info, Table
-from kofn.switch.p4runtime.refusal import choices, denied, exhausted, invalid, unimplemented
-from kofn.switch.state.entries import ActionSet, Entry, GroupRef, MemberRef, Via, WeightedAction
+from kofn_switch.engine.engine import Engine
+from kofn_switch.p4runtime.bytestring import decode, encode
+from kofn_switch.p4runtime.index import Index
+from kofn_switch.p4runtime.p4info import ActionProfile, ActionUse, P4Info, Table
+from kofn_switch.p4runtime.refusal import choices, denied, exhausted, invalid, unimplemented
+from kofn_switch.state.entries import ActionSet, Entry, GroupRef, MemberRef, Via, WeightedAction
 
 Call = tuple[str, tuple[int, ...]]  # an action's name and its parameters in order
 

@@ -13,7 +13,7 @@ from operator import attrgetter
 import grpc
 from finsy.proto import U128, p4r, rpc_code
 
-from kofn.switch.p4runtime.refusal import Refused, invalid, not_found, unimplemented, unready
+from kofn_switch.p4runtime.refusal import Refused, invalid, not_found, unimplemented, unready
 
 CLIENTS_MAX = 16
 

@@ -5,12 +5,12 @@ from typing import TypeVar
 
 from finsy.proto import p4r
 
-from kofn.switch.engine.engine import Engine
-from kofn.switch.p4runtime import p4data
-from kofn.switch.p4runtime.cells import UpdateType, count, counter_data
-from kofn.switch.p4runtime.index import Index
-from kofn.switch.p4runtime.p4info import Array, P4Info
-from kofn.switch.p4runtime.refusal import invalid, out_of_range, unimplemented
+from kofn_switch.engine.engine import Engine
+from kofn_switch.p4runtime import p4data
+from kofn_switch.p4runtime.cells import UpdateType, count, counter_data
+from kofn_switch.p4runtime.index import Index
+from kofn_switch.p4runtime.p4info import Array, P4Info
+from kofn_switch.p4runtime.refusal import invalid, out_of_range, unimplemented
 
 A = TypeVar("A", bound=Array)
 

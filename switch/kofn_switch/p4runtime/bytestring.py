@@ -7,7 +7,7 @@ The refusal is INVALID_ARGUMENT, as in BMv2. The specification has OUT_OF_RANGE 
 INVALID_ARGUMENT for each field that holds one (matches, action parameters, replicas, P4Data, packet metadata).
 """
 
-from kofn.switch.p4runtime.refusal import invalid
+from kofn_switch.p4runtime.refusal import invalid
 
 
 def encode(value: int) -> bytes:

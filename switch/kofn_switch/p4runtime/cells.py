@@ -6,9 +6,9 @@ of older servers write.
 
 from finsy.proto import p4r
 
-from kofn.switch.p4runtime.p4info import DirectMeter, Meter
-from kofn.switch.p4runtime.refusal import invalid, unimplemented
-from kofn.switch.state.entries import Count, MeterConfig
+from kofn_switch.p4runtime.p4info import DirectMeter, Meter
+from kofn_switch.p4runtime.refusal import invalid, unimplemented
+from kofn_switch.state.entries import Count, MeterConfig
 
 UpdateType = int  # p4r.Update.INSERT, MODIFY or DELETE
 GREEN = (-1, -1, -1, -1)

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 import grpc
 from finsy.proto import p4r
 
-from kofn.switch.p4runtime.p4data import encode
-from kofn.switch.p4runtime.p4info import DigestType, P4Info
-from kofn.switch.p4runtime.refusal import Refused, choices, invalid, not_found
+from kofn_switch.p4runtime.p4data import encode
+from kofn_switch.p4runtime.p4info import DigestType, P4Info
+from kofn_switch.p4runtime.refusal import Refused, choices, invalid, not_found
 
 NS_PER_S = 1e9
 Message = tuple[int, ...]

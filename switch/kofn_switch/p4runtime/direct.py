@@ -4,12 +4,12 @@ from collections.abc import Iterable, Iterator
 
 from finsy.proto import p4r
 
-from kofn.switch.engine.engine import Engine
-from kofn.switch.p4runtime.cells import UpdateType, count, decode_config, refuse_colours
-from kofn.switch.p4runtime.match import decode_key
-from kofn.switch.p4runtime.p4info import DirectCounter, DirectMeter, P4Info, Table
-from kofn.switch.p4runtime.refusal import invalid, unimplemented
-from kofn.switch.p4runtime.tables import Tables, priority_of
+from kofn_switch.engine.engine import Engine
+from kofn_switch.p4runtime.cells import UpdateType, count, decode_config, refuse_colours
+from kofn_switch.p4runtime.match import decode_key
+from kofn_switch.p4runtime.p4info import DirectCounter, DirectMeter, P4Info, Table
+from kofn_switch.p4runtime.refusal import invalid, unimplemented
+from kofn_switch.p4runtime.tables import Tables, priority_of
 
 
 class Direct:

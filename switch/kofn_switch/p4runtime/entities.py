@@ -4,20 +4,20 @@ from collections.abc import Callable, Iterator
 
 from finsy.proto import p4r
 
-from kofn.switch.engine.engine import Engine
-from kofn.switch.errors import SwitchError
-from kofn.switch.p4runtime.arrays import Arrays
-from kofn.switch.p4runtime.cells import UpdateType
-from kofn.switch.p4runtime.digests import Digests
-from kofn.switch.p4runtime.direct import Direct
-from kofn.switch.p4runtime.groups import Groups
-from kofn.switch.p4runtime.meters import Meters
-from kofn.switch.p4runtime.p4info import P4Info
-from kofn.switch.p4runtime.plain_inserts import PlainInserts
-from kofn.switch.p4runtime.profiles import Profiles
-from kofn.switch.p4runtime.refusal import Refused, choices, invalid, refusal, unimplemented
-from kofn.switch.p4runtime.tables import Tables
-from kofn.switch.p4runtime.value_sets import ValueSets
+from kofn_switch.engine.engine import Engine
+from kofn_switch.errors import SwitchError
+from kofn_switch.p4runtime.arrays import Arrays
+from kofn_switch.p4runtime.cells import UpdateType
+from kofn_switch.p4runtime.digests import Digests
+from kofn_switch.p4runtime.direct import Direct
+from kofn_switch.p4runtime.groups import Groups
+from kofn_switch.p4runtime.meters import Meters
+from kofn_switch.p4runtime.p4info import P4Info
+from kofn_switch.p4runtime.plain_inserts import PlainInserts
+from kofn_switch.p4runtime.profiles import Profiles
+from kofn_switch.p4runtime.refusal import Refused, choices, invalid, refusal, unimplemented
+from kofn_switch.p4runtime.tables import Tables
+from kofn_switch.p4runtime.value_sets import ValueSets
 
 Writer = Callable[[UpdateType, p4r.Entity], None]
 Reader = Callable[[p4r.Entity], Iterator[p4r.Entity]]

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator
 from typing import Generic, Protocol, TypeVar
 
-from kofn.switch.p4runtime.refusal import Refused, choices, invalid, not_found
+from kofn_switch.p4runtime.refusal import Refused, choices, invalid, not_found
 
 
 class Named(Protocol):

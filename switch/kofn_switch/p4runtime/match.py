@@ -9,10 +9,10 @@ from typing import assert_never
 
 from finsy.proto import p4r
 
-from kofn.switch.p4runtime.bytestring import decode, encode
-from kofn.switch.p4runtime.p4info import KeyField, MatchKind, Table
-from kofn.switch.p4runtime.refusal import choices, invalid
-from kofn.switch.state.entries import Exact, Key, Lpm, Match, Optional, Range, Ternary
+from kofn_switch.p4runtime.bytestring import decode, encode
+from kofn_switch.p4runtime.p4info import KeyField, MatchKind, Table
+from kofn_switch.p4runtime.refusal import choices, invalid
+from kofn_switch.state.entries import Exact, Key, Lpm, Match, Optional, Range, Ternary
 
 Decoder = Callable[[KeyField, p4r.FieldMatch, str], Match]
 

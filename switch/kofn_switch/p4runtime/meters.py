@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 from finsy.proto import p4r
 
-from kofn.switch.engine.engine import Engine
-from kofn.switch.p4runtime.arrays import indices, only_modify, selected
-from kofn.switch.p4runtime.cells import UpdateType, decode_config, encode_config, refuse_colours
-from kofn.switch.p4runtime.p4info import P4Info
+from kofn_switch.engine.engine import Engine
+from kofn_switch.p4runtime.arrays import indices, only_modify, selected
+from kofn_switch.p4runtime.cells import UpdateType, decode_config, encode_config, refuse_colours
+from kofn_switch.p4runtime.p4info import P4Info
 
 
 class Meters:

@@ -6,8 +6,8 @@ from typing import TypeVar
 import grpc
 from finsy.proto import p4r
 
-from kofn.switch.p4runtime.cells import UpdateType
-from kofn.switch.p4runtime.refusal import Refused, invalid, not_found
+from kofn_switch.p4runtime.cells import UpdateType
+from kofn_switch.p4runtime.refusal import Refused, invalid, not_found
 
 T = TypeVar("T")
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from finsy.proto import p4d, p4t
 
-from kofn.switch.p4runtime import bytestring
-from kofn.switch.p4runtime.refusal import invalid, unimplemented
+from kofn_switch.p4runtime import bytestring
+from kofn_switch.p4runtime.refusal import invalid, unimplemented
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

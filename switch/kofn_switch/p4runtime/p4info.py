@@ -10,9 +10,9 @@ from functools import partial
 
 from finsy.proto import p4i, p4t
 
-from kofn.switch.p4runtime.index import Index
-from kofn.switch.p4runtime.p4data import DataType, data_type
-from kofn.switch.p4runtime.refusal import choices, invalid, not_found, unimplemented
+from kofn_switch.p4runtime.index import Index
+from kofn_switch.p4runtime.p4data import DataType, data_type
+from kofn_switch.p4runtime.refusal import choices, invalid, not_found, unimplemented
 
 
 class MatchKind(Enum):

@@ -6,9 +6,9 @@ declared fields in order, padded at the end to whole bytes.
 
 from finsy.proto import p4r
 
-from kofn.switch.p4runtime import bytestring
-from kofn.switch.p4runtime.p4info import P4Info, PacketHeader
-from kofn.switch.p4runtime.refusal import invalid, unready
+from kofn_switch.p4runtime import bytestring
+from kofn_switch.p4runtime.p4info import P4Info, PacketHeader
+from kofn_switch.p4runtime.refusal import invalid, unready
 
 
 def packet_in(p4info: P4Info, packet: bytes) -> p4r.PacketIn:

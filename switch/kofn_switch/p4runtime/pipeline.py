@@ -4,15 +4,15 @@ from collections.abc import Iterable, Sequence
 
 from finsy.proto import p4r
 
-from kofn.switch.compiler.codegen.codegen import generate
-from kofn.switch.compiler.reader.reader import read_program
-from kofn.switch.engine.engine import Engine
-from kofn.switch.p4runtime.device_config import document
-from kofn.switch.p4runtime.digests import Digests
-from kofn.switch.p4runtime.entities import Entities
-from kofn.switch.p4runtime.index import Named
-from kofn.switch.p4runtime.p4info import P4Info
-from kofn.switch.p4runtime.refusal import choices, invalid
+from kofn_switch.compiler.codegen.codegen import generate
+from kofn_switch.compiler.reader.reader import read_program
+from kofn_switch.engine.engine import Engine
+from kofn_switch.p4runtime.device_config import document
+from kofn_switch.p4runtime.digests import Digests
+from kofn_switch.p4runtime.entities import Entities
+from kofn_switch.p4runtime.index import Named
+from kofn_switch.p4runtime.p4info import P4Info
+from kofn_switch.p4runtime.refusal import choices, invalid
 
 Get = p4r.GetForwardingPipelineConfigRequest
 

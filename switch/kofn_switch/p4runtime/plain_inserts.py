@@ -8,13 +8,13 @@ from ctypes import c_uint32
 from functools import cached_property
 from itertools import chain
 
-from kofn.switch.compiler.codegen.layout import limbs
-from kofn.switch.compiler.codegen.matching import numbered
-from kofn.switch.compiler.ir.program import Program
-from kofn.switch.compiler.ir.program import Table as ProgramTable
-from kofn.switch.engine.engine import Engine
-from kofn.switch.native import Words
-from kofn.switch.p4runtime.p4info import ActionUse, Field, MatchKind, P4Info, Table
+from kofn_switch.compiler.codegen.layout import limbs
+from kofn_switch.compiler.codegen.matching import numbered
+from kofn_switch.compiler.ir.program import Program
+from kofn_switch.compiler.ir.program import Table as ProgramTable
+from kofn_switch.engine.engine import Engine
+from kofn_switch.native import Words
+from kofn_switch.p4runtime.p4info import ActionUse, Field, MatchKind, P4Info, Table
 
 KINDS = {
     MatchKind.EXACT: ("exact", 2),

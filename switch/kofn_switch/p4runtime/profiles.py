@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 from finsy.proto import p4r
 
-from kofn.switch.engine.engine import Engine
-from kofn.switch.p4runtime.actions import (
+from kofn_switch.engine.engine import Engine
+from kofn_switch.p4runtime.actions import (
     check_total,
     decode_action,
     decode_weight,
@@ -14,10 +14,10 @@ from kofn.switch.p4runtime.actions import (
     group_size,
     refuse_watch,
 )
-from kofn.switch.p4runtime.cells import UpdateType
-from kofn.switch.p4runtime.p4info import ActionProfile, P4Info
-from kofn.switch.p4runtime.refusal import exhausted, invalid
-from kofn.switch.state.entries import GroupMember, Member, MemberGroup
+from kofn_switch.p4runtime.cells import UpdateType
+from kofn_switch.p4runtime.p4info import ActionProfile, P4Info
+from kofn_switch.p4runtime.refusal import exhausted, invalid
+from kofn_switch.state.entries import GroupMember, Member, MemberGroup
 
 
 class Profiles:

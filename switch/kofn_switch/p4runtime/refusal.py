@@ -10,8 +10,8 @@ import grpc
 from finsy.proto import p4r, rpc_status
 from google.protobuf import any_pb2
 
-from kofn.nativebuild.errors import BuildError, CompilerMissing
-from kofn.switch.errors import (
+from kofn_common.nativebuild.errors import BuildError, CompilerMissing
+from kofn_switch.errors import (
     EntryExists,
     EntryNotFound,
     InvalidEntry,

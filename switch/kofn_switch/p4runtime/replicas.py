@@ -4,10 +4,10 @@ from collections.abc import Iterable
 
 from finsy.proto import p4r
 
-from kofn.switch.engine.copy_controls import INSTANCE_MAX
-from kofn.switch.p4runtime.bytestring import decode, encode
-from kofn.switch.p4runtime.refusal import invalid, unimplemented
-from kofn.switch.state.entries import Replica
+from kofn_switch.engine.copy_controls import INSTANCE_MAX
+from kofn_switch.p4runtime.bytestring import decode, encode
+from kofn_switch.p4runtime.refusal import invalid, unimplemented
+from kofn_switch.state.entries import Replica
 
 PORT_BITS = 9
 

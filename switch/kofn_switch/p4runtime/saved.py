@@ -2,9 +2,9 @@
 
 from finsy.proto import p4r
 
-from kofn.switch.engine.engine import Engine
-from kofn.switch.p4runtime.pipeline import Pipeline
-from kofn.switch.p4runtime.refusal import Refused
+from kofn_switch.engine.engine import Engine
+from kofn_switch.p4runtime.pipeline import Pipeline
+from kofn_switch.p4runtime.refusal import Refused
 
 
 class Saved:

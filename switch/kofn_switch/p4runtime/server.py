@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager
 import grpc
 from finsy.proto import p4r_grpc
 
-from kofn.switch.engine.engine import Engine
-from kofn.switch.p4runtime.service import P4RuntimeService
-from kofn.switch.p4runtime.uplink import Uplink, in_loop
+from kofn_switch.engine.engine import Engine
+from kofn_switch.p4runtime.service import P4RuntimeService
+from kofn_switch.p4runtime.uplink import Uplink, in_loop
 
 MESSAGE_MAX = 256 << 20  # bytes, as in simple_switch_grpc: a program's JSON can be large
 GRACE_S = 0.3  # seconds for running requests when the server is closed

@@ -13,12 +13,12 @@ from typing import Any, NoReturn
 import grpc
 from finsy.proto import p4r, p4r_grpc
 
-from kofn.nativebuild.errors import BuildError
-from kofn.switch.engine.engine import Engine
-from kofn.switch.errors import SwitchError
-from kofn.switch.identity import NAME, version
-from kofn.switch.p4runtime.pipeline import Pipeline
-from kofn.switch.p4runtime.refusal import (
+from kofn_common.nativebuild.errors import BuildError
+from kofn_switch.engine.engine import Engine
+from kofn_switch.errors import SwitchError
+from kofn_switch.identity import NAME, version
+from kofn_switch.p4runtime.pipeline import Pipeline
+from kofn_switch.p4runtime.refusal import (
     STATUS_DETAILS,
     Refused,
     batch_details,
@@ -29,8 +29,8 @@ from kofn.switch.p4runtime.refusal import (
     summary,
     unimplemented,
 )
-from kofn.switch.p4runtime.saved import Saved
-from kofn.switch.p4runtime.streams import Streams
+from kofn_switch.p4runtime.saved import Saved
+from kofn_switch.p4runtime.streams import Streams
 
 LOG = logging.getLogger(__name__)
 API_VERSION = "1.4.1"  # 1.5 brought backup replicas, which are not offered

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 
 from finsy.proto import p4r
 
-from kofn.switch.p4runtime.arbitration import Client
-from kofn.switch.p4runtime.refusal import SPACE, Refused, number
+from kofn_switch.p4runtime.arbitration import Client
+from kofn_switch.p4runtime.refusal import SPACE, Refused, number
 
 LOG = logging.getLogger(__name__)
 BACKLOG_MAX = 4096  # messages that wait for a slow client, without those about arbitration; more are dropped

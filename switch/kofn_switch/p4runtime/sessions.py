@@ -4,13 +4,13 @@ from collections.abc import Iterator
 
 from finsy.proto import p4r
 
-from kofn.switch.engine.copy_controls import SESSION_MAX
-from kofn.switch.engine.engine import Engine
-from kofn.switch.p4runtime.cells import UpdateType
-from kofn.switch.p4runtime.numbered import check_write, selected
-from kofn.switch.p4runtime.refusal import invalid, unimplemented
-from kofn.switch.p4runtime.replicas import decode_replicas, encode_replicas
-from kofn.switch.state.entries import CloneSession
+from kofn_switch.engine.copy_controls import SESSION_MAX
+from kofn_switch.engine.engine import Engine
+from kofn_switch.p4runtime.cells import UpdateType
+from kofn_switch.p4runtime.numbered import check_write, selected
+from kofn_switch.p4runtime.refusal import invalid, unimplemented
+from kofn_switch.p4runtime.replicas import decode_replicas, encode_replicas
+from kofn_switch.state.entries import CloneSession
 
 
 class Sessions:

@@ -7,14 +7,14 @@ from collections.abc import AsyncGenerator, AsyncIterator
 
 from finsy.proto import p4r
 
-from kofn.switch.engine.engine import Engine
-from kofn.switch.errors import SwitchError
-from kofn.switch.p4runtime import packet_io
-from kofn.switch.p4runtime.arbitration import Arbitration
-from kofn.switch.p4runtime.pipeline import Pipeline
-from kofn.switch.p4runtime.refusal import Refused, denied, invalid, refusal, unready
-from kofn.switch.p4runtime.session import ClientSession, stream_error
-from kofn.switch.state.entries import Digest, Entry
+from kofn_switch.engine.engine import Engine
+from kofn_switch.errors import SwitchError
+from kofn_switch.p4runtime import packet_io
+from kofn_switch.p4runtime.arbitration import Arbitration
+from kofn_switch.p4runtime.pipeline import Pipeline
+from kofn_switch.p4runtime.refusal import Refused, denied, invalid, refusal, unready
+from kofn_switch.p4runtime.session import ClientSession, stream_error
+from kofn_switch.state.entries import Digest, Entry
 
 LOG = logging.getLogger(__name__)
 

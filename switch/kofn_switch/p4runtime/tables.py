@@ -4,14 +4,14 @@ from collections.abc import Iterator
 
 from finsy.proto import p4r
 
-from kofn.switch.engine.engine import Engine
-from kofn.switch.errors import EntryNotFound
-from kofn.switch.p4runtime.actions import check_total, decode_direct, decode_via, encode_action, encode_via, group_size
-from kofn.switch.p4runtime.cells import UpdateType, count, counter_data, decode_config, encode_config, refuse_colours
-from kofn.switch.p4runtime.match import decode_key, encode_key
-from kofn.switch.p4runtime.p4info import ActionProfile, P4Info, Table
-from kofn.switch.p4runtime.refusal import denied, invalid, unimplemented
-from kofn.switch.state.entries import ActionSet, Entry, Key
+from kofn_switch.engine.engine import Engine
+from kofn_switch.errors import EntryNotFound
+from kofn_switch.p4runtime.actions import check_total, decode_direct, decode_via, encode_action, encode_via, group_size
+from kofn_switch.p4runtime.cells import UpdateType, count, counter_data, decode_config, encode_config, refuse_colours
+from kofn_switch.p4runtime.match import decode_key, encode_key
+from kofn_switch.p4runtime.p4info import ActionProfile, P4Info, Table
+from kofn_switch.p4runtime.refusal import denied, invalid, unimplemented
+from kofn_switch.state.entries import ActionSet, Entry, Key
 
 NOTHING = "NoAction"  # P4's action that does nothing
 

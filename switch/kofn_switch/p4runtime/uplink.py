@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar
 
-from kofn.switch.errors import SwitchError
+from kofn_switch.errors import SwitchError
 
 LOG = logging.getLogger(__name__)
 TAKE_TIMEOUT_S = 0.2  # the most seconds that closing waits for the thread

@@ -5,11 +5,11 @@ from collections.abc import Iterator
 import grpc
 from finsy.proto import p4r
 
-from kofn.switch.engine.engine import Engine
-from kofn.switch.p4runtime.bytestring import decode, encode
-from kofn.switch.p4runtime.cells import UpdateType
-from kofn.switch.p4runtime.p4info import P4Info, ValueSet
-from kofn.switch.p4runtime.refusal import Refused, invalid
+from kofn_switch.engine.engine import Engine
+from kofn_switch.p4runtime.bytestring import decode, encode
+from kofn_switch.p4runtime.cells import UpdateType
+from kofn_switch.p4runtime.p4info import P4Info, ValueSet
+from kofn_switch.p4runtime.refusal import Refused, invalid
 
 
 class ValueSets:

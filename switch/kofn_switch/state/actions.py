@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 
-from kofn.switch.compiler.codegen.layout import mask_of
-from kofn.switch.compiler.codegen.matching import words
-from kofn.switch.compiler.ir.program import Action
-from kofn.switch.errors import InvalidEntry
+from kofn_switch.compiler.codegen.layout import mask_of
+from kofn_switch.compiler.codegen.matching import words
+from kofn_switch.compiler.ir.program import Action
+from kofn_switch.errors import InvalidEntry
 
 
 def find_action(owner: str, actions: Mapping[str, Action], name: str, parameters: Sequence[int]) -> Action:

@@ -9,7 +9,7 @@ from ctypes import c_uint64
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 
-from kofn.switch.state.entries import Entry
+from kofn_switch.state.entries import Entry
 
 QUEUE_MIN = 64
 

@@ -5,12 +5,12 @@ Not thread-safe against itself (the engine serialises control operations); safe 
 
 import struct
 
-from kofn.switch.compiler.ir.program import Meter, Program
-from kofn.switch.errors import InvalidEntry
-from kofn.switch.native import limbs_array, runtime
-from kofn.switch.state.entries import Entry, Key, MeterConfig
-from kofn.switch.state.named import named
-from kofn.switch.state.rows import Rows
+from kofn_switch.compiler.ir.program import Meter, Program
+from kofn_switch.errors import InvalidEntry
+from kofn_switch.native import limbs_array, runtime
+from kofn_switch.state.entries import Entry, Key, MeterConfig
+from kofn_switch.state.named import named
+from kofn_switch.state.rows import Rows
 
 RATE_MAX = (1 << 63) - 1
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import TypeVar
 
-from kofn.switch.errors import UnknownObject
+from kofn_switch.errors import UnknownObject
 
 T = TypeVar("T")
 

@@ -2,7 +2,7 @@
 
 from heapq import heappop, heappush
 
-from kofn.switch.errors import TableFull
+from kofn_switch.errors import TableFull
 
 
 class Places:

@@ -5,12 +5,12 @@ Not thread-safe against itself, as rows.py.
 
 import ctypes
 
-from kofn.switch.compiler.ir.program import Program
-from kofn.switch.errors import SwitchError
-from kofn.switch.native import limbs_array, runtime
-from kofn.switch.state.entries import ActionSet, Member, MemberGroup, Via
-from kofn.switch.state.named import named
-from kofn.switch.state.profiles import Held, ProfileState, Written
+from kofn_switch.compiler.ir.program import Program
+from kofn_switch.errors import SwitchError
+from kofn_switch.native import limbs_array, runtime
+from kofn_switch.state.entries import ActionSet, Member, MemberGroup, Via
+from kofn_switch.state.named import named
+from kofn_switch.state.profiles import Held, ProfileState, Written
 
 
 class ProfileRows:

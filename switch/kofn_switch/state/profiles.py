@@ -8,13 +8,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
-from kofn.switch.compiler.codegen.indirect import profile_actions
-from kofn.switch.compiler.codegen.matching import most_limbs
-from kofn.switch.compiler.ir.program import ActionProfile, Program
-from kofn.switch.errors import EntryExists, EntryNotFound, InvalidEntry, StillUsed, TableFull
-from kofn.switch.state.actions import find_action, parameter_words
-from kofn.switch.state.entries import ActionSet, GroupRef, Member, MemberGroup, MemberRef, Via, WeightedAction
-from kofn.switch.state.places import Places
+from kofn_switch.compiler.codegen.indirect import profile_actions
+from kofn_switch.compiler.codegen.matching import most_limbs
+from kofn_switch.compiler.ir.program import ActionProfile, Program
+from kofn_switch.errors import EntryExists, EntryNotFound, InvalidEntry, StillUsed, TableFull
+from kofn_switch.state.actions import find_action, parameter_words
+from kofn_switch.state.entries import ActionSet, GroupRef, Member, MemberGroup, MemberRef, Via, WeightedAction
+from kofn_switch.state.places import Places
 
 GROUPS_MAX = 1 << 20
 CHOICES_MAX = 1 << 16  # the most weights of a group together

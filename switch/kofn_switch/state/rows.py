@@ -6,17 +6,17 @@ Not thread-safe against itself (the engine serialises control operations); safe 
 import ctypes
 from collections.abc import Sequence
 
-from kofn.switch.compiler.codegen.matching import numbered
-from kofn.switch.compiler.ir.program import Program, Table
-from kofn.switch.errors import InvalidEntry, SwitchError
-from kofn.switch.native import Words, limbs_array, runtime
-from kofn.switch.state.entries import Entry, Key
-from kofn.switch.state.idle import IdleTimeouts
-from kofn.switch.state.named import named
-from kofn.switch.state.profile_rows import ProfileRows
-from kofn.switch.state.profiles import Held
-from kofn.switch.state.table_entries import TableEntries
-from kofn.switch.state.tables import TableState, const_key, refuse_const
+from kofn_switch.compiler.codegen.matching import numbered
+from kofn_switch.compiler.ir.program import Program, Table
+from kofn_switch.errors import InvalidEntry, SwitchError
+from kofn_switch.native import Words, limbs_array, runtime
+from kofn_switch.state.entries import Entry, Key
+from kofn_switch.state.idle import IdleTimeouts
+from kofn_switch.state.named import named
+from kofn_switch.state.profile_rows import ProfileRows
+from kofn_switch.state.profiles import Held
+from kofn_switch.state.table_entries import TableEntries
+from kofn_switch.state.tables import TableState, const_key, refuse_const
 
 NOTHING = (1 << 32) - 1  # no action's id
 

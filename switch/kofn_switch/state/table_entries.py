@@ -5,12 +5,12 @@ from ctypes import c_uint64
 from dataclasses import dataclass
 from errno import EEXIST
 
-from kofn.switch.compiler.codegen.matching import numbers, stored_limbs
-from kofn.switch.errors import EntryExists, EntryNotFound, TableFull
-from kofn.switch.native import limbs_array, runtime
-from kofn.switch.state.entries import Entry, Key
-from kofn.switch.state.profiles import Held
-from kofn.switch.state.tables import Stored, TableState
+from kofn_switch.compiler.codegen.matching import numbers, stored_limbs
+from kofn_switch.errors import EntryExists, EntryNotFound, TableFull
+from kofn_switch.native import limbs_array, runtime
+from kofn_switch.state.entries import Entry, Key
+from kofn_switch.state.profiles import Held
+from kofn_switch.state.tables import Stored, TableState
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,12 +6,12 @@ The native table holds the entries; a higher priority (or a longer prefix) is be
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from kofn.switch.compiler.codegen.layout import mask_of
-from kofn.switch.compiler.codegen.matching import Pair, entry_limbs, key_limbs, mask_words, numbers, stored_match
-from kofn.switch.compiler.ir.program import Action, KeyField, Table
-from kofn.switch.errors import InvalidEntry
-from kofn.switch.state.actions import check_value, find_action, parameter_words
-from kofn.switch.state.entries import Exact, Key, Lpm, Match, Optional, Range, Ternary
+from kofn_switch.compiler.codegen.layout import mask_of
+from kofn_switch.compiler.codegen.matching import Pair, entry_limbs, key_limbs, mask_words, numbers, stored_match
+from kofn_switch.compiler.ir.program import Action, KeyField, Table
+from kofn_switch.errors import InvalidEntry
+from kofn_switch.state.actions import check_value, find_action, parameter_words
+from kofn_switch.state.entries import Exact, Key, Lpm, Match, Optional, Range, Ternary
 
 PRIORITY_MAX = (1 << 31) - 1  # P4Runtime's
 

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from ctypes import CDLL
 
-from kofn.switch.compiler.codegen.layout import limbs
-from kofn.switch.compiler.codegen.matching import words
-from kofn.switch.compiler.ir.program import Program
-from kofn.switch.errors import InvalidEntry, SwitchError, TableFull
-from kofn.switch.native import limbs_array
-from kofn.switch.state.named import named
+from kofn_switch.compiler.codegen.layout import limbs
+from kofn_switch.compiler.codegen.matching import words
+from kofn_switch.compiler.ir.program import Program
+from kofn_switch.errors import InvalidEntry, SwitchError, TableFull
+from kofn_switch.native import limbs_array
+from kofn_switch.state.named import named
 
 
 class ValueSets:

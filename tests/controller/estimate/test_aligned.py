@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from kofn.controller.estimate.aligned import align, completed, filled
-from kofn.controller.estimate.curves import Curves
+from kofn_controller.estimate.aligned import align, completed, filled
+from kofn_controller.estimate.curves import Curves
 
 
 def test_latest_iterations_are_aligned() -> None:

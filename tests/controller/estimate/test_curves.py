@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from kofn.controller.estimate.curves import Curves
-from kofn.controller.estimate.grouped import by_value
+from kofn_controller.estimate.curves import Curves
+from kofn_controller.estimate.grouped import by_value
 
 
 def curve(counts: list[float], cut: list[bool], rate: float) -> Curves:

@@ -6,11 +6,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy import stats
 
-from kofn.controller.estimate.dispersion_check import poisson_fits
-from kofn.controller.estimate.measurements import FloatArray
-from kofn.controller.estimate.model import fit
-from kofn.controller.estimate.poisson import HAZARDS, hazard, imputed, poisson_done
-from kofn.controller.policy.expected_time import done_by
+from kofn_controller.estimate.dispersion_check import poisson_fits
+from kofn_controller.estimate.measurements import FloatArray
+from kofn_controller.estimate.model import fit
+from kofn_controller.estimate.poisson import HAZARDS, hazard, imputed, poisson_done
+from kofn_controller.policy.expected_time import done_by
 
 EVERYONE = np.ones(8, dtype=np.bool_)
 EVENT_S = 0.005

@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench import choice
-from kofn.controller.estimate.grouped import ENDS, by_value, grouped_counts, grouped_done
-from kofn.controller.estimate.poisson import poisson_done
-from kofn.controller.policy.expected_time import each_number, expected_counts, lattice
+from kofn_controller.estimate.grouped import ENDS, by_value, grouped_counts, grouped_done
+from kofn_controller.estimate.poisson import poisson_done
+from kofn_controller.policy.expected_time import each_number, expected_counts, lattice
 
 
 def both(rates: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

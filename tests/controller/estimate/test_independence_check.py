@@ -5,11 +5,11 @@ import pytest
 
 from bench.laws import WINDOW, WORLDS, cut_off, times
 from bench.racks import RackWorld
-from kofn.controller.estimate.independence_check import independence_chance
-from kofn.controller.estimate.measurements import FloatArray
-from kofn.controller.estimate.model import Estimate, fit
-from kofn.controller.policy.draws import law_times
-from kofn.controller.policy.expected_time import expected_times
+from kofn_controller.estimate.independence_check import independence_chance
+from kofn_controller.estimate.measurements import FloatArray
+from kofn_controller.estimate.model import Estimate, fit
+from kofn_controller.policy.draws import law_times
+from kofn_controller.policy.expected_time import expected_times
 
 EVERYONE = np.ones(8, np.bool_)
 ITERATIONS = np.tile(np.arange(1, WINDOW + 1), (8, 1))

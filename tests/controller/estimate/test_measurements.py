@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kofn.controller.estimate.measurements import AHEAD_MAX, GRACE_S, Arrival, Measurements
-from kofn.controller.estimate.views import KEPT
-from kofn.rpc import kofn_pb2 as pb
+from kofn_common.rpc import kofn_pb2 as pb
+from kofn_controller.estimate.measurements import AHEAD_MAX, GRACE_S, Arrival, Measurements
+from kofn_controller.estimate.views import KEPT
 
 
 def report(iteration: int, first_block_s: float = 0.01, **fields: Any) -> pb.Report:

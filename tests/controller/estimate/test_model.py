@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 from scipy import optimize, stats
 
 from bench.synthetic import ALWAYS, LARGE, SERVICE_S, SMALL, SyntheticSetting
-from kofn.controller.estimate.measurements import BoolArray, FloatArray
-from kofn.controller.estimate.model import fit
-from kofn.controller.estimate.poisson import interval, poisson_rates
-from kofn.controller.estimate.time_scales import EVENT_MIN_S, NOISE, estimate_service, in_events
+from kofn_controller.estimate.measurements import BoolArray, FloatArray
+from kofn_controller.estimate.model import fit
+from kofn_controller.estimate.poisson import interval, poisson_rates
+from kofn_controller.estimate.time_scales import EVENT_MIN_S, NOISE, estimate_service, in_events
 
 
 def made(lambdas_s: list[float], *, blocks: int, seed: int = 1, event_s: float = 0.005) -> FloatArray:

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from kofn.controller.estimate.pace import KEPT, OVERHEAD_MAX_S, Pace
+from kofn_controller.estimate.pace import KEPT, OVERHEAD_MAX_S, Pace
 
 NO_TRANSFERS = np.zeros(3)
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from bench.laws import WORLDS
-from kofn.controller.estimate.model import fit
-from kofn.controller.policy.draws import law_times
-from kofn.controller.policy.expected_time import expected_times
+from kofn_controller.estimate.model import fit
+from kofn_controller.policy.draws import law_times
+from kofn_controller.policy.expected_time import expected_times
 from tests.controller.estimate.test_independence_check import EVERYONE, truth, windows
 
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from kofn.controller.estimate.measurements import LINK_WAITS
-from kofn.controller.estimate.transfers import LATEST, transfers_s
+from kofn_controller.estimate.measurements import LINK_WAITS
+from kofn_controller.estimate.transfers import LATEST, transfers_s
 
 SERVICE_S = 0.010
 ALL = np.ones(4, dtype=np.bool_)

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from kofn.config.schema import JobSection
-from kofn.controller.errors import PushError
-from kofn.controller.job.agreement import Agreement, AnnouncedK
-from kofn.controller.p4runtime.slots import JobSlots
+from kofn_common.config.schema import JobSection
+from kofn_controller.errors import PushError
+from kofn_controller.job.agreement import Agreement, AnnouncedK
+from kofn_controller.p4runtime.slots import JobSlots
 from tests.controller.harness import Running, Worker, agreed, controller, serving, setup, until
 from tests.controller.switches import SwitchProcess, running
 from tests.targets import TARGETS
@@ -99,7 +99,7 @@ def test_workers_are_told_of_a_k_once_the_switch_has_confirmed_it() -> None:
 def test_refused_change_keeps_the_old_k_gives_the_reason_and_is_retried(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kofn.controller.job.session.AGAIN_S", 0.01)
+    monkeypatch.setattr("kofn_controller.job.session.AGAIN_S", 0.01)
 
     async def scenario() -> None:
         async with controller(3, objective="all") as job:
@@ -123,7 +123,7 @@ def test_refused_change_keeps_the_old_k_gives_the_reason_and_is_retried(
 
     with caplog.at_level(logging.ERROR):
         asyncio.run(scenario())
-    said_by_us = [record.message for record in caplog.records if record.name == "kofn.controller.job.session"]
+    said_by_us = [record.message for record in caplog.records if record.name == "kofn_controller.job.session"]
     assert said_by_us == ["job 1: k = 2 was not pushed, k = 3 stays: MODIFY jobs: INVALID_ARGUMENT"]
 
 

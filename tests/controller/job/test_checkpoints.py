@@ -5,7 +5,7 @@ import time
 
 import grpc
 
-from kofn.rpc import kofn_pb2 as pb
+from kofn_common.rpc import kofn_pb2 as pb
 from tests.controller.harness import Running, Worker, controller, until
 from tests.controller.job.test_service import refusal
 

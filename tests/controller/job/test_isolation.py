@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 from scapy.layers.l2 import ARP, Ether
 
-from kofn.config.schema import JobSection
-from kofn.controller.estimate.measurements import Arrival
-from kofn.controller.p4runtime.layout import lay_out
-from kofn.controller.p4runtime.planes.kofn import KofnPlane
-from kofn.controller.p4runtime.program import CompiledProgram
-from kofn.controller.p4runtime.slots import Slots
-from kofn.controller.p4runtime.switch_link import SwitchLink
-from kofn.host.wire.packet import Kind
+from kofn_common.config.schema import JobSection
+from kofn_common.wire.packet import Kind
+from kofn_controller.estimate.measurements import Arrival
+from kofn_controller.p4runtime.layout import lay_out
+from kofn_controller.p4runtime.planes.kofn import KofnPlane
+from kofn_controller.p4runtime.program import CompiledProgram
+from kofn_controller.p4runtime.slots import Slots
+from kofn_controller.p4runtime.switch_link import SwitchLink
 from tests.controller.harness import star
 from tests.controller.switches import running
 from tests.dataplane.frames import contribution, frame, host_mac, parse

@@ -8,12 +8,12 @@ from pathlib import Path
 import grpc
 import pytest
 
-from kofn.config.schema import JobSection
-from kofn.controller.estimate.measurements import Arrival
-from kofn.controller.job.journal import Journal
-from kofn.controller.job.session import JobSession
-from kofn.controller.p4runtime.layout import lay_out
-from kofn.rpc import kofn_pb2 as pb
+from kofn_common.config.schema import JobSection
+from kofn_common.rpc import kofn_pb2 as pb
+from kofn_controller.estimate.measurements import Arrival
+from kofn_controller.job.journal import Journal
+from kofn_controller.job.session import JobSession
+from kofn_controller.p4runtime.layout import lay_out
 from tests.controller.harness import agreed, serving, setup, star, until
 from tests.controller.job.test_regroup import entry
 from tests.controller.switches import SwitchProcess, running

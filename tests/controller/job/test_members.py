@@ -8,11 +8,11 @@ from typing import Any
 import grpc
 import pytest
 
-from kofn.config.errors import ConfigError
-from kofn.controller.estimate.measurements import Arrival
-from kofn.controller.job import explain, state
-from kofn.controller.p4runtime.slots import JobSlots, Slots
-from kofn.rpc import kofn_pb2 as pb
+from kofn_common.config.errors import ConfigError
+from kofn_common.rpc import kofn_pb2 as pb
+from kofn_controller.estimate.measurements import Arrival
+from kofn_controller.job import explain, state
+from kofn_controller.p4runtime.slots import JobSlots, Slots
 from tests.controller.harness import Running, Worker, agreed, controller, until
 from tests.controller.job.test_service import refusal
 

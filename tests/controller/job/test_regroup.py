@@ -8,10 +8,10 @@ import finsy as fy
 import grpc
 import pytest
 
-from kofn.config.schema import JobSection
-from kofn.controller.job import explain, recovery, state
-from kofn.controller.p4runtime.entries import find_jobs
-from kofn.controller.p4runtime.program import CompiledProgram, read_all
+from kofn_common.config.schema import JobSection
+from kofn_controller.job import explain, recovery, state
+from kofn_controller.p4runtime.entries import find_jobs
+from kofn_controller.p4runtime.program import CompiledProgram, read_all
 from tests.controller.harness import Running, Worker, agreed, serving, setup, until
 from tests.controller.switches import SwitchProcess, running
 from tests.targets import TARGETS

@@ -7,11 +7,11 @@ from pathlib import Path
 import grpc
 import pytest
 
-from kofn.config.schema import JobSection
-from kofn.rpc import kofn_pb2 as pb
-from kofn.rpc import kofn_pb2_grpc
-from kofn.rpc.certificates import make_certificates
-from kofn.rpc.security import CONTROLLER, OPERATOR, Credentials, channel, worker_name
+from kofn_common.config.schema import JobSection
+from kofn_common.rpc import kofn_pb2 as pb
+from kofn_common.rpc import kofn_pb2_grpc
+from kofn_common.rpc.certificates import make_certificates
+from kofn_common.rpc.security import CONTROLLER, OPERATOR, Credentials, channel, worker_name
 from tests.controller.harness import serving, setup
 from tests.rpc.lab import tokenless
 

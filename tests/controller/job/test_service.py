@@ -13,11 +13,11 @@ import grpc
 import numpy as np
 import pytest
 
-from kofn.config.schema import PolicySection
-from kofn.controller.job.status_message import status_message
-from kofn.controller.policy.control_loop import ControlLoop
-from kofn.results.objective_notes import read_objective_notes
-from kofn.rpc import kofn_pb2 as pb
+from kofn_common.config.schema import PolicySection
+from kofn_common.results.objective_notes import read_objective_notes
+from kofn_common.rpc import kofn_pb2 as pb
+from kofn_controller.job.status_message import status_message
+from kofn_controller.policy.control_loop import ControlLoop
 from tests.controller.harness import controller, until
 
 
@@ -147,7 +147,7 @@ def test_straggler_lowers_k_and_all_workers_are_told(tmp_path: Path) -> None:
 
 
 def test_report_does_not_trigger_a_decision(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kofn.controller.job.session.TICK_S", 3600.0)
+    monkeypatch.setattr("kofn_controller.job.session.TICK_S", 3600.0)
 
     async def scenario() -> None:
         async with controller(2, warm_up=1) as running:
@@ -163,7 +163,7 @@ def test_report_does_not_trigger_a_decision(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_first_finished_worker_triggers_a_prediction(monkeypatch: pytest.MonkeyPatch) -> None:
     """A training that ends before any pause still has its prediction."""
-    monkeypatch.setattr("kofn.controller.job.session.TICK_S", 3600.0)
+    monkeypatch.setattr("kofn_controller.job.session.TICK_S", 3600.0)
 
     async def scenario() -> None:
         async with controller(2, warm_up=1) as running:
@@ -196,7 +196,7 @@ def test_lost_worker_lowers_live_and_k_at_once() -> None:
 
 VANISHING = """
 import sys, grpc
-from kofn.rpc import kofn_pb2 as pb, kofn_pb2_grpc
+from kofn_common.rpc import kofn_pb2 as pb, kofn_pb2_grpc
 def messages():
     yield pb.WorkerMessage(hello=pb.Hello(job=1, rank=1, peer_address="10.9.9.1:50053"))
     sys.stdin.read()

@@ -12,16 +12,16 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from kofn.config.schema import JobSection, PolicySection
-from kofn.controller.errors import AttachError
-from kofn.controller.job.agreement import Agreement
-from kofn.controller.job.lifecycle import Lifecycle
-from kofn.controller.job.members import Members, SeatState, Stream
-from kofn.controller.job.state import JobState, Phase
-from kofn.controller.p4runtime.layout import SlotLayout
-from kofn.controller.p4runtime.slots import Slots
-from kofn.controller.policy.control_loop import ControlLoop
-from kofn.rpc import kofn_pb2 as pb
+from kofn_common.config.schema import JobSection, PolicySection
+from kofn_common.rpc import kofn_pb2 as pb
+from kofn_controller.errors import AttachError
+from kofn_controller.job.agreement import Agreement
+from kofn_controller.job.lifecycle import Lifecycle
+from kofn_controller.job.members import Members, SeatState, Stream
+from kofn_controller.job.state import JobState, Phase
+from kofn_controller.p4runtime.layout import SlotLayout
+from kofn_controller.p4runtime.slots import Slots
+from kofn_controller.policy.control_loop import ControlLoop
 from tests.controller.harness import star
 
 WORKERS = 3

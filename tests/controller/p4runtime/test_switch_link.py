@@ -9,16 +9,16 @@ from typing import Any, ClassVar
 import finsy as fy
 import pytest
 
-from kofn.config.schema import JobSection
-from kofn.controller.errors import EntryError, LayoutError, PushError
-from kofn.controller.p4runtime.builders import SwitchEntry, exact
-from kofn.controller.p4runtime.entries import COUNTER, JOBS, RECIPIENTS, Found, find_jobs, fixed_entries, job_entries
-from kofn.controller.p4runtime.layout import SlotLayout, lay_out
-from kofn.controller.p4runtime.planes.kofn import KofnPlane
-from kofn.controller.p4runtime.program import CompiledProgram, ensure, push, read_all
-from kofn.controller.p4runtime.slots import Slots
-from kofn.controller.p4runtime.switch_link import SwitchLink
-from kofn.controller.p4runtime.updates import difference
+from kofn_common.config.schema import JobSection
+from kofn_controller.errors import EntryError, LayoutError, PushError
+from kofn_controller.p4runtime.builders import SwitchEntry, exact
+from kofn_controller.p4runtime.entries import COUNTER, JOBS, RECIPIENTS, Found, find_jobs, fixed_entries, job_entries
+from kofn_controller.p4runtime.layout import SlotLayout, lay_out
+from kofn_controller.p4runtime.planes.kofn import KofnPlane
+from kofn_controller.p4runtime.program import CompiledProgram, ensure, push, read_all
+from kofn_controller.p4runtime.slots import Slots
+from kofn_controller.p4runtime.switch_link import SwitchLink
+from kofn_controller.p4runtime.updates import difference
 from tests.controller.harness import star, until
 from tests.controller.switches import SwitchProcess, running
 from tests.targets import TARGETS

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from kofn.controller.errors import TopologyError
-from kofn.controller.p4runtime.topology import read_topology
+from kofn_controller.errors import TopologyError
+from kofn_controller.p4runtime.topology import read_topology
 
 
 def document(hosts: int = 2) -> dict[str, Any]:

@@ -11,18 +11,18 @@ from typing import Any
 import finsy as fy
 import pytest
 
-from kofn.config.schema import JobSection
-from kofn.controller.errors import LayoutError, PushError, StartError
-from kofn.controller.estimate.measurements import Arrival
-from kofn.controller.p4runtime.entries import Found, fixed_entries, job_entries
-from kofn.controller.p4runtime.layout import SlotLayout, lay_out
-from kofn.controller.p4runtime.links import make_links
-from kofn.controller.p4runtime.planes.kofn import KofnPlane
-from kofn.controller.p4runtime.program import CompiledProgram, read_all
-from kofn.controller.p4runtime.roles import LeafSwitch, roles_of
-from kofn.controller.p4runtime.slots import JobSlots, LeafSlots, Slots
-from kofn.controller.p4runtime.switch_link import SwitchLink
-from kofn.controller.p4runtime.updates import difference
+from kofn_common.config.schema import JobSection
+from kofn_controller.errors import LayoutError, PushError, StartError
+from kofn_controller.estimate.measurements import Arrival
+from kofn_controller.p4runtime.entries import Found, fixed_entries, job_entries
+from kofn_controller.p4runtime.layout import SlotLayout, lay_out
+from kofn_controller.p4runtime.links import make_links
+from kofn_controller.p4runtime.planes.kofn import KofnPlane
+from kofn_controller.p4runtime.program import CompiledProgram, read_all
+from kofn_controller.p4runtime.roles import LeafSwitch, roles_of
+from kofn_controller.p4runtime.slots import JobSlots, LeafSlots, Slots
+from kofn_controller.p4runtime.switch_link import SwitchLink
+from kofn_controller.p4runtime.updates import difference
 from tests.controller.harness import tree, until
 from tests.controller.switches import SwitchProcess, running
 from tests.targets import TARGETS

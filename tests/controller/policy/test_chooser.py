@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from kofn.config.schema import PolicySection
-from kofn.controller.policy import chooser
-from kofn.controller.policy.control_loop import ControlLoop
-from kofn.host.compression.alignment import LAGS
-from kofn.rpc import kofn_pb2 as pb
+from kofn_common.config.schema import PolicySection
+from kofn_common.rpc import kofn_pb2 as pb
+from kofn_common.rpc.limits import LAGS
+from kofn_controller.policy import chooser
+from kofn_controller.policy.control_loop import ControlLoop
 
 EVENT_S = 0.004
 

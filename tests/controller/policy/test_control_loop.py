@@ -8,13 +8,13 @@ from msgspec.structs import replace
 
 from bench.cluster import cluster
 from bench.synthetic import SERVICE_S
-from kofn.config.errors import ConfigError
-from kofn.config.late_rules import LatePolicy, RuleChoice
-from kofn.config.schema import PolicySection
-from kofn.controller.job.status_message import status_message
-from kofn.controller.policy.control_loop import ControlLoop
-from kofn.controller.policy.objective import Forecast
-from kofn.rpc import kofn_pb2 as pb
+from kofn_common.config.errors import ConfigError
+from kofn_common.config.late_rules import LatePolicy, RuleChoice
+from kofn_common.config.schema import PolicySection
+from kofn_common.rpc import kofn_pb2 as pb
+from kofn_controller.job.status_message import status_message
+from kofn_controller.policy.control_loop import ControlLoop
+from kofn_controller.policy.objective import Forecast
 
 
 def test_equal_workers_are_all_awaited() -> None:

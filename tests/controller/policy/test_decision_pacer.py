@@ -2,7 +2,7 @@
 
 from itertools import pairwise
 
-from kofn.controller.policy.decision_pacer import DECISION_SHARE, QUIET_S, UNDECIDED_S, DecisionPacer
+from kofn_controller.policy.decision_pacer import DECISION_SHARE, QUIET_S, UNDECIDED_S, DecisionPacer
 
 
 def test_decision_waits_until_no_worker_reports() -> None:

@@ -5,14 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from kofn.config.late_rules import RuleName
-from kofn.controller.estimate.curves import Curves
-from kofn.controller.estimate.measurements import FloatArray
-from kofn.controller.estimate.model import Estimate
-from kofn.controller.policy.draws import MANY, draw, law_times
-from kofn.controller.policy.expected_time import expected_times
-from kofn.controller.policy.prediction import Prediction, Predictor
-from kofn.controller.policy.process import Beyond
+from kofn_common.config.late_rules import RuleName
+from kofn_controller.estimate.curves import Curves
+from kofn_controller.estimate.measurements import FloatArray
+from kofn_controller.estimate.model import Estimate
+from kofn_controller.policy.draws import MANY, draw, law_times
+from kofn_controller.policy.expected_time import expected_times
+from kofn_controller.policy.prediction import Prediction, Predictor
+from kofn_controller.policy.process import Beyond
 from tests.controller.policy.test_process import estimate
 from tests.controller.slow import drawn, seen
 

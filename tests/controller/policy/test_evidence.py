@@ -5,11 +5,11 @@ import pytest
 
 from bench.cluster import cluster
 from bench.synthetic import LARGE, SyntheticSetting, times_alone
-from kofn.controller.estimate.model import fit
-from kofn.controller.policy.evidence import EXACT, Evidence, _signs, gain_error
-from kofn.controller.policy.expected_time import expected_times
-from kofn.controller.policy.objective import gains, objective
-from kofn.controller.policy.objectives.throughput import throughput_costs
+from kofn_controller.estimate.model import fit
+from kofn_controller.policy.evidence import EXACT, Evidence, _signs, gain_error
+from kofn_controller.policy.expected_time import expected_times
+from kofn_controller.policy.objective import gains, objective
+from kofn_controller.policy.objectives.throughput import throughput_costs
 
 
 def looks(evidence: Evidence, gain: list[float], error: list[float], k: int, count: int) -> list[list[bool]]:
@@ -80,7 +80,7 @@ def test_one_set_of_moves_suffices_for_very_many_workers(monkeypatch: pytest.Mon
     live, goal = np.ones(3000, dtype=np.bool_), objective("throughput", 3000)
     forecast, present = times_alone(expected_times(estimate, live)), (0, 2999)
     error = gain_error(estimate, live, [forecast], goal.all_costs, present)[0]
-    monkeypatch.setattr("kofn.controller.policy.evidence.MOVED", 8 * 3001)
+    monkeypatch.setattr("kofn_controller.policy.evidence.MOVED", 8 * 3001)
     _signs.cache_clear()
     many = gain_error(estimate, live, [forecast], goal.all_costs, present)[0]
     _signs.cache_clear()

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from bench.synthetic import times_alone
-from kofn.config.errors import ConfigError
-from kofn.controller.estimate.curves import Curves
-from kofn.controller.estimate.model import fit
-from kofn.controller.policy.chooser import cheapest
-from kofn.controller.policy.expected_time import GROUP_ABOVE, expected_counts, expected_times, lattice
-from kofn.controller.policy.objective import Choice, Forecast, Objective, objective
-from kofn.controller.policy.objectives.throughput import throughput_costs
+from kofn_common.config.errors import ConfigError
+from kofn_controller.estimate.curves import Curves
+from kofn_controller.estimate.model import fit
+from kofn_controller.policy.chooser import cheapest
+from kofn_controller.policy.expected_time import GROUP_ABOVE, expected_counts, expected_times, lattice
+from kofn_controller.policy.objective import Choice, Forecast, Objective, objective
+from kofn_controller.policy.objectives.throughput import throughput_costs
 from tests.controller.policy.test_process import estimate
 
 
@@ -113,7 +113,7 @@ def test_unknown_objectives_are_refused(text: str) -> None:
 
 def exact_above(monkeypatch: pytest.MonkeyPatch, means: np.ndarray) -> np.ndarray:
     """Return the counts with every worker's own mean."""
-    monkeypatch.setattr("kofn.controller.policy.expected_time.GROUP_ABOVE", len(means))
+    monkeypatch.setattr("kofn_controller.policy.expected_time.GROUP_ABOVE", len(means))
     return expected_counts(means)
 
 
@@ -141,7 +141,7 @@ def test_own_distributions_count_among_many_workers(monkeypatch: pytest.MonkeyPa
     model = replace(estimate([3.0] * n), curves=curves)
     everyone = np.ones(n, dtype=np.bool_)
     grouped = expected_times(model, everyone)
-    monkeypatch.setattr("kofn.controller.policy.expected_time.GROUP_ABOVE", n)
+    monkeypatch.setattr("kofn_controller.policy.expected_time.GROUP_ABOVE", n)
     np.testing.assert_allclose(grouped, expected_times(model, everyone), rtol=0.01)
     assert grouped[-1] > 5 + 20
     assert expected_times(estimate([3.0] * n), everyone)[-1] < 5 + 15
@@ -150,5 +150,5 @@ def test_own_distributions_count_among_many_workers(monkeypatch: pytest.MonkeyPa
 def test_groups_of_equal_workers_lose_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     means = np.repeat(np.arange(16) / 4, 8)
     grouped = expected_counts(means)
-    monkeypatch.setattr("kofn.controller.policy.expected_time.GROUP_ABOVE", len(means))
+    monkeypatch.setattr("kofn_controller.policy.expected_time.GROUP_ABOVE", len(means))
     np.testing.assert_allclose(grouped, expected_counts(means), atol=1e-3)

@@ -12,11 +12,11 @@ import pytest
 
 from bench.cluster import Cluster, cluster
 from bench.synthetic import times_alone
-from kofn.config.errors import ConfigError
-from kofn.config.objectives import OBJECTIVES
-from kofn.config.schema import Config, EventSection, PolicySection, RunSection
-from kofn.controller.policy.objective import Objective, objective
-from kofn.controller.policy.objectives.throughput import throughput_costs
+from kofn_common.config.errors import ConfigError
+from kofn_common.config.objectives import OBJECTIVES
+from kofn_common.config.schema import Config, EventSection, PolicySection, RunSection
+from kofn_controller.policy.objective import Objective, objective
+from kofn_controller.policy.objectives.throughput import throughput_costs
 
 ROOT = Path(__file__).parents[3]
 EXAMPLE = ROOT / "examples" / "objectives"
@@ -52,7 +52,7 @@ def test_built_in_names_are_objectives() -> None:
 
 
 def test_names_are_checked_without_numbers() -> None:
-    code = "import sys, kofn.config.schema; print('numpy' in sys.modules or 'kofn.controller' in sys.modules)"
+    code = "import sys, kofn_common.config.schema; print('numpy' in sys.modules or 'kofn_controller' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True, text=True)
     assert done.stdout.strip() == "False"
 
@@ -87,7 +87,7 @@ def test_error_for_an_unknown_name_lists_the_names_and_how_to_add_one(installed:
 
 def test_objective_of_the_working_folder_needs_no_package(installed: Any, tmp_path: Path, monkeypatch: Any) -> None:
     """It may be an Objective with more than its costs."""
-    lines = ("from kofn.controller.policy.objective import Objective", "", "def costs(forecast): return -forecast.ks")
+    lines = ("from kofn_controller.policy.objective import Objective", "", "def costs(forecast): return -forecast.ks")
     (tmp_path / "my_objectives.py").write_text("\n".join((*lines, "most = Objective(name='', costs=costs, unit='s')")))
     monkeypatch.setattr(sys, "path", [path for path in sys.path if path != str(tmp_path)])
     monkeypatch.chdir(tmp_path)

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from bench.cluster import Cluster, cluster
-from kofn.config.errors import ConfigError
-from kofn.controller.policy.history import CELLS, ITERATIONS, HistoryLog
-from kofn.controller.policy.objective import objective
-from kofn.rpc import kofn_pb2 as pb
+from kofn_common.config.errors import ConfigError
+from kofn_common.rpc import kofn_pb2 as pb
+from kofn_controller.policy.history import CELLS, ITERATIONS, HistoryLog
+from kofn_controller.policy.objective import objective
 
 MINE = """
-from kofn.controller.policy.policy import Policy
+from kofn_controller.policy.policy import Policy
 
 class Turns(Policy):
     made = []

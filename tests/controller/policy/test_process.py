@@ -6,14 +6,14 @@ from typing import get_args
 import numpy as np
 import pytest
 
-from kofn.config.late_rules import RuleName
-from kofn.controller.estimate.curves import Curves
-from kofn.controller.estimate.measurements import FloatArray
-from kofn.controller.estimate.model import Estimate
-from kofn.controller.policy.draws import MANY
-from kofn.controller.policy.expected_time import expected_times
-from kofn.controller.policy.prediction import Prediction, Predictor
-from kofn.controller.policy.process import AGES, Beyond
+from kofn_common.config.late_rules import RuleName
+from kofn_controller.estimate.curves import Curves
+from kofn_controller.estimate.measurements import FloatArray
+from kofn_controller.estimate.model import Estimate
+from kofn_controller.policy.draws import MANY
+from kofn_controller.policy.expected_time import expected_times
+from kofn_controller.policy.prediction import Prediction, Predictor
+from kofn_controller.policy.process import AGES, Beyond
 from tests.controller.slow import process, seen
 
 NOTHING = Beyond()

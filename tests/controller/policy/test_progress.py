@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from bench.synthetic import times_alone
-from kofn.config.late_rules import LatePolicy, RuleName
-from kofn.controller.policy.chooser import cheapest
-from kofn.controller.policy.objective import EXCLUDED
-from kofn.controller.policy.objectives.progress import LATE_POLICIES, progress
+from kofn_common.config.late_rules import LatePolicy, RuleName
+from kofn_controller.policy.chooser import cheapest
+from kofn_controller.policy.objective import EXCLUDED
+from kofn_controller.policy.objectives.progress import LATE_POLICIES, progress
 
 
 def test_no_worker_is_left_without_room_in_a_sum() -> None:

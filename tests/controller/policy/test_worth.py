@@ -6,14 +6,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kofn.controller.estimate.correlation import FARTHEST, LENGTH_MAX, UNKNOWN, Correlation
-from kofn.controller.estimate.data_skew import KNOWN, DataSkew
-from kofn.controller.estimate.measurements import FloatArray
-from kofn.controller.policy.prediction import Delays, Prediction, Shares
-from kofn.controller.policy.process import AGES
-from kofn.controller.policy.worth import NOISE, NOISE_MAX, WorthModel
-from kofn.host.compression.alignment import LAGS
-from kofn.rpc import kofn_pb2 as pb
+from kofn_common.rpc import kofn_pb2 as pb
+from kofn_common.rpc.limits import LAGS
+from kofn_controller.estimate.correlation import FARTHEST, LENGTH_MAX, UNKNOWN, Correlation
+from kofn_controller.estimate.data_skew import KNOWN, DataSkew
+from kofn_controller.estimate.measurements import FloatArray
+from kofn_controller.policy.prediction import Delays, Prediction, Shares
+from kofn_controller.policy.process import AGES
+from kofn_controller.policy.worth import NOISE, NOISE_MAX, WorthModel
 
 SIZE = 400
 

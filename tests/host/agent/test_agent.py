@@ -13,24 +13,24 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kofn.config.compress import CompressSection
-from kofn.config.late_rules import LatePolicy, RuleName
-from kofn.config.schema import Average, JobSection
-from kofn.host.agent.agent import Agent
-from kofn.host.agent.data_link import IGNORED
-from kofn.host.agent.exchange import Contribution
-from kofn.host.agent.recorder import Recorder
-from kofn.host.arrays import Floats64, Integers
-from kofn.host.compression.aggregate import Aggregate
-from kofn.host.compression.encoder import Encoder
-from kofn.host.compression.job_coding import JobCoding
-from kofn.host.engine.pacing_rate import pacing_rate
-from kofn.host.errors import GradientError, ProtocolError
-from kofn.host.protocol.results import BlockResults, Result
-from kofn.host.transport.event_loop import EventLoop
-from kofn.host.transport.transport import Transport
-from kofn.host.wire.packet import HEADER_BYTES, WORD_BYTES, KofnHeader, encode
-from kofn.host.workload.replica import ReplicaState
+from kofn_common.config.compress import CompressSection
+from kofn_common.config.late_rules import LatePolicy, RuleName
+from kofn_common.config.schema import Average, JobSection
+from kofn_common.wire.packet import HEADER_BYTES, WORD_BYTES, KofnHeader, encode
+from kofn_host.agent.agent import Agent
+from kofn_host.agent.data_link import IGNORED
+from kofn_host.agent.exchange import Contribution
+from kofn_host.agent.recorder import Recorder
+from kofn_host.arrays import Floats64, Integers
+from kofn_host.compression.aggregate import Aggregate
+from kofn_host.compression.encoder import Encoder
+from kofn_host.compression.job_coding import JobCoding
+from kofn_host.engine.pacing_rate import pacing_rate
+from kofn_host.errors import GradientError, ProtocolError
+from kofn_host.protocol.results import BlockResults, Result
+from kofn_host.transport.event_loop import EventLoop
+from kofn_host.transport.transport import Transport
+from kofn_host.workload.replica import ReplicaState
 from tests.host.lab import checksums_of, to_fixed
 from tests.host.protocol.specification.slot_model import SlotModel
 from tests.host.udp_switch import UdpSwitch
@@ -183,7 +183,7 @@ def test_ignored_datagrams_are_logged_by_kind_while_a_worker_waits(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Each kind is logged once."""
-    monkeypatch.setattr("kofn.host.agent.iteration_wait.EXPLAIN_AFTER_S", 0.05)
+    monkeypatch.setattr("kofn_host.agent.iteration_wait.EXPLAIN_AFTER_S", 0.05)
     cluster = Cluster(SMALL, k=3)
     good = encode(KofnHeader(words=1), bytes(WORD_BYTES))
     try:
@@ -279,7 +279,7 @@ def test_sums_are_kept_for_workers_that_may_lack_them(k: int, kept: list[int]) -
 @pytest.mark.parametrize("rule", ["stash", "merge", "drop"])
 def test_worker_that_was_away_too_long_takes_a_replica(monkeypatch: pytest.MonkeyPatch, rule: RuleName) -> None:
     """The peers have forgotten the sums, but not their members."""
-    monkeypatch.setattr("kofn.host.agent.missed_results.KEEP_BYTES", 1)
+    monkeypatch.setattr("kofn_host.agent.missed_results.KEEP_BYTES", 1)
     cluster = Cluster(ROOMY, k=2, rule=rule)
     gradient = np.ones(ELEMENTS, np.float32)
     try:
@@ -485,7 +485,7 @@ def test_blocks_beyond_the_window_are_encoded_later(monkeypatch: pytest.MonkeyPa
     """Each block is encoded separately. Nothing is answered, so one window leaves and one more block is encoded and
     waits.
     """
-    monkeypatch.setattr("kofn.host.compression.encoder.AHEAD", 1)
+    monkeypatch.setattr("kofn_host.compression.encoder.AHEAD", 1)
     cluster = Cluster(SMALL, k=3)
     try:
         agent, gradient = cluster.agents[0], np.ones(ELEMENTS, np.float32)
@@ -509,7 +509,7 @@ def test_error_while_encoding_a_slice_reaches_the_caller(monkeypatch: pytest.Mon
         yield from itertools.islice(whole(iteration), 2)
         raise ZeroDivisionError("a codec of one's own")
 
-    monkeypatch.setattr("kofn.host.compression.encoder.SLICE", 1)
+    monkeypatch.setattr("kofn_host.compression.encoder.SLICE", 1)
     cluster = Cluster(JobSection(workers=3, words=1, slots=32, window=1), k=1)
     try:
         whole = cluster.agents[0].encoder.slices

@@ -4,11 +4,11 @@ import threading
 
 import numpy as np
 
-from kofn.config.compress import CompressSection
-from kofn.config.schema import JobSection
-from kofn.host.agent.gradient_stream import GradientStream
-from kofn.host.compression.aggregate import Sums
-from kofn.host.compression.job_coding import JobCoding
+from kofn_common.config.compress import CompressSection
+from kofn_common.config.schema import JobSection
+from kofn_host.agent.gradient_stream import GradientStream
+from kofn_host.compression.aggregate import Sums
+from kofn_host.compression.job_coding import JobCoding
 
 ELEMENTS = 100
 

@@ -6,11 +6,11 @@ tests/dataplane/test_hazards.py repeats the first four on real switches, packet 
 import numpy as np
 import pytest
 
-from kofn.host.errors import ProtocolError
-from kofn.host.kernels.lanes import pack, unpack
-from kofn.host.protocol.block_layout import BlockLayout
-from kofn.host.protocol.instructions import EncodeAgain, Packed, Send
-from kofn.host.wire.packet import WEIGHT_UNIT, Flag, Kind, KofnHeader
+from kofn_common.wire.packet import WEIGHT_UNIT, Flag, Kind, KofnHeader
+from kofn_host.errors import ProtocolError
+from kofn_host.kernels.lanes import pack, unpack
+from kofn_host.protocol.block_layout import BlockLayout
+from kofn_host.protocol.instructions import EncodeAgain, Packed, Send
 from tests.host.protocol.specification.slot_model import SlotModel
 from tests.host.protocol.watched import Watched
 

@@ -8,14 +8,14 @@ from itertools import chain
 import numpy as np
 import pytest
 
-from kofn.config.compress import CompressSection
-from kofn.config.schema import JobSection
-from kofn.host.agent.exchange import Contribution
-from kofn.host.agent.gradient_stream import GradientStream
-from kofn.host.arrays import Fixed, Floats
-from kofn.host.compression.aggregate import Aggregate
-from kofn.host.protocol.results import BlockId, Result
-from kofn.host.wire.packet import WEIGHT_UNIT
+from kofn_common.config.compress import CompressSection
+from kofn_common.config.schema import JobSection
+from kofn_common.wire.packet import WEIGHT_UNIT
+from kofn_host.agent.exchange import Contribution
+from kofn_host.agent.gradient_stream import GradientStream
+from kofn_host.arrays import Fixed, Floats
+from kofn_host.compression.aggregate import Aggregate
+from kofn_host.protocol.results import BlockId, Result
 from tests.host.agent.test_agent import ELEMENTS, Cluster, give
 
 JOB = JobSection(workers=3, words=1, slots=32, window=8)

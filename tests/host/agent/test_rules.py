@@ -12,19 +12,19 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from kofn.config.compress import CompressSection
-from kofn.config.late_rules import RULES, LatePolicy, RuleName
-from kofn.host.agent.agent import Agent
-from kofn.host.agent.exchange import Contribution, Exchange, Update
-from kofn.host.compression.aggregate import Aggregate
-from kofn.host.compression.encoder import SLICE, Encoder
-from kofn.host.compression.ledger import Ledger
-from kofn.host.compression.ledger_storage import LedgerStorage
-from kofn.host.protocol.slots import Answer
-from kofn.host.training.attempts import Attempts
-from kofn.host.transport.transport import Transport
-from kofn.host.wire.packet import PARTS, KofnHeader
-from kofn.results.account import Account
+from kofn_common.config.compress import CompressSection
+from kofn_common.config.late_rules import RULES, LatePolicy, RuleName
+from kofn_common.results.account import Account
+from kofn_common.wire.packet import PARTS, KofnHeader
+from kofn_host.agent.agent import Agent
+from kofn_host.agent.exchange import Contribution, Exchange, Update
+from kofn_host.compression.aggregate import Aggregate
+from kofn_host.compression.encoder import SLICE, Encoder
+from kofn_host.compression.ledger import Ledger
+from kofn_host.compression.ledger_storage import LedgerStorage
+from kofn_host.protocol.slots import Answer
+from kofn_host.training.attempts import Attempts
+from kofn_host.transport.transport import Transport
 from tests.host.agent.test_agent import ELEMENTS, ROOMY, SMALL, SWITCH, Cluster, address
 from tests.host.agent.test_agent import give as hand_over
 from tests.host.lab import add, checksums_of, to_fixed
@@ -308,7 +308,7 @@ def test_one_worker_can_complete_an_iteration_alone() -> None:
 
 def test_second_batch_leaves_no_part_of_the_first_unsent(monkeypatch: pytest.MonkeyPatch) -> None:
     """A slice is one block here, and the window has room for two blocks."""
-    monkeypatch.setattr("kofn.host.compression.encoder.SLICE", 1)
+    monkeypatch.setattr("kofn_host.compression.encoder.SLICE", 1)
     with running(replace(SMALL, window=2), k=3, rule="batch-sync") as cluster:
         quick = cluster.agents[0]
         assert quick.all_reduce(Contribution(full(1), stays=True)).updates == []

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kofn.host.arrays import Arrays
-from kofn.host.checkpoint.folder import CheckpointFolder, Manifest
-from kofn.host.errors import CheckpointError
+from kofn_host.arrays import Arrays
+from kofn_host.checkpoint.folder import CheckpointFolder, Manifest
+from kofn_host.errors import CheckpointError
 
 
 def arrays(iteration: int) -> Arrays:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import xxhash
 
-from kofn.host.arrays import in_pages
-from kofn.host.checkpoint.pages import PAGE, next_page, write_pages
+from kofn_host.arrays import in_pages
+from kofn_host.checkpoint.pages import PAGE, next_page, write_pages
 
 SIZES = [0, 1, PAGE, PAGE + 1, 3 * PAGE - 1, 100_000]
 

@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 
 import pytest
 
-from kofn.host.collectives.communicator import Communicator
-from kofn.host.collectives.job_collective import load_collective
+from kofn_common.collectives.job_collective import load_collective
+from kofn_host.collectives.communicator import Communicator
 from tests.host.collectives.switched import SWITCHES, place
 from tests.loopback import loopback
 

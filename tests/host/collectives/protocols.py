@@ -10,11 +10,11 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from kofn.config.schema import FaultSection, JobSection
-from kofn.controller.p4runtime.data_plane import DataPlane, load_data_plane
-from kofn.host.collectives.job_collective import load_collective
-from kofn.host.transport.fault_injection import Faults
-from kofn.host.transport.transport import Transport
+from kofn_common.collectives.job_collective import load_collective
+from kofn_common.config.schema import FaultSection, JobSection
+from kofn_controller.p4runtime.data_plane import DataPlane, load_data_plane
+from kofn_host.transport.fault_injection import Faults
+from kofn_host.transport.transport import Transport
 from tests.docs.markdown import ROOT, blocks
 from tests.host.collectives.crews import Threads, addresses
 from tests.host.collectives.switched import HOSTS, Place, RealSwitch

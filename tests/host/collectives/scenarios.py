@@ -14,9 +14,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from kofn.host.collectives.call import DTYPES, FLOATING, Array
-from kofn.host.collectives.communicator import Communicator
-from kofn.host.errors import CollectiveError
+from kofn_host.collectives.call import DTYPES, FLOATING, Array
+from kofn_host.collectives.communicator import Communicator
+from kofn_host.errors import CollectiveError
 
 LIMIT_S = 30.0
 """Limit of every wait; a correct call takes much less."""

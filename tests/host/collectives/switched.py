@@ -15,16 +15,16 @@ from typing import Any
 
 import pytest
 
-from kofn.config.schema import JobSection
-from kofn.controller.p4runtime.data_plane import DataPlane
-from kofn.controller.p4runtime.layout import lay_out
-from kofn.controller.p4runtime.planes.kofn import KofnPlane
-from kofn.controller.p4runtime.slots import Slots
-from kofn.controller.p4runtime.switch_link import SwitchLink
-from kofn.host.collectives.in_network import InNetwork
-from kofn.host.transport.event_loop import EventLoop
-from kofn.host.transport.transport import Transport
 from kofn.run.switch_identity import BMV2
+from kofn_common.config.schema import JobSection
+from kofn_controller.p4runtime.data_plane import DataPlane
+from kofn_controller.p4runtime.layout import lay_out
+from kofn_controller.p4runtime.planes.kofn import KofnPlane
+from kofn_controller.p4runtime.slots import Slots
+from kofn_controller.p4runtime.switch_link import SwitchLink
+from kofn_host.collectives.in_network import InNetwork
+from kofn_host.transport.event_loop import EventLoop
+from kofn_host.transport.transport import Transport
 from tests.controller.harness import star
 from tests.controller.switches import running
 from tests.dataplane.frames import SERVICE_IP, SERVICE_MAC, host_mac

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kofn.host.collectives.communicator import Communicator
-from kofn.host.collectives.kinds.gloo import Gloo
-from kofn.host.collectives.kinds.mpi import Mpi
-from kofn.host.collectives.kinds.ring import Ring
-from kofn.host.collectives.work import Work
-from kofn.host.errors import CollectiveError
+from kofn_host.collectives.communicator import Communicator
+from kofn_host.collectives.kinds.gloo import Gloo
+from kofn_host.collectives.kinds.mpi import Mpi
+from kofn_host.collectives.kinds.ring import Ring
+from kofn_host.collectives.work import Work
+from kofn_host.errors import CollectiveError
 from tests.host.collectives import scenarios
 from tests.host.collectives.crews import threads
 from tests.loopback import loopback
@@ -327,8 +327,8 @@ def test_mpi_allows_one_communicator_a_process() -> None:
     if missing := Mpi.missing():
         pytest.skip(missing)
     code = f"""
-from kofn.host.collectives.kinds.mpi import Mpi
-from kofn.host.errors import CollectiveError
+from kofn_host.collectives.kinds.mpi import Mpi
+from kofn_host.errors import CollectiveError
 with Mpi(0, {there(1)!r}) as one:
     one.barrier().result(5)
 try:

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kofn.host.collectives.call import FLOATING, Array
-from kofn.host.collectives.coordinator import largest_of
-from kofn.host.collectives.exact_lanes import (
+from kofn_host.collectives.call import FLOATING, Array
+from kofn_host.collectives.coordinator import largest_of
+from kofn_host.collectives.exact_lanes import (
     EXPONENTS_MOST,
     Bytes,
     FixedPoint,

@@ -11,11 +11,11 @@ import msgspec
 import numpy as np
 import pytest
 
-from kofn.config.schema import JobSection
-from kofn.host.collectives.in_network import InNetwork
-from kofn.host.errors import CollectiveError
-from kofn.host.transport.transport import Transport
-from kofn.host.wire.packet import FORWARDED_PORT, PORT
+from kofn_common.config.schema import JobSection
+from kofn_common.wire.packet import FORWARDED_PORT, PORT
+from kofn_host.collectives.in_network import InNetwork
+from kofn_host.errors import CollectiveError
+from kofn_host.transport.transport import Transport
 from tests.host.collectives import scenarios
 from tests.host.collectives.crews import Threads, addresses
 from tests.host.collectives.scenarios import LIMIT_S, error_of

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kofn.config.compress import CompressSection
-from kofn.host.agent.agent import Agent
-from kofn.host.arrays import Floats
-from kofn.host.collectives.in_network import InNetwork
-from kofn.host.collectives.work import WorkOutcome
-from kofn.host.compression import side_values as note
-from kofn.host.errors import CollectiveError
-from kofn.host.wire.packet import FORWARDED_PORT, PORT
+from kofn_common.config.compress import CompressSection
+from kofn_common.wire.packet import FORWARDED_PORT, PORT
+from kofn_host.agent.agent import Agent
+from kofn_host.arrays import Floats
+from kofn_host.collectives.in_network import InNetwork
+from kofn_host.collectives.work import WorkOutcome
+from kofn_host.compression import side_values as note
+from kofn_host.errors import CollectiveError
 from tests.host.teams import Summed
 
 SHORT_S = 1.0

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kofn.host.collectives.call import Key
-from kofn.host.collectives.matching import Matching, Mismatch
+from kofn_host.collectives.call import Key
+from kofn_host.collectives.matching import Matching, Mismatch
 
 FIRST, SECOND = Key("", 1), Key("", 2)
 

@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kofn.host.collectives.call import Array
-from kofn.host.collectives.owned_bytes import OwnedBytes
+from kofn_host.collectives.call import Array
+from kofn_host.collectives.owned_bytes import OwnedBytes
 
 BLOCK = 64
 """Size of a block in bytes."""

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kofn.host.collectives.parameter_server import ParameterServer, place_of
-from kofn.host.kernels.lanes import pack, unpack
-from kofn.host.protocol.slots import NativeSlots
-from kofn.host.transport.udp import udp_socket
-from kofn.host.wire import packet as wire
-from kofn.host.wire.packet import Kind, KofnHeader
+from kofn_common.wire import packet as wire
+from kofn_common.wire.packet import Kind, KofnHeader
+from kofn_host.collectives.parameter_server import ParameterServer, place_of
+from kofn_host.kernels.lanes import pack, unpack
+from kofn_host.protocol.slots import NativeSlots
+from kofn_host.transport.udp import udp_socket
 from tests.host.teams import served
 
 PORT = 19301
@@ -187,7 +187,7 @@ def test_command_names_invalid_arguments(given: list[str], error: str) -> None:
     command = [
         sys.executable,
         "-m",
-        "kofn.host.collectives.parameter_server",
+        "kofn_host.collectives.parameter_server",
         "--address",
         OWN,
         "--worker",

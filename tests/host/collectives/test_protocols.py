@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kofn.controller.p4runtime.p4c import COMPILER
+from kofn_controller.p4runtime.p4c import COMPILER
 from tests.host.collectives import scenarios
 from tests.host.collectives.protocols import EXAMPLES, FIFO, PROTOCOLS, protocol_crew, write_smallest
 from tests.run.real_run import RealRun

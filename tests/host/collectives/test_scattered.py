@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kofn.config.compress import CompressSection
-from kofn.config.schema import JobSection
-from kofn.host.arrays import Floats
-from kofn.host.collectives.block_rows import BlockRows
-from kofn.host.collectives.in_network import InNetwork
-from kofn.host.errors import AgentError, CollectiveError
-from kofn.host.transport.transport import Transport
-from kofn.host.wire.packet import HEADER_BYTES
+from kofn_common.config.compress import CompressSection
+from kofn_common.config.schema import JobSection
+from kofn_common.wire.packet import HEADER_BYTES
+from kofn_host.arrays import Floats
+from kofn_host.collectives.block_rows import BlockRows
+from kofn_host.collectives.in_network import InNetwork
+from kofn_host.errors import AgentError, CollectiveError
+from kofn_host.transport.transport import Transport
 from tests.host.collectives.crews import Processes, addresses
 from tests.host.collectives.scenarios import LIMIT_S, error_of
 from tests.host.collectives.switched import HOSTS, MODEL, close_all, place, started

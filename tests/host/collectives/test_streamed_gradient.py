@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kofn.config.compress import CompressSection
-from kofn.host.agent.missed_results import LAST_ITERATION
-from kofn.host.arrays import Floats
-from kofn.host.collectives.in_network import InNetwork
-from kofn.host.collectives.streamed_gradient import StreamedGradient
-from kofn.host.collectives.work import WorkOutcome
-from kofn.host.compression.encoder import SLICE
-from kofn.host.compression.pieces import Pieces
-from kofn.host.errors import CollectiveError, GradientError
-from kofn.host.wire.packet import PORT
+from kofn_common.config.compress import CompressSection
+from kofn_common.wire.packet import PORT
+from kofn_host.agent.missed_results import LAST_ITERATION
+from kofn_host.arrays import Floats
+from kofn_host.collectives.in_network import InNetwork
+from kofn_host.collectives.streamed_gradient import StreamedGradient
+from kofn_host.collectives.work import WorkOutcome
+from kofn_host.compression.encoder import SLICE
+from kofn_host.compression.pieces import Pieces
+from kofn_host.errors import CollectiveError, GradientError
 from tests.host.collectives.crews import crew, threads
 from tests.host.teams import Summed
 from tests.waiting import until

@@ -1,4 +1,4 @@
-"""The steps of host/kernels/kernel.c in NumPy: the oracle of its tests."""
+"""The steps of host/kofn_host/kernels/kernel.c in NumPy: the oracle of its tests."""
 
 import ctypes
 from collections.abc import Iterator
@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kofn.host.arrays import Floats, Floats64, Integers, Values
-from kofn.host.kernels.kernel import PER_BLOCK, Addresses, Kernel, mean_of
+from kofn_host.arrays import Floats, Floats64, Integers, Values
+from kofn_host.kernels.kernel import PER_BLOCK, Addresses, Kernel, mean_of
 
 PIECE = 1 << 18
 """Values rounded in one pass, few enough to stay in the cache."""

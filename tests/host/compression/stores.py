@@ -13,11 +13,11 @@ from unittest import mock
 
 import numpy as np
 
-import kofn.host.compression.ledger as code
-from kofn.host.compression.ledger_native import SIGNATURES
-from kofn.host.compression.ledger_storage import LedgerStorage
-from kofn.host.native import FOLDERS
-from kofn.nativebuild.library import load_library
+import kofn_host.compression.ledger as code
+from kofn_common.nativebuild.library import load_library
+from kofn_host.compression.ledger_native import SIGNATURES
+from kofn_host.compression.ledger_storage import LedgerStorage
+from kofn_host.native import FOLDERS
 
 HERE = Path(__file__).parent
 SOURCE = Path(code.__file__).with_suffix(".c")

@@ -11,22 +11,23 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from bench.codec import CODECS, main, measure
-from kofn.config.compress import CompressSection, Rounding, limit_of
-from kofn.config.errors import ConfigError
-from kofn.config.schema import JobSection
-from kofn.host.compression.aggregate import Sums
-from kofn.host.compression.codec import FRACTION_BITS, Codec, average_packed, check, encode_packed, packs, statistics
-from kofn.host.compression.codecs.fixed_point import TAIL, FixedPoint, beginning, following
-from kofn.host.compression.codecs.onebit import OneBit
-from kofn.host.compression.job_coding import JobCoding
-from kofn.host.compression.ledger_native import checksums, factors_of
-from kofn.host.compression.plan import Planner
-from kofn.host.compression.registry import check_codec, load_codecs
-from kofn.host.errors import CodecError, GradientError, LedgerError
-from kofn.host.kernels.kernel import kernel
-from kofn.host.kernels.lanes import VOTES, WIDTHS, code_of, pack, unpack, unpack_sums, width_of
-from kofn.host.protocol.block_layout import BlockLayout
-from kofn.host.protocol.results import RESULT, BlockResults, address_of
+from kofn_common.config.compress import CompressSection, Rounding, limit_of
+from kofn_common.config.errors import ConfigError
+from kofn_common.config.schema import JobSection
+from kofn_common.wire.packet import WIDTHS
+from kofn_host.compression.aggregate import Sums
+from kofn_host.compression.codec import FRACTION_BITS, Codec, average_packed, check, encode_packed, packs, statistics
+from kofn_host.compression.codecs.fixed_point import TAIL, FixedPoint, beginning, following
+from kofn_host.compression.codecs.onebit import OneBit
+from kofn_host.compression.job_coding import JobCoding
+from kofn_host.compression.ledger_native import checksums, factors_of
+from kofn_host.compression.plan import Planner
+from kofn_host.compression.registry import check_codec, load_codecs
+from kofn_host.errors import CodecError, GradientError, LedgerError
+from kofn_host.kernels.kernel import kernel
+from kofn_host.kernels.lanes import VOTES, code_of, pack, unpack, unpack_sums, width_of
+from kofn_host.protocol.block_layout import BlockLayout
+from kofn_host.protocol.results import RESULT, BlockResults, address_of
 from tests.host.compression import numpy_kernel
 from tests.host.compression.numpy_kernel import NUMPY
 from tests.host.lab import packed_sums, sums_of

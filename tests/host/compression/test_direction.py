@@ -11,25 +11,26 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from kofn.config.compress import CompressSection
-from kofn.config.schema import Average, Config, JobSection, Law, RunSection, ShockSection, StragglerSection
-from kofn.host.compression.aggregate import aggregate
-from kofn.host.compression.alignment import LAGS, Alignment
-from kofn.host.compression.codec import FRACTION_BITS
-from kofn.host.compression.encoder import Finished
-from kofn.host.compression.job_coding import JobCoding
-from kofn.host.compression.ledger_native import checksums
-from kofn.host.compression.plan import Plan, Planner
-from kofn.host.kernels.lanes import pack
-from kofn.host.kernels.sample import MOST, RUN, fingerprint, norm2, sample
-from kofn.host.protocol.results import BlockId, BlockResults, Result
-from kofn.host.wire.packet import WEIGHT_UNIT
-from kofn.host.workload.blocking_laws import DRAWN, quantile
-from kofn.host.workload.evaluation import Evaluator
-from kofn.host.workload.model import Batch, Perceptron, load_shard
-from kofn.host.workload.replica import Replica
-from kofn.host.workload.stragglers.drawn import Drawn
-from kofn.host.workload.workloads.digits import Digits
+from kofn_common.config.compress import CompressSection
+from kofn_common.config.schema import Average, Config, JobSection, Law, RunSection, ShockSection, StragglerSection
+from kofn_common.rpc.limits import LAGS
+from kofn_common.wire.packet import WEIGHT_UNIT
+from kofn_host.compression.aggregate import aggregate
+from kofn_host.compression.alignment import Alignment
+from kofn_host.compression.codec import FRACTION_BITS
+from kofn_host.compression.encoder import Finished
+from kofn_host.compression.job_coding import JobCoding
+from kofn_host.compression.ledger_native import checksums
+from kofn_host.compression.plan import Plan, Planner
+from kofn_host.kernels.lanes import pack
+from kofn_host.kernels.sample import MOST, RUN, fingerprint, norm2, sample
+from kofn_host.protocol.results import BlockId, BlockResults, Result
+from kofn_host.workload.blocking_laws import DRAWN, quantile
+from kofn_host.workload.evaluation import Evaluator
+from kofn_host.workload.model import Batch, Perceptron, load_shard
+from kofn_host.workload.replica import Replica
+from kofn_host.workload.stragglers.drawn import Drawn
+from kofn_host.workload.workloads.digits import Digits
 
 PLAN = Planner(blocks=1, widths=(32,)).first()
 

@@ -7,21 +7,21 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from kofn.config.compress import CompressSection
-from kofn.config.schema import JobSection
-from kofn.host.compression.aggregate import Aggregate, Sums, aggregate
-from kofn.host.compression.codec import UNIT
-from kofn.host.compression.encoder import SLICE, Encoder
-from kofn.host.compression.job_coding import JobCoding
-from kofn.host.compression.ledger import Ledger
-from kofn.host.compression.ledger_storage import LedgerStorage
-from kofn.host.compression.rate import DEAD_ZONE, RateEstimator
-from kofn.host.errors import AgentError
-from kofn.host.kernels.lanes import pack, unpack, width_of
-from kofn.host.protocol.block_layout import BlockLayout
-from kofn.host.protocol.instructions import Packed
-from kofn.host.protocol.results import BlockId, BlockResults, Result
-from kofn.host.wire.packet import FRAME_BYTES, HEADER_BYTES, VOTE_WORDS, WEIGHT_UNIT, bit_of
+from kofn_common.config.compress import CompressSection
+from kofn_common.config.schema import JobSection
+from kofn_common.wire.packet import FRAME_BYTES, HEADER_BYTES, VOTE_WORDS, WEIGHT_UNIT, bit_of
+from kofn_host.compression.aggregate import Aggregate, Sums, aggregate
+from kofn_host.compression.codec import UNIT
+from kofn_host.compression.encoder import SLICE, Encoder
+from kofn_host.compression.job_coding import JobCoding
+from kofn_host.compression.ledger import Ledger
+from kofn_host.compression.ledger_storage import LedgerStorage
+from kofn_host.compression.rate import DEAD_ZONE, RateEstimator
+from kofn_host.errors import AgentError
+from kofn_host.kernels.lanes import pack, unpack, width_of
+from kofn_host.protocol.block_layout import BlockLayout
+from kofn_host.protocol.instructions import Packed
+from kofn_host.protocol.results import BlockId, BlockResults, Result
 from tests.host.lab import packed_sums, to_fixed
 from tests.host.protocol.watched import Watched
 

@@ -5,14 +5,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kofn.config.compress import CompressSection
-from kofn.config.schema import JobSection
-from kofn.host.compression.codec import UNIT, statistics
-from kofn.host.compression.codecs.fixed_point import FixedPoint
-from kofn.host.compression.encoding_error import expected_error
-from kofn.host.compression.job_coding import JobCoding
-from kofn.host.compression.plan import Planner
-from kofn.host.compression.summary_block import ONE, Magnitudes, SummaryBlock
+from kofn_common.config.compress import CompressSection
+from kofn_common.config.schema import JobSection
+from kofn_host.compression.codec import UNIT, statistics
+from kofn_host.compression.codecs.fixed_point import FixedPoint
+from kofn_host.compression.encoding_error import expected_error
+from kofn_host.compression.job_coding import JobCoding
+from kofn_host.compression.plan import Planner
+from kofn_host.compression.summary_block import ONE, Magnitudes, SummaryBlock
 from tests.host.lab import to_fixed
 
 VALUES = {

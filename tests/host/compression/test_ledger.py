@@ -19,21 +19,21 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from bench.ledger import measure
-from kofn.config.schema import Config, JobSection, PolicySection, RunSection, StragglerSection
-from kofn.config.schema import ShardSection as ClassShard
-from kofn.host.compression.age_weight import NOTHING_FADES, AgeWeight
-from kofn.host.compression.codec import FRACTION_BITS
-from kofn.host.compression.codecs.fixed_point import FixedPoint
-from kofn.host.compression.ledger import Ledger
-from kofn.host.compression.ledger_native import checksums, factors_of, library
-from kofn.host.compression.ledger_storage import LedgerStorage
-from kofn.host.errors import GradientError, LedgerError, ProtocolError
-from kofn.host.protocol.core_state import GIVEN, STATE
-from kofn.host.protocol.results import BlockId, Result
-from kofn.host.wire.packet import PARTS, WEIGHT_MAX, WEIGHT_UNIT, bit_of
-from kofn.host.workload.model import Perceptron, load_shard, load_shards
-from kofn.host.workload.optimizer import Momentum
-from kofn.host.workload.stragglers.drawn import Drawn
+from kofn_common.config.schema import Config, JobSection, PolicySection, RunSection, StragglerSection
+from kofn_common.config.schema import ShardSection as ClassShard
+from kofn_common.wire.packet import PARTS, WEIGHT_MAX, WEIGHT_UNIT, bit_of
+from kofn_host.compression.age_weight import NOTHING_FADES, AgeWeight
+from kofn_host.compression.codec import FRACTION_BITS
+from kofn_host.compression.codecs.fixed_point import FixedPoint
+from kofn_host.compression.ledger import Ledger
+from kofn_host.compression.ledger_native import checksums, factors_of, library
+from kofn_host.compression.ledger_storage import LedgerStorage
+from kofn_host.errors import GradientError, LedgerError, ProtocolError
+from kofn_host.protocol.core_state import GIVEN, STATE
+from kofn_host.protocol.results import BlockId, Result
+from kofn_host.workload.model import Perceptron, load_shard, load_shards
+from kofn_host.workload.optimizer import Momentum
+from kofn_host.workload.stragglers.drawn import Drawn
 from tests.host.compression.stores import MUTANTS, copied, left_by_kills, moments
 from tests.host.lab import add, ledger_of, noted, send, send_again, sent_values, sent_weight, to_fixed
 
@@ -572,11 +572,11 @@ def test_ledger_needs_a_compiler(monkeypatch: pytest.MonkeyPatch, variable: str,
 DYING = """
 import sys, numpy as np
 from pathlib import Path
-from kofn.host.compression.age_weight import AgeWeight
-from kofn.host.compression.codecs.fixed_point import FixedPoint
-from kofn.host.protocol.results import BlockId, Result
-from kofn.host.compression.ledger_storage import LedgerStorage
-from kofn.host.compression.ledger import Ledger
+from kofn_host.compression.age_weight import AgeWeight
+from kofn_host.compression.codecs.fixed_point import FixedPoint
+from kofn_host.protocol.results import BlockId, Result
+from kofn_host.compression.ledger_storage import LedgerStorage
+from kofn_host.compression.ledger import Ledger
 from tests.host.lab import add
 
 def settle(block):

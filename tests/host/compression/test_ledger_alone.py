@@ -7,8 +7,8 @@ import sys
 CHANGED_BY = """
 import sys, threading
 import numpy as np
-from kofn.host.compression.codecs.fixed_point import FixedPoint
-from kofn.host.compression.ledger_storage import LedgerStorage
+from kofn_host.compression.codecs.fixed_point import FixedPoint
+from kofn_host.compression.ledger_storage import LedgerStorage
 from tests.host.lab import add, ledger_of
 
 BLOCKS = 1024  # an addition of so many takes longer than any slice of a processor

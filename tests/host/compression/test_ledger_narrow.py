@@ -9,19 +9,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from kofn.config.compress import CompressSection, Residual
-from kofn.config.schema import JobSection
-from kofn.host.compression.age_weight import NOTHING_FADES, AgeWeight
-from kofn.host.compression.codec import Codec, statistics
-from kofn.host.compression.codecs.fixed_point import FixedPoint
-from kofn.host.compression.codecs.onebit import OneBit
-from kofn.host.compression.encoder import Encoder
-from kofn.host.compression.job_coding import JobCoding
-from kofn.host.compression.ledger import Ledger
-from kofn.host.compression.ledger_native import Gradient, checksums
-from kofn.host.compression.ledger_storage import KEPT, LedgerStorage
-from kofn.host.errors import CodecError, GradientError, ProtocolError
-from kofn.host.wire.packet import WEIGHT_UNIT
+from kofn_common.config.compress import CompressSection, Residual
+from kofn_common.config.schema import JobSection
+from kofn_common.wire.packet import WEIGHT_UNIT
+from kofn_host.compression.age_weight import NOTHING_FADES, AgeWeight
+from kofn_host.compression.codec import Codec, statistics
+from kofn_host.compression.codecs.fixed_point import FixedPoint
+from kofn_host.compression.codecs.onebit import OneBit
+from kofn_host.compression.encoder import Encoder
+from kofn_host.compression.job_coding import JobCoding
+from kofn_host.compression.ledger import Ledger
+from kofn_host.compression.ledger_native import Gradient, checksums
+from kofn_host.compression.ledger_storage import KEPT, LedgerStorage
+from kofn_host.errors import CodecError, GradientError, ProtocolError
 from tests.host.compression.stores import left_by_kills, moments
 from tests.host.compression.test_ledger import result, same_ledger
 from tests.host.lab import add, checksums_of, ledger_of, send, send_again, sent_values, sent_weight, to_fixed

@@ -5,13 +5,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kofn.config.compress import Residual
-from kofn.host.compression.codecs.fixed_point import FixedPoint
-from kofn.host.compression.ledger import Ledger
-from kofn.host.compression.ledger_state import multiples, summed_by_others
-from kofn.host.compression.ledger_storage import KEPT, LedgerStorage
-from kofn.host.errors import CheckpointError, LedgerError
-from kofn.host.wire.packet import bit_of
+from kofn_common.config.compress import Residual
+from kofn_common.wire.packet import bit_of
+from kofn_host.compression.codecs.fixed_point import FixedPoint
+from kofn_host.compression.ledger import Ledger
+from kofn_host.compression.ledger_state import multiples, summed_by_others
+from kofn_host.compression.ledger_storage import KEPT, LedgerStorage
+from kofn_host.errors import CheckpointError, LedgerError
 from tests.host.compression.test_ledger import result
 from tests.host.lab import add, ledger_of, send
 

@@ -5,12 +5,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kofn.host.compression import summary_block as summary
-from kofn.host.compression.codecs.fixed_point import FixedPoint, following
-from kofn.host.compression.plan import SLACK, Plan, Planner
-from kofn.host.compression.summary_block import FLOOR, GROUPS_MAX, ONE, Magnitudes, SummaryBlock
-from kofn.host.errors import ProtocolError
-from kofn.host.kernels.lanes import pack, unpack, width_of
+from kofn_host.compression import summary_block as summary
+from kofn_host.compression.codecs.fixed_point import FixedPoint, following
+from kofn_host.compression.plan import SLACK, Plan, Planner
+from kofn_host.compression.summary_block import FLOOR, GROUPS_MAX, ONE, Magnitudes, SummaryBlock
+from kofn_host.errors import ProtocolError
+from kofn_host.kernels.lanes import pack, unpack, width_of
 
 MAGNITUDES = st.one_of(st.just(0.0), st.floats(2.0**-40, 2.0**22))
 

@@ -6,7 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kofn.host.compression.rate import (
+from kofn.sim.clock import VirtualClock
+from kofn.sim.network import BURST_BYTES, FRAME_BYTES, Link
+from kofn_common.wire.packet import HEADER_BYTES, KofnHeader
+from kofn_host.compression.rate import (
     DEAD_ZONE,
     FEW,
     HOLD,
@@ -19,12 +22,9 @@ from kofn.host.compression.rate import (
     compression_ratio,
     lanes_for,
 )
-from kofn.host.engine.pacing_rate import pacing_rate
-from kofn.host.errors import RateError
-from kofn.host.transport.fault_injection import Faults
-from kofn.host.wire.packet import HEADER_BYTES, KofnHeader
-from kofn.sim.clock import VirtualClock
-from kofn.sim.network import BURST_BYTES, FRAME_BYTES, Link
+from kofn_host.engine.pacing_rate import pacing_rate
+from kofn_host.errors import RateError
+from kofn_host.transport.fault_injection import Faults
 from tests.host.engine.pacer import Pacer
 
 PACKET = 1106

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from kofn.config.compress import Residual
-from kofn.host.compression.codec import UNIT
-from kofn.host.compression.codecs.onebit import OneBit
-from kofn.host.compression.ledger import Ledger
-from kofn.host.compression.ledger_storage import LedgerStorage
+from kofn_common.config.compress import Residual
+from kofn_host.compression.codec import UNIT
+from kofn_host.compression.codecs.onebit import OneBit
+from kofn_host.compression.ledger import Ledger
+from kofn_host.compression.ledger_storage import LedgerStorage
 from tests.host.compression.test_ledger import result
 from tests.host.lab import add, checksums_of, ledger_of, send, to_fixed
 

@@ -8,10 +8,10 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
-from kofn.host.engine.pacing_rate import PacingRate
-from kofn.host.native import library
-from kofn.host.transport.timers import Clock, Timer
-from kofn.host.wire.packet import FRAME_BYTES
+from kofn_common.wire.packet import FRAME_BYTES
+from kofn_host.engine.pacing_rate import PacingRate
+from kofn_host.native import library
+from kofn_host.transport.timers import Clock, Timer
 
 T = TypeVar("T")
 

@@ -15,15 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kofn.host.engine.engine import Traffic, WorkerEngine
-from kofn.host.engine.pacing_rate import BURST_PACKETS, PacingRate, pacing_rate
-from kofn.host.errors import ProtocolError
-from kofn.host.native import FOLDERS
-from kofn.host.protocol.block_layout import BlockLayout
-from kofn.host.protocol.instructions import Complete, Deliver, Instruction, Packed, PackedBlocks
-from kofn.host.protocol.results import Result
-from kofn.host.transport.udp import may_join, socket_pair
-from kofn.host.wire.packet import (
+from kofn_common.nativebuild.library import compile_texts, load_library
+from kofn_common.wire.packet import (
     EVERYONE,
     FRAME_BYTES,
     HEADER_BYTES,
@@ -37,7 +30,14 @@ from kofn.host.wire.packet import (
     decode_header,
     encode,
 )
-from kofn.nativebuild.library import compile_texts, load_library
+from kofn_host.engine.engine import Traffic, WorkerEngine
+from kofn_host.engine.pacing_rate import BURST_PACKETS, PacingRate, pacing_rate
+from kofn_host.errors import ProtocolError
+from kofn_host.native import FOLDERS
+from kofn_host.protocol.block_layout import BlockLayout
+from kofn_host.protocol.instructions import Complete, Deliver, Instruction, Packed, PackedBlocks
+from kofn_host.protocol.results import Result
+from kofn_host.transport.udp import may_join, socket_pair
 from tests.host.protocol.specification.slot_model import SlotModel
 from tests.host.protocol.watched import WatchedBeside
 from tests.waiting import until

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kofn.host.engine.pacing_rate import BURST_PACKETS, BURST_S, PacingRate, pacing_rate
-from kofn.host.protocol.block_layout import BlockLayout
-from kofn.host.protocol.instructions import Instruction, Packed, Send
-from kofn.host.wire.packet import FRAME_BYTES, HEADER_BYTES, WEIGHT_UNIT, WORD_BYTES, KofnHeader
 from kofn.sim.clock import Handle, VirtualClock
+from kofn_common.wire.packet import FRAME_BYTES, HEADER_BYTES, WEIGHT_UNIT, WORD_BYTES, KofnHeader
+from kofn_host.engine.pacing_rate import BURST_PACKETS, BURST_S, PacingRate, pacing_rate
+from kofn_host.protocol.block_layout import BlockLayout
+from kofn_host.protocol.instructions import Instruction, Packed, Send
 from tests.host.engine.pacer import Pacer
 from tests.host.protocol.specification.both import Both as Protocol
 from tests.host.protocol.specification.slot_model import SlotModel

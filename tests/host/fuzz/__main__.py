@@ -10,7 +10,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from kofn.host.native import FOLDERS
+from kofn_host.native import FOLDERS
 
 HERE = Path(__file__).parent
 FLAGS = ("-std=gnu11", "-D_GNU_SOURCE", "-g", "-O1", "-fno-sanitize-recover=all", "-pthread")

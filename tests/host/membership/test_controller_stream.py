@@ -8,12 +8,12 @@ from typing import Any
 import grpc
 import pytest
 
-from kofn.host.errors import AgentError
-from kofn.host.membership.controller_stream import ControllerStream
-from kofn.rpc import kofn_pb2 as pb
-from kofn.rpc import kofn_pb2_grpc
-from kofn.rpc.certificates import make_certificates
-from kofn.rpc.security import CONTROLLER, Context, Credentials, add_port, grpc_server, worker_name
+from kofn_common.rpc import kofn_pb2 as pb
+from kofn_common.rpc import kofn_pb2_grpc
+from kofn_common.rpc.certificates import make_certificates
+from kofn_common.rpc.security import CONTROLLER, Context, Credentials, add_port, grpc_server, worker_name
+from kofn_host.errors import AgentError
+from kofn_host.membership.controller_stream import ControllerStream
 
 
 class Controller(kofn_pb2_grpc.CoordinatorServicer):

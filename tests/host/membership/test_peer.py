@@ -7,11 +7,11 @@ from typing import Any
 import grpc
 import numpy as np
 
-from kofn.host.membership.peer import Peers, PeerService
-from kofn.host.protocol.results import BlockId, Result
-from kofn.host.wire.packet import bit_of
-from kofn.host.workload.replica import ReplicaState
-from kofn.rpc import kofn_pb2, kofn_pb2_grpc
+from kofn_common.rpc import kofn_pb2, kofn_pb2_grpc
+from kofn_common.wire.packet import bit_of
+from kofn_host.membership.peer import Peers, PeerService
+from kofn_host.protocol.results import BlockId, Result
+from kofn_host.workload.replica import ReplicaState
 
 
 def result(iteration: int, block: int) -> Result:

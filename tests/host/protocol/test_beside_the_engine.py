@@ -4,7 +4,7 @@ import ctypes
 import threading
 import time
 
-from kofn.host.protocol.block_layout import BlockLayout
+from kofn_host.protocol.block_layout import BlockLayout
 from tests.host.protocol.watched import Watched
 
 BLOCKS = 20_000

@@ -2,8 +2,8 @@
 
 import pytest
 
-from kofn.host.errors import ProtocolError
-from kofn.host.protocol.block_layout import BlockLayout
+from kofn_host.errors import ProtocolError
+from kofn_host.protocol.block_layout import BlockLayout
 
 
 def test_words_follow_from_lanes() -> None:

@@ -10,16 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kofn.host.compression.codecs.fixed_point import FixedPoint
-from kofn.host.compression.ledger import Ledger
-from kofn.host.compression.ledger_native import checksums
-from kofn.host.compression.ledger_storage import LedgerStorage
-from kofn.host.errors import ProtocolError
-from kofn.host.kernels.lanes import unpack
-from kofn.host.protocol.block_layout import BlockLayout
-from kofn.host.protocol.instructions import AskPeers, Complete, Deliver, EncodeAgain, Instruction, Packed, Send
-from kofn.host.protocol.results import BlockId, Result
-from kofn.host.wire.packet import Flag, Kind, KofnHeader, Lanes
+from kofn_common.wire.packet import Flag, Kind, KofnHeader, Lanes
+from kofn_host.compression.codecs.fixed_point import FixedPoint
+from kofn_host.compression.ledger import Ledger
+from kofn_host.compression.ledger_native import checksums
+from kofn_host.compression.ledger_storage import LedgerStorage
+from kofn_host.errors import ProtocolError
+from kofn_host.kernels.lanes import unpack
+from kofn_host.protocol.block_layout import BlockLayout
+from kofn_host.protocol.instructions import AskPeers, Complete, Deliver, EncodeAgain, Instruction, Packed, Send
+from kofn_host.protocol.results import BlockId, Result
 from tests.host.lab import add, ledger_of, noted, send
 from tests.host.protocol.specification.both import Both as Protocol
 from tests.host.protocol.specification.slot_model import SlotModel

@@ -2,9 +2,9 @@
 
 import pytest
 
-from kofn.host.protocol.block_layout import BlockLayout
-from kofn.host.protocol.results import BlockId, Result
-from kofn.host.wire.packet import bit_of
+from kofn_common.wire.packet import bit_of
+from kofn_host.protocol.block_layout import BlockLayout
+from kofn_host.protocol.results import BlockId, Result
 from tests.host.protocol.specification.both import Both
 
 

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from kofn.host.wire.packet import KofnHeader
+from kofn_common.wire.packet import KofnHeader
 from tests.host.protocol.specification.in_flight import InFlight
 from tests.host.protocol.specification.timeout import PATIENCE_MIN_S, RTO_MIN_S
 

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from kofn.host.errors import ProtocolError
-from kofn.host.protocol.block_layout import BlockLayout
-from kofn.host.protocol.instructions import Complete, Deliver, EncodeAgain, Instruction, Packed, Send
-from kofn.host.wire.packet import WEIGHT_UNIT, Flag, Kind, KofnHeader
+from kofn_common.wire.packet import WEIGHT_UNIT, Flag, Kind, KofnHeader
+from kofn_host.errors import ProtocolError
+from kofn_host.protocol.block_layout import BlockLayout
+from kofn_host.protocol.instructions import Complete, Deliver, EncodeAgain, Instruction, Packed, Send
 from tests.host.protocol.specification.both import Both as Protocol
 
 

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from kofn.host.protocol.block_layout import BlockLayout
-from kofn.host.protocol.instructions import Instruction, Packed, Send
-from kofn.host.wire.packet import WEIGHT_UNIT, WORD_BYTES, Kind
+from kofn_common.wire.packet import WEIGHT_UNIT, WORD_BYTES, Kind
+from kofn_host.protocol.block_layout import BlockLayout
+from kofn_host.protocol.instructions import Instruction, Packed, Send
 from tests.host.protocol.specification.slot_model import SlotModel
 from tests.host.protocol.watched import Watched
 

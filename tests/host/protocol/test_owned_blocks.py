@@ -16,11 +16,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kofn.host.errors import ProtocolError
-from kofn.host.protocol.block_layout import BlockLayout
-from kofn.host.protocol.instructions import Complete, Deliver, Instruction, Packed, Send
-from kofn.host.protocol.results import BlockId, Result
-from kofn.host.wire.packet import WORD_BYTES, Kind, KofnHeader, bit_of
+from kofn_common.wire.packet import WORD_BYTES, Kind, KofnHeader, bit_of
+from kofn_host.errors import ProtocolError
+from kofn_host.protocol.block_layout import BlockLayout
+from kofn_host.protocol.instructions import Complete, Deliver, Instruction, Packed, Send
+from kofn_host.protocol.results import BlockId, Result
 from tests.host.protocol.specification.both import Both
 from tests.host.protocol.specification.slot_model import SlotModel
 from tests.host.protocol.test_protocol_exhaustive import NUMBERS, Bag, explore, number_of

@@ -15,9 +15,9 @@ from typing import Any, Protocol, Self
 import numpy as np
 import pytest
 
-from kofn.host.compression.ledger import Ledger
-from kofn.host.compression.ledger_storage import LedgerStorage
-from kofn.host.wire.packet import Flag, Kind, KofnHeader, bit_of
+from kofn_common.wire.packet import Flag, Kind, KofnHeader, bit_of
+from kofn_host.compression.ledger import Ledger
+from kofn_host.compression.ledger_storage import LedgerStorage
 from tests.host.mortal import Mortal
 from tests.host.protocol.specification.core import PULLS_BEFORE_PEERS
 from tests.host.world import SWITCH, Packet, SwitchAccount, Worker

@@ -12,7 +12,7 @@ from hypothesis import seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from kofn.config.late_rules import RULES
+from kofn_common.config.late_rules import RULES
 from tests.host.mortal import Mortal
 from tests.host.protocol.specification.slot_model import SlotModel
 from tests.host.world import SWITCH

@@ -2,10 +2,10 @@
 
 import pytest
 
-from kofn.host.errors import ProtocolError
-from kofn.host.protocol.block_layout import BlockLayout
-from kofn.host.protocol.instructions import Packed, Send
-from kofn.host.wire.packet import WEIGHT_UNIT, WORD_BYTES, Kind
+from kofn_common.wire.packet import WEIGHT_UNIT, WORD_BYTES, Kind
+from kofn_host.errors import ProtocolError
+from kofn_host.protocol.block_layout import BlockLayout
+from kofn_host.protocol.instructions import Packed, Send
 from tests.host.protocol.specification.both import Both as Protocol
 from tests.host.protocol.specification.slot_model import SlotModel
 

@@ -8,9 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kofn.host.kernels.lanes import width_of
-from kofn.host.protocol.slots import NativeSlots
-from kofn.host.wire.packet import (
+from kofn_common.wire.packet import (
     EVERYONE,
     PARTS,
     RANKS,
@@ -22,6 +20,8 @@ from kofn.host.wire.packet import (
     KofnHeader,
     Lanes,
 )
+from kofn_host.kernels.lanes import width_of
+from kofn_host.protocol.slots import NativeSlots
 from tests.host import part_rules
 from tests.host.protocol.specification.slot_model import SlotModel, to_numbers, to_values
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from kofn.host.wire.packet import RANKS, KofnHeader
+from kofn_common.wire.packet import RANKS, KofnHeader
 from tests.host.protocol.specification.leaf_model import LeafSlot
 from tests.host.protocol.test_protocol_exhaustive import ALL, Key, Setting, Small, Step, block_id_of, explore, small
 from tests.host.tree import Tree, leaf_of

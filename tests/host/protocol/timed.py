@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from random import Random
 
-from kofn.host.protocol.block_layout import BlockLayout
-from kofn.host.protocol.instructions import Instruction, Packed, Send
-from kofn.host.wire.packet import HEADER_BYTES, WORD_BYTES, KofnHeader
+from kofn_common.wire.packet import HEADER_BYTES, WORD_BYTES, KofnHeader
+from kofn_host.protocol.block_layout import BlockLayout
+from kofn_host.protocol.instructions import Instruction, Packed, Send
 from tests.host.protocol.specification.both import Both
 from tests.host.protocol.specification.slot_model import SlotModel
 

@@ -5,12 +5,12 @@ from typing import Any
 
 import numpy as np
 
-from kofn.host.arrays import Integers
-from kofn.host.engine.engine import EnginePort
-from kofn.host.protocol.core import Protocol
-from kofn.host.protocol.core_state import COUNT, GIVEN, PLACES, WAITING, array_at
-from kofn.host.protocol.instructions import Instruction, Packed, Send, request_of
-from kofn.host.wire.packet import PARTS, KofnHeader
+from kofn_common.wire.packet import PARTS, KofnHeader
+from kofn_host.arrays import Integers
+from kofn_host.engine.engine import EnginePort
+from kofn_host.protocol.core import Protocol
+from kofn_host.protocol.core_state import COUNT, GIVEN, PLACES, WAITING, array_at
+from kofn_host.protocol.instructions import Instruction, Packed, Send, request_of
 
 WAITING_BYTES = 32
 """Size of struct waiting."""

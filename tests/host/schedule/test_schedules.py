@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kofn.config.schedule import FAMILIES as NAMES
-from kofn.config.schedule import WITH_FRONT
-from kofn.host.schedule.families import FAMILIES, PassSchedule
-from kofn.host.schedule.layers import Layer, LayerTimes
-from kofn.host.schedule.partition import distinct, partition
-from kofn.host.schedule.pipeline import LinkModel, bound_s, iteration_s, leaving_order
-from kofn.host.schedule.wire_layout import WireLayout
+from kofn_common.config.schedule import FAMILIES as NAMES
+from kofn_common.config.schedule import WITH_FRONT
+from kofn_host.schedule.families import FAMILIES, PassSchedule
+from kofn_host.schedule.layers import Layer, LayerTimes
+from kofn_host.schedule.partition import distinct, partition
+from kofn_host.schedule.pipeline import LinkModel, bound_s, iteration_s, leaving_order
+from kofn_host.schedule.wire_layout import WireLayout
 
 SIZES = st.lists(st.integers(1, 5000), min_size=1, max_size=9)
 

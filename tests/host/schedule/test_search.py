@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.schedule_search import LEAST_S, Took, course, enumeration, normal, took_s
-from kofn.config.schedule import FAMILIES as NAMES
-from kofn.host.compression.side_values import SideValues
-from kofn.host.schedule.agreed_search import WATCHED, AgreedSearch
-from kofn.host.schedule.families import FAMILIES, PassSchedule
-from kofn.host.schedule.layers import Layer, LayerTimes
-from kofn.host.schedule.pipeline import LinkModel, iteration_s
-from kofn.host.schedule.race import Race, longest
-from kofn.host.schedule.search import MICRO, Enumeration, GivenSchedule, Heard, Measured, Proposals, Search
+from kofn_common.config.schedule import FAMILIES as NAMES
+from kofn_host.compression.side_values import SideValues
+from kofn_host.schedule.agreed_search import WATCHED, AgreedSearch
+from kofn_host.schedule.families import FAMILIES, PassSchedule
+from kofn_host.schedule.layers import Layer, LayerTimes
+from kofn_host.schedule.pipeline import LinkModel, iteration_s
+from kofn_host.schedule.race import Race, longest
+from kofn_host.schedule.search import MICRO, Enumeration, GivenSchedule, Heard, Measured, Proposals, Search
 
 EQUAL = [Layer(str(number), 1000 * number, 1000 * (number + 1)) for number in range(8)]
 MILLI = LayerTimes([1e-3] * 8, [1e-3] * 8, [1e-3] * 8)

@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from kofn.config.errors import ConfigError
-from kofn.config.schema import Config
-from kofn.host.training.alone import alone, train
-from kofn.host.training.metrics import Metrics
-from kofn.host.workload.workload import load_workload
-from kofn.results.folder import TrialFolder
-from kofn.results.worker_metrics import WorkerMetrics, read_worker
+from kofn_common.config.errors import ConfigError
+from kofn_common.config.schema import Config
+from kofn_common.results.folder import TrialFolder
+from kofn_common.results.worker_metrics import WorkerMetrics, read_worker
+from kofn_host.training.alone import alone, train
+from kofn_host.training.metrics import Metrics
+from kofn_host.workload.workload import load_workload
 
 CONFIG = Config.parse("""
 [run]

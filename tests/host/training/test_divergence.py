@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from kofn.host.training.divergence import GROWTH, Divergence
-from kofn.host.workload.model import Perceptron, load_shards
-from kofn.host.workload.optimizer import Momentum
+from kofn_host.training.divergence import GROWTH, Divergence
+from kofn_host.workload.model import Perceptron, load_shards
+from kofn_host.workload.optimizer import Momentum
 
 
 def trained(rate: float, iterations: int) -> tuple[Divergence, float, int]:

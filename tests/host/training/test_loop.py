@@ -10,20 +10,20 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from kofn.config.late_rules import GIVE_UPS, RULES
-from kofn.config.schedule import ScheduleSection
-from kofn.config.schema import Config, ModelSection, PolicySection, RunSection
-from kofn.host.agent.exchange import Contribution, Exchange, Update
-from kofn.host.compression.aggregate import Aggregate
-from kofn.host.compression.ledger_accounts import LedgerTotals
-from kofn.host.stopwatch import Times
-from kofn.host.training.loop import Training
-from kofn.host.training.metrics import Metrics
-from kofn.host.training.overlapped import OverlappedTraining
-from kofn.host.training.reducer import Reducer
-from kofn.host.wire.packet import PARTS
-from kofn.host.workload.model import Perceptron, load_shard
-from kofn.rpc import kofn_pb2
+from kofn_common.config.late_rules import GIVE_UPS, RULES
+from kofn_common.config.schedule import ScheduleSection
+from kofn_common.config.schema import Config, ModelSection, PolicySection, RunSection
+from kofn_common.rpc import kofn_pb2
+from kofn_common.wire.packet import PARTS
+from kofn_host.agent.exchange import Contribution, Exchange, Update
+from kofn_host.compression.aggregate import Aggregate
+from kofn_host.compression.ledger_accounts import LedgerTotals
+from kofn_host.stopwatch import Times
+from kofn_host.training.loop import Training
+from kofn_host.training.metrics import Metrics
+from kofn_host.training.overlapped import OverlappedTraining
+from kofn_host.training.reducer import Reducer
+from kofn_host.workload.model import Perceptron, load_shard
 
 MISSED = 3
 

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from kofn.config.errors import ConfigError
-from kofn.config.schema import Config
-from kofn.host.training.overlapped import OverlappedTraining, check_schedule
+from kofn_common.config.errors import ConfigError
+from kofn_common.config.schema import Config
+from kofn_host.training.overlapped import OverlappedTraining, check_schedule
 
 LAYER = {"elements": 512, "forward_ms": 1.0, "error_ms": 1.0, "weight_ms": 1.0}
 

@@ -10,16 +10,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kofn.config.schema import Config, JobSection, ModelSection, RunSection
-from kofn.host.agent.exchange import Contribution
-from kofn.host.collectives.communicator import Communicator
-from kofn.host.collectives.in_network import Nobody
-from kofn.host.collectives.kinds.ring import Ring
-from kofn.host.errors import AgentError, CollectiveError, GradientError
-from kofn.host.training.loop import Training
-from kofn.host.training.metrics import Metrics
-from kofn.host.training.peer_to_peer import PeerToPeer
-from kofn.rpc import kofn_pb2
+from kofn_common.config.schema import Config, JobSection, ModelSection, RunSection
+from kofn_common.rpc import kofn_pb2
+from kofn_host.agent.exchange import Contribution
+from kofn_host.collectives.communicator import Communicator
+from kofn_host.collectives.in_network import Nobody
+from kofn_host.collectives.kinds.ring import Ring
+from kofn_host.errors import AgentError, CollectiveError, GradientError
+from kofn_host.training.loop import Training
+from kofn_host.training.metrics import Metrics
+from kofn_host.training.peer_to_peer import PeerToPeer
 from tests.host.teams import address
 
 WORKERS = 3

@@ -15,15 +15,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kofn.config.schema import JobSection
-from kofn.host.errors import ChecksumError
-from kofn.host.native import library
-from kofn.host.transport.datagrams import BATCH, Datagrams, Packet
-from kofn.host.transport.transport import Transport
-from kofn.host.transport.udp import may_join, udp_socket
-from kofn.host.wire import packet as wire
-from kofn.host.wire.packet import HEADER_BYTES, PACKET_BYTES_MAX, WORD_BYTES, KofnHeader
-from kofn.nativebuild.errors import CompilerMissing
+from kofn_common.config.schema import JobSection
+from kofn_common.nativebuild.errors import CompilerMissing
+from kofn_common.wire import packet as wire
+from kofn_common.wire.errors import ChecksumError
+from kofn_common.wire.packet import HEADER_BYTES, PACKET_BYTES_MAX, WORD_BYTES, KofnHeader
+from kofn_host.native import library
+from kofn_host.transport.datagrams import BATCH, Datagrams, Packet
+from kofn_host.transport.transport import Transport
+from kofn_host.transport.udp import may_join, udp_socket
 
 ROOT = Path(__file__).parents[3]
 ONE, OTHER, PORT = "127.0.79.1", "127.0.79.2", 19311
@@ -96,9 +96,9 @@ CABLE = f"""
 import json, socket, subprocess, sys
 sys.path.insert(0, {str(ROOT / "mininet")!r})
 import interfaces
-from kofn.host.transport.datagrams import Datagrams
-from kofn.host.transport.udp import connected_socket, may_join
-from kofn.host.wire.packet import KofnHeader
+from kofn_host.transport.datagrams import Datagrams
+from kofn_host.transport.udp import connected_socket, may_join
+from kofn_common.wire.packet import KofnHeader
 
 for line in ("link add here type veth peer name there", "link set here mtu 9000 up", "link set there mtu 9000 up",
              "addr add 10.9.0.1/24 dev here", "neigh add 10.9.0.2 lladdr 02:00:00:00:00:02 dev here"):
@@ -167,7 +167,7 @@ def test_packets_go_to_their_addresses_and_unreachable_ones_are_skipped() -> Non
 
 def test_missing_compiler_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CC", "/nowhere/cc")
-    monkeypatch.setattr("kofn.host.transport.datagrams.library", library.__wrapped__)
+    monkeypatch.setattr("kofn_host.transport.datagrams.library", library.__wrapped__)
     with udp_socket(ONE, PORT) as one, pytest.raises(CompilerMissing, match="no C compiler"):
         Datagrams(one)
 

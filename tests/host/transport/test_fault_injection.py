@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from kofn.config.errors import ConfigError
-from kofn.config.schema import Config, FaultSection
-from kofn.host.transport.fault_injection import Copy, Faults
-from kofn.host.transport.send_queue import HELD_S, SendQueue
-from kofn.host.wire.packet import WORD_BYTES, KofnHeader, encode
+from kofn_common.config.errors import ConfigError
+from kofn_common.config.schema import Config, FaultSection
+from kofn_common.wire.packet import WORD_BYTES, KofnHeader, encode
+from kofn_host.transport.fault_injection import Copy, Faults
+from kofn_host.transport.send_queue import HELD_S, SendQueue
 
 
 def faults(*rules: FaultSection, rank: int = 0, direction: str = "send", seed: int = 1) -> Faults:

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from kofn.config.schema import FaultSection
-from kofn.host.transport.fault_injection import Faults
-from kofn.host.transport.transport import Transport
-from kofn.host.transport.udp import udp_socket
-from kofn.host.wire import packet as wire
-from kofn.host.wire import scapy_layer
-from kofn.host.wire.packet import HEADER_BYTES, PACKET_BYTES_MAX, WORD_BYTES, KofnHeader, encode
+from kofn_common.config.schema import FaultSection
+from kofn_common.wire import packet as wire
+from kofn_common.wire import scapy_layer
+from kofn_common.wire.packet import HEADER_BYTES, PACKET_BYTES_MAX, WORD_BYTES, KofnHeader, encode
+from kofn_host.transport.fault_injection import Faults
+from kofn_host.transport.transport import Transport
+from kofn_host.transport.udp import udp_socket
 from tests.loopback import loopback
 
 PORT = 19312

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kofn.host.errors import WireError
-from kofn.host.wire import packet as wire
-from kofn.host.wire import scapy_layer as packets
+from kofn_common.wire import packet as wire
+from kofn_common.wire import scapy_layer as packets
+from kofn_common.wire.errors import WireError
 
 PROGRAM = Path(__file__).parents[3] / "p4src" / "build" / "kofn.json"
 

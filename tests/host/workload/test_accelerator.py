@@ -2,10 +2,10 @@
 
 import pytest
 
-from kofn.config.schema import Config
-from kofn.host.schedule.orders import usual
-from kofn.host.workload.workloads import accelerator
-from kofn.host.workload.workloads.accelerator import Accelerator
+from kofn_common.config.schema import Config
+from kofn_host.schedule.orders import usual
+from kofn_host.workload.workloads import accelerator
+from kofn_host.workload.workloads.accelerator import Accelerator
 
 LAYER = {"elements": 3, "forward_ms": 10.0, "error_ms": 20.0, "weight_ms": 40.0}
 

@@ -2,7 +2,7 @@
 
 import hashlib
 
-from kofn.host.workload.model import load_digits
+from kofn_host.workload.model import load_digits
 
 REFERENCE = "f6d9e39f37dc45d327f6db33428ee58970ccceabb2535a5c179de35886b70443"
 """SHA-256 of sklearn.datasets.load_digits(), scikit-learn 1.9.1: data as float64, then target as int64."""

@@ -5,9 +5,9 @@ from itertools import groupby
 import numpy as np
 import pytest
 
-from kofn.config.errors import ConfigError
-from kofn.config.schema import Config
-from kofn.host.workload.stragglers.drawn import Drawn
+from kofn_common.config.errors import ConfigError
+from kofn_common.config.schema import Config
+from kofn_host.workload.stragglers.drawn import Drawn
 
 
 def drawn(text: str, rank: int = 0) -> Drawn:

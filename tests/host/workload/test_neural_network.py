@@ -5,10 +5,10 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from kofn.config.schedule import FAMILIES, WITH_FRONT
-from kofn.host.schedule.families import PassSchedule
-from kofn.host.workload.model import Convolutional, Perceptron, load_shard
-from kofn.host.workload.neural_network import NeuralNetwork
+from kofn_common.config.schedule import FAMILIES, WITH_FRONT
+from kofn_host.schedule.families import PassSchedule
+from kofn_host.workload.model import Convolutional, Perceptron, load_shard
+from kofn_host.workload.neural_network import NeuralNetwork
 
 NETWORKS: dict[str, Callable[[], NeuralNetwork]] = {
     "perceptron": lambda: Perceptron((12, 9), 1),

@@ -7,22 +7,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kofn.config.errors import ConfigError
-from kofn.config.schema import Config
-from kofn.host.compression.plan import Planner
-from kofn.host.errors import AgentError
-from kofn.host.workload.check import check_workload
-from kofn.host.workload.replica import Replica, from_parts, to_parts
-from kofn.host.workload.workload import load_workload, metric_of
+from kofn_common.config.errors import ConfigError
+from kofn_common.config.schema import Config
+from kofn_host.compression.plan import Planner
+from kofn_host.errors import AgentError
+from kofn_host.workload.check import check_workload
+from kofn_host.workload.replica import Replica, from_parts, to_parts
+from kofn_host.workload.workload import load_workload, metric_of
 
 PLAN = Planner(blocks=1, widths=(32,)).first()
 NOTHING = np.zeros(1, np.int64)
 
 GOOD = """
 import numpy as np
-from kofn.host.workload.metric import Metric
-from kofn.host.workload.optimizer import Optimizer
-from kofn.host.workload.workload import Workload
+from kofn_host.workload.metric import Metric
+from kofn_host.workload.optimizer import Optimizer
+from kofn_host.workload.workload import Workload
 
 class Counting(Optimizer):
     def __init__(self, parameters):
@@ -81,14 +81,14 @@ def test_module_is_found_in_the_configured_folder(users: Path) -> None:
 
 def test_every_process_finds_the_module_by_its_configuration(users: Path, tmp_path: Path) -> None:
     """The process runs in another working folder, with an effective.toml from a folder of results."""
-    from kofn.config.dump import to_toml  # noqa: PLC0415
+    from kofn_common.config.dump import to_toml  # noqa: PLC0415
 
     away = tmp_path / "results"
     away.mkdir()
     (away / "effective.toml").write_text(to_toml(Config.load(users / "own.toml").at_home(users)))
     code = (
-        "from pathlib import Path; from kofn.config.schema import Config; "
-        "from kofn.host.workload.workload import load_workload; "
+        "from pathlib import Path; from kofn_common.config.schema import Config; "
+        "from kofn_host.workload.workload import load_workload; "
         "print(type(load_workload(Config.load(Path('effective.toml')), 1)).__name__)"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=away, capture_output=True, text=True, check=True)
@@ -164,10 +164,11 @@ def test_target_of_a_share_is_between_0_and_1() -> None:
 
 
 def test_missing_pytorch_is_named(users: Path) -> None:
-    (users / "own.py").write_text("from kofn.host.workload.pytorch import TorchWorkload as Bowl")
+    (users / "own.py").write_text("from kofn_host.workload.pytorch import TorchWorkload as Bowl")
     code = (
-        "import sys; sys.modules['torch'] = None; from pathlib import Path; from kofn.config.schema import Config; "
-        "from kofn.host.workload.workload import workload_class; workload_class(Config.load(Path('own.toml')))"
+        "import sys; sys.modules['torch'] = None; from pathlib import Path; "
+        "from kofn_common.config.schema import Config; "
+        "from kofn_host.workload.workload import workload_class; workload_class(Config.load(Path('own.toml')))"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=users, capture_output=True, text=True, check=False)
     assert "workload 'own:Bowl' cannot be loaded: torch is not installed: pip install 'kofn[torch]'" in done.stderr

@@ -6,16 +6,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kofn.config.schema import Config
-from kofn.host.compression.plan import Planner
-from kofn.host.workload.replica import Replica
+from kofn_common.config.schema import Config
+from kofn_host.compression.plan import Planner
+from kofn_host.workload.replica import Replica
 
 if find_spec("torch") is None:
     pytest.skip("torch is not installed: kofn/run/setup.sh torch", allow_module_level=True)
 
 import torch
 
-from kofn.host.workload.pytorch import TorchWorkload
+from kofn_host.workload.pytorch import TorchWorkload
 
 PLAN = Planner(blocks=1, widths=(32,)).first()
 NOTHING = np.zeros(1, np.int64)

@@ -5,11 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kofn.config.errors import ConfigError
-from kofn.config.schema import Config, ModelSection
-from kofn.host.errors import ReplayError
-from kofn.host.workload.evaluation import Evaluator
-from kofn.host.workload.workload import load_workload, workload_class
+from kofn_common.config.errors import ConfigError
+from kofn_common.config.schema import Config, ModelSection
+from kofn_host.errors import ReplayError
+from kofn_host.workload.evaluation import Evaluator
+from kofn_host.workload.workload import load_workload, workload_class
 
 
 def recorded(folder: Path, *arrays: np.ndarray) -> Config:

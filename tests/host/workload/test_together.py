@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from kofn.config.schema import Config
-from kofn.host.workload.straggler_source import StragglerSource, load_stragglers, straggler_class
+from kofn_common.config.schema import Config
+from kofn_host.workload.straggler_source import StragglerSource, load_stragglers, straggler_class
 
 SEEDS = 3, 7
 

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from kofn.config.errors import ConfigError
-from kofn.config.schema import Config
-from kofn.host.workload.straggler_source import load_stragglers, straggler_class
-from kofn.host.workload.stragglers.trace import read_trace, write_trace
+from kofn_common.config.errors import ConfigError
+from kofn_common.config.schema import Config
+from kofn_host.workload.straggler_source import load_stragglers, straggler_class
+from kofn_host.workload.stragglers.trace import read_trace, write_trace
 
 
 def traced(tmp_path: Path, text: str) -> Config:

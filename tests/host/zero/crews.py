@@ -7,12 +7,12 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from kofn.config.compress import CompressSection
-from kofn.config.schema import Average, FaultSection, JobSection
-from kofn.host.collectives.block_rows import BlockRows
-from kofn.host.collectives.in_network import InNetwork
-from kofn.host.transport.fault_injection import Faults
-from kofn.host.transport.transport import Transport
+from kofn_common.config.compress import CompressSection
+from kofn_common.config.schema import Average, FaultSection, JobSection
+from kofn_host.collectives.block_rows import BlockRows
+from kofn_host.collectives.in_network import InNetwork
+from kofn_host.transport.fault_injection import Faults
+from kofn_host.transport.transport import Transport
 from tests.host.collectives.crews import addresses
 from tests.host.collectives.switched import Place
 from tests.host.protocol.specification.slot_model import SlotModel

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from kofn.host.zero.shards import Shards
+from kofn_host.zero.shards import Shards
 
 SIZES = [[1], [7], [8], [5, 3, 1], [2, 16, 9]]
 

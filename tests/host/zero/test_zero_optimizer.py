@@ -14,14 +14,14 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from kofn.host.arrays import Floats
-from kofn.host.collectives.in_network import InNetwork
-from kofn.host.errors import ZeroError
-from kofn.host.zero.compressed_mean import SwitchMean
-from kofn.host.zero.exact_calls import CommunicatorCalls
-from kofn.host.zero.settings import CODECS, ZeroSettings
-from kofn.host.zero.shards import Shards
-from kofn.host.zero.zero_optimizer import ZeroOptimizer
+from kofn_host.arrays import Floats
+from kofn_host.collectives.in_network import InNetwork
+from kofn_host.errors import ZeroError
+from kofn_host.zero.compressed_mean import SwitchMean
+from kofn_host.zero.exact_calls import CommunicatorCalls
+from kofn_host.zero.settings import CODECS, ZeroSettings
+from kofn_host.zero.shards import Shards
+from kofn_host.zero.zero_optimizer import ZeroOptimizer
 from tests.host.collectives.crews import Processes, addresses, threads
 from tests.host.collectives.scenarios import error_of, one_call
 from tests.host.collectives.switched import MODEL, place

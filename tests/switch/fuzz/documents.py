@@ -9,10 +9,10 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from kofn.switch.compiler.codegen.codegen import generate
-from kofn.switch.compiler.reader.reader import read_program
-from kofn.switch.engine.engine import Engine
-from kofn.switch.errors import ProgramError, SwitchError
+from kofn_switch.compiler.codegen.codegen import generate
+from kofn_switch.compiler.reader.reader import read_program
+from kofn_switch.engine.engine import Engine
+from kofn_switch.errors import ProgramError, SwitchError
 from tests.switch.fuzz.mutations import changed_document
 from tests.switch.fuzz.programs import Subject
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from ctypes import c_char_p, c_uint32, c_uint64, c_void_p
 from pathlib import Path
 
-from kofn.nativebuild.library import compile_file
-from kofn.switch.compiler.build import RUNTIME, compile_runtime
+from kofn_common.nativebuild.library import compile_file
+from kofn_switch.compiler.build import RUNTIME, compile_runtime
 from tests.switch.fuzz.programs import Subject
 
 SOURCE = Path(__file__).with_name("frames.c")

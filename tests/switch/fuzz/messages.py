@@ -13,7 +13,7 @@ from finsy.proto import p4i, p4r
 from google.protobuf import text_format
 from google.protobuf.message import Message
 
-from kofn.switch.p4runtime.service import P4RuntimeService
+from kofn_switch.p4runtime.service import P4RuntimeService
 from tests.switch.fuzz.mutations import changed_message
 from tests.switch.fuzz.programs import Subject
 from tests.switch.fuzz.requests import DEVICE_ID, HIGHEST, entities

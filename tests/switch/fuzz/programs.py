@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from kofn.host.wire.packet import PORT, KofnHeader, encode
-from kofn.switch.engine.engine import Engine
-from kofn.switch.state.entries import Entry, Exact, Replica
+from kofn_common.wire.packet import PORT, KofnHeader, encode
+from kofn_switch.engine.engine import Engine
+from kofn_switch.state.entries import Entry, Exact, Replica
 from tests.switch.suite.runner import Run
 from tests.switch.suite.stf import Packet, parse, ports_of
 from tests.switch.suite.targets import Injected

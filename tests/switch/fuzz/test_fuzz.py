@@ -14,7 +14,7 @@ FAULTY = "#include <stdlib.h>\nchar read_beyond(int at) { char *two = calloc(2, 
 CALL = """
 import ctypes, sys
 from pathlib import Path
-from kofn.nativebuild.library import compile_file
+from kofn_common.nativebuild.library import compile_file
 ctypes.CDLL(str(compile_file(Path(sys.argv[1])))).read_beyond(int(sys.argv[2]))
 """
 

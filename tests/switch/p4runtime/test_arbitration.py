@@ -10,8 +10,8 @@ import grpc
 import pytest
 from finsy.proto import U128, p4r, rpc_code
 
-from kofn.switch.p4runtime.arbitration import CLIENTS_MAX, Arbitration, Client
-from kofn.switch.p4runtime.refusal import Refused
+from kofn_switch.p4runtime.arbitration import CLIENTS_MAX, Arbitration, Client
+from kofn_switch.p4runtime.refusal import Refused
 from tests.switch.p4runtime.harness import DEVICE_ID, Target, action, bid, exact, primary, table_entry, update
 
 OK, ALREADY_EXISTS, NOT_FOUND = rpc_code.OK, rpc_code.ALREADY_EXISTS, rpc_code.NOT_FOUND

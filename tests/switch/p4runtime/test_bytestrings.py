@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kofn.switch.p4runtime.bytestring import decode, decode_signed, encode, encode_signed
-from kofn.switch.p4runtime.refusal import Refused
+from kofn_switch.p4runtime.bytestring import decode, decode_signed, encode, encode_signed
+from kofn_switch.p4runtime.refusal import Refused
 
 WIDTHS = st.integers(1, 2048)
 

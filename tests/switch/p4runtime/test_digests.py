@@ -8,9 +8,9 @@ import finsy as fy
 import pytest
 from finsy.proto import p4r
 
-from kofn.switch.p4runtime.digests import Digests
-from kofn.switch.p4runtime.p4info import P4Info
-from kofn.switch.p4runtime.refusal import Refused
+from kofn_switch.p4runtime.digests import Digests
+from kofn_switch.p4runtime.p4info import P4Info
+from kofn_switch.p4runtime.refusal import Refused
 from tests.switch.p4runtime.harness import Target, frame, object_id, p4info
 from tests.targets import read
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from kofn.switch.cli.inspection import TRACE_ALL
-from kofn.switch.cli.options import TARGET_FLAGS, OptionsError, check_address, check_interfaces, check_log_file, parse
-from kofn.switch.cli.tls import Tls
+from kofn_switch.cli.inspection import TRACE_ALL
+from kofn_switch.cli.options import TARGET_FLAGS, OptionsError, check_address, check_interfaces, check_log_file, parse
+from kofn_switch.cli.tls import Tls
 
 FULL = (
     "--no-p4 -i 1@s1-eth1 -i 2@s1-eth2 --device-id 7 --log-console -L debug --thrift-port 9090"
@@ -158,7 +158,7 @@ def test_help_has_examples(capsys: pytest.CaptureFixture[str]) -> None:
         parse(["--help"])
     assert ended.value.code == 0
     shown = capsys.readouterr().out
-    assert "python -m kofn.switch --no-p4 -i 1@s1-eth1" in shown
+    assert "python -m kofn_switch --no-p4 -i 1@s1-eth1" in shown
     assert all(flag in shown for flag in TARGET_FLAGS)
     assert "--grpc-server-addr HOST:PORT" in shown
 

@@ -8,7 +8,7 @@ import pytest
 from finsy.proto import p4r
 from google.protobuf import text_format
 
-from kofn.switch.identity import NAME, version
+from kofn_switch.identity import NAME, version
 from tests.switch.p4runtime import every_table
 from tests.switch.p4runtime.harness import (
     DEVICE_ID,

@@ -8,9 +8,9 @@ import pytest
 from finsy.proto import p4i, p4r
 from google.protobuf import text_format
 
-from kofn.switch.engine.engine import Engine
-from kofn.switch.p4runtime.entities import attempt
-from kofn.switch.p4runtime.pipeline import Pipeline
+from kofn_switch.engine.engine import Engine
+from kofn_switch.p4runtime.entities import attempt
+from kofn_switch.p4runtime.pipeline import Pipeline
 from tests.switch.fuzz.mutations import changed_message
 from tests.switch.fuzz.requests import entities
 from tests.switch.p4runtime.every_table import PROGRAMS

@@ -1,4 +1,4 @@
-"""`python -m kofn.switch` as a process: start, failed start, and end."""
+"""`python -m kofn_switch` as a process: start, failed start, and end."""
 
 import asyncio
 import contextlib
@@ -133,5 +133,5 @@ def test_second_switch_at_an_address_is_refused(address: str) -> None:
 
 
 def test_help_is_printed() -> None:
-    run = subprocess.run([sys.executable, "-m", "kofn.switch", "--help"], capture_output=True, text=True, check=True)
+    run = subprocess.run([sys.executable, "-m", "kofn_switch", "--help"], capture_output=True, text=True, check=True)
     assert "examples:" in run.stdout

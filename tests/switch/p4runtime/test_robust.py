@@ -10,15 +10,15 @@ from finsy.proto import p4d, p4r, rpc_code, rpc_status
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kofn.switch.engine.engine import Engine
-from kofn.switch.errors import SwitchError
-from kofn.switch.p4runtime.bytestring import encode
-from kofn.switch.p4runtime.p4info import ActionUse, KeyField, MatchKind, P4Info, Table
-from kofn.switch.p4runtime.packet_io import packet_in, packet_out
-from kofn.switch.p4runtime.pipeline import Pipeline
-from kofn.switch.p4runtime.refusal import Refused, batch_details, not_found
-from kofn.switch.p4runtime.session import BACKLOG_MAX
-from kofn.switch.p4runtime.streams import Streams
+from kofn_switch.engine.engine import Engine
+from kofn_switch.errors import SwitchError
+from kofn_switch.p4runtime.bytestring import encode
+from kofn_switch.p4runtime.p4info import ActionUse, KeyField, MatchKind, P4Info, Table
+from kofn_switch.p4runtime.packet_io import packet_in, packet_out
+from kofn_switch.p4runtime.pipeline import Pipeline
+from kofn_switch.p4runtime.refusal import Refused, batch_details, not_found
+from kofn_switch.p4runtime.session import BACKLOG_MAX
+from kofn_switch.p4runtime.streams import Streams
 from tests.switch.p4runtime.harness import PROGRAM, Target, bid, exact, p4info, pipeline, primary, table_entry, update
 
 INFO = P4Info(p4info())

@@ -7,9 +7,9 @@ from finsy.proto import p4r
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kofn.switch.engine.engine import Engine
-from kofn.switch.errors import SwitchError
-from kofn.switch.p4runtime.pipeline import Pipeline
+from kofn_switch.engine.engine import Engine
+from kofn_switch.errors import SwitchError
+from kofn_switch.p4runtime.pipeline import Pipeline
 from tests.switch.p4runtime.every_table import (
     NUMBERS,
     call,

@@ -8,11 +8,11 @@ import finsy as fy
 import pytest
 from finsy.proto import p4d, p4r
 
-from kofn.switch.engine.engine import Engine
-from kofn.switch.p4runtime.groups import Groups
-from kofn.switch.p4runtime.refusal import Refused
-from kofn.switch.p4runtime.replicas import decode_replicas
-from kofn.switch.state.entries import CloneSession, Replica
+from kofn_switch.engine.engine import Engine
+from kofn_switch.p4runtime.groups import Groups
+from kofn_switch.p4runtime.refusal import Refused
+from kofn_switch.p4runtime.replicas import decode_replicas
+from kofn_switch.state.entries import CloneSession, Replica
 from tests.switch.p4runtime.harness import (
     PROGRAM,
     Target,

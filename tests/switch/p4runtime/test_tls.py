@@ -9,9 +9,9 @@ import grpc
 import pytest
 from finsy.proto import p4r, p4r_grpc
 
-from kofn.rpc.certificates import make_certificates
-from kofn.rpc.names import AUTHORITY, CONTROLLER, OPERATOR, host_name
-from kofn.switch.cli.tls import Tls, TlsError
+from kofn_common.rpc.certificates import make_certificates
+from kofn_common.rpc.names import AUTHORITY, CONTROLLER, OPERATOR, host_name
+from kofn_switch.cli.tls import Tls, TlsError
 from tests.switch.p4runtime.harness import TIMEOUT_S
 from tests.targets import TARGETS, switch_command
 

@@ -4,7 +4,7 @@ import asyncio
 import itertools
 import threading
 
-from kofn.switch.p4runtime.uplink import Uplink, in_loop
+from kofn_switch.p4runtime.uplink import Uplink, in_loop
 
 
 class Source:

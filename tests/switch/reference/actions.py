@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-from kofn.switch.compiler.codegen.messages import message_of
-from kofn.switch.compiler.ir.expressions import Vector
-from kofn.switch.compiler.ir.program import Primitive
-from kofn.switch.state.entries import LogReport
+from kofn_switch.compiler.codegen.messages import message_of
+from kofn_switch.compiler.ir.expressions import Vector
+from kofn_switch.compiler.ir.program import Primitive
+from kofn_switch.state.entries import LogReport
 from tests.switch.reference.call import Call, CallContext
 from tests.switch.reference.header_statements import HEADER_STATEMENTS
 from tests.switch.reference.packet import Packet, undefined, wrap

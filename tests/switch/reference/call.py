@@ -4,9 +4,9 @@ from collections.abc import Callable, MutableMapping, MutableSequence, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
-from kofn.switch.compiler.ir.expressions import Expression, Object
-from kofn.switch.compiler.ir.program import Primitive, Program, Target
-from kofn.switch.state.entries import LogReport
+from kofn_switch.compiler.ir.expressions import Expression, Object
+from kofn_switch.compiler.ir.program import Primitive, Program, Target
+from kofn_switch.state.entries import LogReport
 from tests.switch.reference.expressions import Scope
 from tests.switch.reference.meters import MeterCell
 from tests.switch.reference.packet import Packet, undefined

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from typing import TypeVar
 
-from kofn.switch.compiler.codegen.layout import mask_of
-from kofn.switch.compiler.ir.program import Array
-from kofn.switch.errors import EntryNotFound, InvalidEntry
-from kofn.switch.state.entries import CloneSession, Count, Entry, Key, Member, MemberGroup, MeterConfig, Replica
-from kofn.switch.state.named import named
-from kofn.switch.state.tables import refuse_const
+from kofn_switch.compiler.codegen.layout import mask_of
+from kofn_switch.compiler.ir.program import Array
+from kofn_switch.errors import EntryNotFound, InvalidEntry
+from kofn_switch.state.entries import CloneSession, Count, Entry, Key, Member, MemberGroup, MeterConfig, Replica
+from kofn_switch.state.named import named
+from kofn_switch.state.tables import refuse_const
 from tests.switch.reference.call import CallContext, StateCell
 from tests.switch.reference.pipeline import Controlled
 from tests.switch.reference.tables import ReferenceTable

@@ -5,10 +5,10 @@ from collections import Counter
 from collections.abc import Callable
 from random import Random
 
-from kofn.switch.compiler.ir.program import Program, Target
-from kofn.switch.compiler.reader.reader import read_program
-from kofn.switch.errors import NoProgram
-from kofn.switch.state.entries import CloneSession, Digest, LogReport, Replica
+from kofn_switch.compiler.ir.program import Program, Target
+from kofn_switch.compiler.reader.reader import read_program
+from kofn_switch.errors import NoProgram
+from kofn_switch.state.entries import CloneSession, Digest, LogReport, Replica
 from tests.switch.reference.call import CallContext, StateCell
 from tests.switch.reference.controls import Controls
 from tests.switch.reference.meters import MeterCell

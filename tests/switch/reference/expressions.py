@@ -4,7 +4,7 @@ import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from kofn.switch.compiler.ir.expressions import (
+from kofn_switch.compiler.ir.expressions import (
     Argument,
     Constant,
     Element,
@@ -21,7 +21,7 @@ from kofn.switch.compiler.ir.expressions import (
     UnionOf,
     UnionStackOf,
 )
-from kofn.switch.compiler.ir.program import Program
+from kofn_switch.compiler.ir.program import Program
 from tests.switch.reference.packet import Headers, Instance, to_bits, undefined, wrap
 
 SHIFT_MAX = 1 << 16  # larger left shifts leave no bits that a field could hold

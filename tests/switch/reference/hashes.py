@@ -3,8 +3,8 @@
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from kofn.switch.compiler.ir.expressions import Expression, FieldOf
-from kofn.switch.compiler.ir.program import Calculation, Checksum
+from kofn_switch.compiler.ir.expressions import Expression, FieldOf
+from kofn_switch.compiler.ir.program import Calculation, Checksum
 from tests.switch.reference.expressions import Scope
 from tests.switch.reference.packet import VALID, Packet, to_bytes, undefined, wrap
 

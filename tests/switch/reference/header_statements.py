@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 
-from kofn.switch.compiler.ir.expressions import Expression, FieldOf, StackOf, UnionOf, UnionStackOf
+from kofn_switch.compiler.ir.expressions import Expression, FieldOf, StackOf, UnionOf, UnionStackOf
 from tests.switch.reference.call import Call
 from tests.switch.reference.packet import Instance, undefined
 

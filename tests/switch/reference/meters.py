@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from kofn.switch.state.entries import MeterConfig
+from kofn_switch.state.entries import MeterConfig
 
 GREEN, YELLOW, RED = 0, 1, 2
 

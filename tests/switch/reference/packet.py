@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import NoReturn
 
-from kofn.switch.compiler.ir.program import Field, HeaderType, Program
-from kofn.switch.errors import SwitchError
+from kofn_switch.compiler.ir.program import Field, HeaderType, Program
+from kofn_switch.errors import SwitchError
 
 META = "standard_metadata"
 VALID = "$valid$"

@@ -5,8 +5,8 @@ After an error the extracted headers stay, and the rest of the packet is payload
 
 from collections.abc import Mapping, Set
 
-from kofn.switch.compiler.ir.expressions import Expression, HeaderOf, Lookahead, NextUnionMember, StackOf, walk
-from kofn.switch.compiler.ir.program import STILL_MAX, ParserState, Primitive, Program, Transition
+from kofn_switch.compiler.ir.expressions import Expression, HeaderOf, Lookahead, NextUnionMember, StackOf, walk
+from kofn_switch.compiler.ir.program import STILL_MAX, ParserState, Primitive, Program, Transition
 from tests.switch.reference.actions import execute
 from tests.switch.reference.call import CallContext
 from tests.switch.reference.expressions import Scope

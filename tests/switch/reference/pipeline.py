@@ -8,9 +8,9 @@ from collections import deque
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
-from kofn.switch.compiler.ir.program import PORTS, Pipeline, Table
-from kofn.switch.errors import SwitchError
-from kofn.switch.state.entries import CloneSession, Digest, Replica, Via
+from kofn_switch.compiler.ir.program import PORTS, Pipeline, Table
+from kofn_switch.errors import SwitchError
+from kofn_switch.state.entries import CloneSession, Digest, Replica, Via
 from tests.switch.reference.actions import execute
 from tests.switch.reference.call import CallContext
 from tests.switch.reference.hashes import is_wrong, update

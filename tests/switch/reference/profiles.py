@@ -1,8 +1,8 @@
 """Action profiles: members and groups by id, and the choice of a packet's member."""
 
-from kofn.switch.compiler.ir.program import ActionProfile
-from kofn.switch.errors import EntryExists, EntryNotFound
-from kofn.switch.state.entries import (
+from kofn_switch.compiler.ir.program import ActionProfile
+from kofn_switch.errors import EntryExists, EntryNotFound
+from kofn_switch.state.entries import (
     ActionSet,
     GroupMember,
     GroupRef,
@@ -12,7 +12,7 @@ from kofn.switch.state.entries import (
     Via,
     WeightedAction,
 )
-from kofn.switch.state.places import Places
+from kofn_switch.state.places import Places
 from tests.switch.reference.expressions import Scope
 from tests.switch.reference.hashes import calculate
 from tests.switch.reference.packet import Packet

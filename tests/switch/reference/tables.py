@@ -3,12 +3,12 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from kofn.switch.compiler.ir.expressions import FieldOf
-from kofn.switch.compiler.ir.program import Action, KeyField, Table
-from kofn.switch.errors import EntryExists, EntryNotFound, InvalidEntry
-from kofn.switch.state.entries import Entry, Exact, Key, Lpm, Match, Optional, Range, Ternary, Via
-from kofn.switch.state.places import Places
-from kofn.switch.state.tables import TableState, const_key
+from kofn_switch.compiler.ir.expressions import FieldOf
+from kofn_switch.compiler.ir.program import Action, KeyField, Table
+from kofn_switch.errors import EntryExists, EntryNotFound, InvalidEntry
+from kofn_switch.state.entries import Entry, Exact, Key, Lpm, Match, Optional, Range, Ternary, Via
+from kofn_switch.state.places import Places
+from kofn_switch.state.tables import TableState, const_key
 from tests.switch.reference.call import CallContext, StateCell
 from tests.switch.reference.expressions import Scope
 from tests.switch.reference.meters import MeterCell

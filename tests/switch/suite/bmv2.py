@@ -15,8 +15,8 @@ import grpc
 from finsy.proto import U128, p4r, p4r_grpc
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-from kofn.switch.compiler.reader.reader import read_program
-from kofn.switch.errors import ProgramError
+from kofn_switch.compiler.reader.reader import read_program
+from kofn_switch.errors import ProgramError
 from tests.switch.suite.bmv2_control import Bmv2Control
 from tests.targets import switch_command
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from finsy.proto import U128, p4i, p4r
 
-from kofn.switch.compiler.ir.program import Program
-from kofn.switch.p4runtime.cells import encode_config
-from kofn.switch.state.entries import (
+from kofn_switch.compiler.ir.program import Program
+from kofn_switch.p4runtime.cells import encode_config
+from kofn_switch.state.entries import (
     CloneSession,
     Count,
     Digest,

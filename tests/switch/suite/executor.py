@@ -1,13 +1,13 @@
 """The interface for running a program: the methods that the native engine and the reference share.
 
-`kofn.switch.engine.engine.Engine` documents their effects and errors.
+`kofn_switch.engine.engine.Engine` documents their effects and errors.
 """
 
 from collections.abc import Sequence
 from typing import Protocol
 
-from kofn.switch.compiler.ir.program import Program
-from kofn.switch.state.entries import (
+from kofn_switch.compiler.ir.program import Program
+from kofn_switch.state.entries import (
     CloneSession,
     Count,
     Digest,

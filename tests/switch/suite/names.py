@@ -6,9 +6,9 @@ import operator
 from collections.abc import Iterable, Mapping
 from typing import Protocol, TypeVar
 
-from kofn.switch.compiler.codegen.layout import mask_of
-from kofn.switch.compiler.ir.program import Action, KeyField, Program, Table
-from kofn.switch.state.entries import Entry, Exact, GroupRef, Lpm, Match, Member, MemberRef, Optional, Range, Ternary
+from kofn_switch.compiler.codegen.layout import mask_of
+from kofn_switch.compiler.ir.program import Action, KeyField, Program, Table
+from kofn_switch.state.entries import Entry, Exact, GroupRef, Lpm, Match, Member, MemberRef, Optional, Range, Ternary
 from tests.switch.suite.stf import Add, AddMember, Call, ScriptError, number
 
 T = TypeVar("T")

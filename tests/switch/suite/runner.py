@@ -7,8 +7,8 @@ from typing import Protocol
 
 from scipy.optimize import linear_sum_assignment
 
-from kofn.switch.compiler.ir.program import Program
-from kofn.switch.state.entries import CloneSession, Count, Digest, GroupMember, MemberGroup, MeterConfig, Replica
+from kofn_switch.compiler.ir.program import Program
+from kofn_switch.state.entries import CloneSession, Count, Digest, GroupMember, MemberGroup, MeterConfig, Replica
 from tests.switch.suite.executor import Executor
 from tests.switch.suite.names import CONDITIONS, by_name, call, entry, member, named, table
 from tests.switch.suite.stf import (

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from kofn.switch.errors import ProgramError
+from kofn_switch.errors import ProgramError
 from tests.switch.suite.runner import Run
 from tests.switch.suite.stf import parse
 from tests.switch.suite.targets import TARGETS

@@ -10,9 +10,9 @@ from typing import cast
 from google.protobuf import text_format
 
 from kofn.run import switch_identity
-from kofn.switch.compiler.ir.program import Program
-from kofn.switch.engine.engine import Engine
-from kofn.switch.state.entries import Digest
+from kofn_switch.compiler.ir.program import Program
+from kofn_switch.engine.engine import Engine
+from kofn_switch.state.entries import Digest
 from tests.switch.reference import ReferenceEngine
 from tests.switch.suite.bmv2 import running
 from tests.switch.suite.executor import Executor

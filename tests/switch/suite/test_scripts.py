@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from kofn.switch.engine.engine import Engine
-from kofn.switch.state.entries import Ternary
+from kofn_switch.engine.engine import Engine
+from kofn_switch.state.entries import Ternary
 from tests.switch.reference import ReferenceEngine
 from tests.switch.suite.executor import Executor
 from tests.switch.suite.names import entry

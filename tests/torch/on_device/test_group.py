@@ -11,7 +11,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from kofn.torch.process_group import GATHERED
+from kofn_torch.process_group import GATHERED
 from tests.host.collectives.switched import HOSTS
 from tests.torch import devices
 from tests.torch import test_process_group as on_cpu

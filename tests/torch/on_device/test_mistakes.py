@@ -1,4 +1,4 @@
-"""Deliberate mistakes in kofn/torch/staging.py: each is an edit of its text, and must show on the pretend accelerator.
+"""Deliberate mistakes in kofn_torch.staging: each is an edit of its text, and must show on the pretend accelerator.
 
 A mistake shows by other values than those of a device that does all at once, or by a wait of the training thread.
 """
@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-import kofn.torch.staging
+import kofn_torch.staging
 from tests.torch import devices, pretend
 from tests.torch.crew import group_of_one
 
@@ -28,7 +28,7 @@ if devices.KIND != "pretend":
 
 DEVICE = torch.device("pretend:0")
 DEFAULT = torch.accelerator.current_stream(DEVICE)
-TEXT = Path(kofn.torch.staging.__file__).read_text()
+TEXT = Path(kofn_torch.staging.__file__).read_text()
 STEPS = 4
 
 WAIT = "            self._out.wait_stream(torch.accelerator.current_stream(self.device))\n"

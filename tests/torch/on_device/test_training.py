@@ -12,11 +12,11 @@ import pytest
 import torch
 from torch import nn
 
-import kofn.torch
+import kofn_torch
 from bench import accelerator
-from kofn.torch.errors import TorchError
-from kofn.torch.layout import ParameterLayout
-from kofn.torch.staging import PIECE, Staging, device_of, digests
+from kofn_torch.errors import TorchError
+from kofn_torch.layout import ParameterLayout
+from kofn_torch.staging import PIECE, Staging, device_of, digests
 from tests.host.collectives.switched import HOSTS
 from tests.torch import devices, pretend
 from tests.torch.crew import SwitchedJob, crew, ddp, group_of_one, parameters_of
@@ -73,10 +73,10 @@ class Trained:
         self.called: nn.Module = self.model
         if self.how == "schedule":
             self.called = self.model.module
-            return kofn.torch.schedule(self.called, self.optimizer, job=self.job)
+            return kofn_torch.schedule(self.called, self.optimizer, job=self.job)
         if self.how == "elastic":
-            return kofn.torch.elastic(self.model, self.optimizer, job=self.job)
-        return kofn.torch.ddp_hook(self.model, job=self.job)
+            return kofn_torch.elastic(self.model, self.optimizer, job=self.job)
+        return kofn_torch.ddp_hook(self.model, job=self.job)
 
 
 HOW = ["ddp_hook", "elastic", "schedule"]
@@ -159,7 +159,7 @@ def test_copy_of_a_bucket_overlaps_the_network_of_the_one_before() -> None:
 
 
 def test_digests_tell_one_changed_bit_and_the_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kofn.torch.staging.PIECE", 1000)
+    monkeypatch.setattr("kofn_torch.staging.PIECE", 1000)
     assert PIECE > 1000
     values = torch.randn(2500).to(devices.place())
     of, parts = digests([values]).tolist(), values.clone()
@@ -188,7 +188,7 @@ def test_buffer_on_another_device_is_refused_by_name(tmp_path: Path) -> None:
         model = ddp(layers)
         model.module.register_buffer("beside", torch.ones(2))
         with pytest.raises(TorchError, match=r"beside must be on .*, as 0\.weight is, got cpu"):
-            kofn.torch.ddp_hook(model, job=job)
+            kofn_torch.ddp_hook(model, job=job)
 
     with crew(tmp_path, STEPS) as made:
         made.all(train)

@@ -1,6 +1,6 @@
 """A parameter server: workers use it like the switch, which only forwards these packets."""
 
-from kofn.host.collectives.job_collective import JobCollective
+from kofn_common.collectives.job_collective import JobCollective
 
 
 class Server(JobCollective):
@@ -11,7 +11,7 @@ class Server(JobCollective):
     counts_packets = True
     faults = ("host",)
     restarts = ("worker",)
-    server = "kofn.host.collectives.parameter_server"
+    server = "kofn_host.collectives.parameter_server"
 
     @classmethod
     def busiest_bytes(cls, gradient_bytes: int, workers: int) -> float:

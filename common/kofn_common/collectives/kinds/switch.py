@@ -1,7 +1,7 @@
 """The switch, with the controller that chooses its k."""
 
-from kofn.host.collectives.job_collective import JobCollective
-from kofn.host.wire.packet import PORT
+from kofn_common.collectives.job_collective import JobCollective
+from kofn_common.wire.packet import PORT
 
 
 class Switch(JobCollective):

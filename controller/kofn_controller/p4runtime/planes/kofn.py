@@ -1,16 +1,17 @@
 """kofn's data plane: p4src/kofn.p4, with k and the generation of each job in an entry, digests, and verdicts."""
 
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 import finsy as fy
 
-from kofn.config.schema import JobSection
-from kofn.controller.estimate.measurements import Arrival
-from kofn.controller.p4runtime.builders import SwitchEntry
-from kofn.controller.p4runtime.data_plane import DataPlane
-from kofn.controller.p4runtime.entries import (
+from kofn_common.config.schema import JobSection
+from kofn_common.places import folder_of
+from kofn_common.wire.packet import WORD_BITS
+from kofn_controller.estimate.measurements import Arrival
+from kofn_controller.p4runtime.builders import SwitchEntry
+from kofn_controller.p4runtime.data_plane import DataPlane
+from kofn_controller.p4runtime.entries import (
     COUNTER,
     DIGEST,
     VERDICT_TYPE,
@@ -20,11 +21,10 @@ from kofn.controller.p4runtime.entries import (
     fixed_entries,
     job_entries,
 )
-from kofn.controller.p4runtime.layout import SlotLayout
-from kofn.controller.p4runtime.program import CompiledProgram, read
-from kofn.controller.p4runtime.roles import ONLY_SWITCH, SwitchRole
-from kofn.controller.p4runtime.slots import JobSlots
-from kofn.host.protocol.block_layout import WORD_BITS
+from kofn_controller.p4runtime.layout import SlotLayout
+from kofn_controller.p4runtime.program import CompiledProgram, read
+from kofn_controller.p4runtime.roles import ONLY_SWITCH, SwitchRole
+from kofn_controller.p4runtime.slots import JobSlots
 
 _DIGEST_QUEUE = 1024
 
@@ -32,7 +32,7 @@ _DIGEST_QUEUE = 1024
 class KofnPlane(DataPlane):
     """p4src/kofn.p4, or another compiled program with its tables."""
 
-    program = Path(__file__).parents[3] / "p4src" / "kofn.p4"
+    program = folder_of("kofn_p4src") / "kofn.p4"
     trees = True
     exact_calls = True
     holds_k = True

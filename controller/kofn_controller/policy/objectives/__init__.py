@@ -1,1 +1,1 @@
-"""The built-in objectives, each in a file of its name; controller/policy/objective.py defines the type."""
+"""The built-in objectives, each in a file of its name; kofn_controller.policy.objective defines the type."""

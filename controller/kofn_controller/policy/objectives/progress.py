@@ -1,8 +1,8 @@
 """The objective `progress`: k and the policy for late gradients with the most progress of the training a second."""
 
-from kofn.config.late_rules import RULES, LatePolicy
-from kofn.controller.estimate.measurements import FloatArray
-from kofn.controller.policy.objective import Forecast, Objective
+from kofn_common.config.late_rules import RULES, LatePolicy
+from kofn_controller.estimate.measurements import FloatArray
+from kofn_controller.policy.objective import Forecast, Objective
 
 LATE_POLICIES = (LatePolicy("async", 0.5), LatePolicy("async", 1.0), LatePolicy("batch-sync", 0.5))
 """The candidates. With the best k, one of them is nearly the best of all policies (docs/explanation/experiments.md)."""

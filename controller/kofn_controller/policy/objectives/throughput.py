@@ -1,7 +1,7 @@
 """The objective `throughput`: the most blocks of workers a second."""
 
-from kofn.controller.estimate.measurements import FloatArray
-from kofn.controller.policy.objective import Forecast, Objective
+from kofn_controller.estimate.measurements import FloatArray
+from kofn_controller.policy.objective import Forecast, Objective
 
 
 def throughput_costs(forecast: Forecast) -> FloatArray:

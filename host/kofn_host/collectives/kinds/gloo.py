@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from kofn.host.collectives.call import Array
-from kofn.host.collectives.communicator import Task
-from kofn.host.collectives.peers import PeerCommunicator, Stalled
-from kofn.host.collectives.work import WorkOutcome
-from kofn.host.errors import CollectiveError
+from kofn_host.collectives.call import Array
+from kofn_host.collectives.communicator import Task
+from kofn_host.collectives.peers import PeerCommunicator, Stalled
+from kofn_host.collectives.work import WorkOutcome
+from kofn_host.errors import CollectiveError
 
 
 class Gloo(PeerCommunicator):

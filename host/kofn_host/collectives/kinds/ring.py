@@ -11,13 +11,13 @@ import contextlib
 import socket
 from collections.abc import Sequence
 
-from kofn.host.collectives.call import Array
-from kofn.host.collectives.communicator import Task
-from kofn.host.collectives.meeting import listen
-from kofn.host.collectives.passage import Passage, RingLink, Route
-from kofn.host.collectives.peers import PeerCommunicator
-from kofn.host.collectives.work import WorkOutcome
-from kofn.host.errors import CollectiveError
+from kofn_host.collectives.call import Array
+from kofn_host.collectives.communicator import Task
+from kofn_host.collectives.meeting import listen
+from kofn_host.collectives.passage import Passage, RingLink, Route
+from kofn_host.collectives.peers import PeerCommunicator
+from kofn_host.collectives.work import WorkOutcome
+from kofn_host.errors import CollectiveError
 
 _BUFFER_BYTES = 4 << 20
 """The size of each of a socket's two buffers: more than the bytes in flight on a link."""

@@ -6,12 +6,13 @@ from functools import partial
 
 import numpy as np
 
-from kofn.config.compress import Rounding, limit_of
-from kofn.host.arrays import Exponents, Fixed, Floats64, Values
-from kofn.host.compression.codec import FRACTION_BITS, UNIT, Counts, PackingCodec, exponent_of, shift_of
-from kofn.host.errors import CodecError
-from kofn.host.kernels.kernel import kernel
-from kofn.host.kernels.lanes import WIDTHS, code_of
+from kofn_common.config.compress import Rounding, limit_of
+from kofn_common.wire.packet import WIDTHS
+from kofn_host.arrays import Exponents, Fixed, Floats64, Values
+from kofn_host.compression.codec import FRACTION_BITS, UNIT, Counts, PackingCodec, exponent_of, shift_of
+from kofn_host.errors import CodecError
+from kofn_host.kernels.kernel import kernel
+from kofn_host.kernels.lanes import code_of
 
 HEADROOM = 2.0**6
 """32-bit lanes clip a gradient that is HEADROOM times larger than the previous iteration's mean.  This leaves 22 bits

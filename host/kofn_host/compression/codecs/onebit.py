@@ -2,10 +2,10 @@
 
 import math
 
-from kofn.host.arrays import Exponents, Fixed, Floats64, Values
-from kofn.host.compression.codec import Counts, exponent_of, shift_of
-from kofn.host.kernels.kernel import kernel
-from kofn.host.kernels.lanes import VOTES
+from kofn_host.arrays import Exponents, Fixed, Floats64, Values
+from kofn_host.compression.codec import Counts, exponent_of, shift_of
+from kofn_host.kernels.kernel import kernel
+from kofn_host.kernels.lanes import VOTES
 
 VOTE = 1.6
 """A vote's step in mean magnitudes.  1 minimises the encoding error at once, but large values are then sent very late;

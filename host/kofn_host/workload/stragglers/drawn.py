@@ -12,10 +12,10 @@ iteration N + 1 on, to r + 2 from 2 N + 1 on, and so on, cyclically.
 
 from collections.abc import Sequence
 
-from kofn.config.schema import Config, ShockSection, StragglerSection
-from kofn.host.workload.blocking_laws import NEVER, UniformDraws, quantile
-from kofn.host.workload.drawn_together import DrawnTogether
-from kofn.host.workload.straggler_source import StragglerSource, Together
+from kofn_common.config.schema import Config, ShockSection, StragglerSection
+from kofn_host.workload.blocking_laws import NEVER, UniformDraws, quantile
+from kofn_host.workload.drawn_together import DrawnTogether
+from kofn_host.workload.straggler_source import StragglerSource, Together
 
 
 class Drawn(StragglerSource):

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import numpy as np
 
-from kofn.config.errors import ConfigError
-from kofn.config.schema import Config
-from kofn.host.arrays import Floats64
-from kofn.host.workload.straggler_source import StragglerSource, Together
+from kofn_common.config.errors import ConfigError
+from kofn_common.config.schema import Config
+from kofn_host.arrays import Floats64
+from kofn_host.workload.straggler_source import StragglerSource, Together
 
 FIELDS = ("iteration", "rank", "blocking_ms")
 

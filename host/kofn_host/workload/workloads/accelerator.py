@@ -11,13 +11,13 @@ from itertools import accumulate
 
 import numpy as np
 
-from kofn.config.errors import ConfigError
-from kofn.config.schedule import LayerSection
-from kofn.config.schema import Config
-from kofn.host.arrays import Floats
-from kofn.host.schedule.layers import Layer, LayerTimes
-from kofn.host.schedule.orders import Step
-from kofn.host.workload.layered import LayeredModel, LayeredWorkload
+from kofn_common.config.errors import ConfigError
+from kofn_common.config.schedule import LayerSection
+from kofn_common.config.schema import Config
+from kofn_host.arrays import Floats
+from kofn_host.schedule.layers import Layer, LayerTimes
+from kofn_host.schedule.orders import Step
+from kofn_host.workload.layered import LayeredModel, LayeredWorkload
 
 
 def layers_of(sections: Sequence[LayerSection]) -> list[Layer]:

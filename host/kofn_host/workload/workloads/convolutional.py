@@ -1,9 +1,9 @@
 """Training on handwritten digits by convolutions; model.hidden has their numbers of channels."""
 
-from kofn.config.schema import Config
-from kofn.host.workload.model import Convolutional
-from kofn.host.workload.neural_network import NeuralNetwork
-from kofn.host.workload.workloads.digits import Digits
+from kofn_common.config.schema import Config
+from kofn_host.workload.model import Convolutional
+from kofn_host.workload.neural_network import NeuralNetwork
+from kofn_host.workload.workloads.digits import Digits
 
 
 class ConvolutionalDigits(Digits):

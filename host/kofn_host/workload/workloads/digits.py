@@ -1,9 +1,9 @@
 """Training on handwritten digits, the default workload."""
 
-from kofn.config.schema import Config
-from kofn.host.workload.layered import LayeredWorkload
-from kofn.host.workload.model import Perceptron, load_shard
-from kofn.host.workload.neural_network import NeuralNetwork
+from kofn_common.config.schema import Config
+from kofn_host.workload.layered import LayeredWorkload
+from kofn_host.workload.model import Perceptron, load_shard
+from kofn_host.workload.neural_network import NeuralNetwork
 
 
 class Digits(LayeredWorkload):

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import numpy as np
 
-from kofn.config.errors import ConfigError
-from kofn.config.schema import Config
-from kofn.host.arrays import Floats
-from kofn.host.errors import ReplayError
-from kofn.host.workload.workload import Workload
+from kofn_common.config.errors import ConfigError
+from kofn_common.config.schema import Config
+from kofn_host.arrays import Floats
+from kofn_host.errors import ReplayError
+from kofn_host.workload.workload import Workload
 
 
 class GradientReplay(Workload):

@@ -1,13 +1,13 @@
-"""A training by a user's PyTorch script: torchrun starts it at each worker, and it uses kofn.torch."""
+"""A training by a user's PyTorch script: torchrun starts it at each worker, and it uses kofn_torch."""
 
 import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-from kofn.config.errors import ConfigError
-from kofn.config.schema import Config
-from kofn.host.arrays import Floats
-from kofn.host.workload.workload import Workload
+from kofn_common.config.errors import ConfigError
+from kofn_common.config.schema import Config
+from kofn_host.arrays import Floats
+from kofn_host.workload.workload import Workload
 
 
 class Script(Workload):

@@ -7,7 +7,7 @@ Comparisons, right shifts, divisions and saturation differ there and need their 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from kofn.switch.compiler.ir.expressions import (
+from kofn_switch.compiler.ir.expressions import (
     Argument,
     Constant,
     ElementField,
@@ -18,7 +18,7 @@ from kofn.switch.compiler.ir.expressions import (
     Lookahead,
     Operation,
 )
-from kofn.switch.compiler.ir.program import Field, Parameter, Program
+from kofn_switch.compiler.ir.program import Field, Parameter, Program
 
 SHIFT_MAX = 4096  # larger shifts to the left have no bounds; p4c always cuts their result
 

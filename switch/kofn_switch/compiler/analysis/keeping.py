@@ -9,7 +9,7 @@ As on BMv2, a table's key has zeros for all fields of invalid headers.
 
 from collections.abc import Iterable, Iterator
 
-from kofn.switch.compiler.ir.expressions import (
+from kofn_switch.compiler.ir.expressions import (
     Element,
     Expression,
     HeaderOf,
@@ -18,7 +18,7 @@ from kofn.switch.compiler.ir.expressions import (
     UnionOf,
     UnionStackOf,
 )
-from kofn.switch.compiler.ir.program import Primitive, Program
+from kofn_switch.compiler.ir.program import Primitive, Program
 
 MAKE_VALID = frozenset({"extract", "extract_VL", "add_header"})
 TAKE_AWAY = frozenset(

@@ -1,7 +1,7 @@
 """Whether a parser can go from state to state without end."""
 
-from kofn.switch.compiler.ir.expressions import Constant, Expression, HeaderOf, NextUnionMember, StackOf
-from kofn.switch.compiler.ir.program import Primitive, Program
+from kofn_switch.compiler.ir.expressions import Constant, Expression, HeaderOf, NextUnionMember, StackOf
+from kofn_switch.compiler.ir.program import Primitive, Program
 
 
 def may_stand_still(program: Program) -> bool:

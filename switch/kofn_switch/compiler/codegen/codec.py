@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from kofn.switch.compiler.codegen.layout import bits_of, c_type, identifier, limbs, literal, mask_of
-from kofn.switch.compiler.ir.program import Field, HeaderType
+from kofn_switch.compiler.codegen.layout import bits_of, c_type, identifier, limbs, literal, mask_of
+from kofn_switch.compiler.ir.program import Field, HeaderType
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,15 +1,15 @@
 """A program as one C file against `runtime/program.h`: types, parser, actions, pipelines, and `process` around them."""
 
-from kofn.switch.compiler.codegen import tracing
-from kofn.switch.compiler.codegen.block import CodeUnit
-from kofn.switch.compiler.codegen.indirect import profile_actions
-from kofn.switch.compiler.codegen.layout import Layout, c_type, limbs
-from kofn.switch.compiler.codegen.matching import is_call, matchers, most_limbs, shape
-from kofn.switch.compiler.codegen.parsing import ParserWriter, header_writers
-from kofn.switch.compiler.codegen.pipelines import PipelineWriter, check_nodes, used_actions, write_action
-from kofn.switch.compiler.codegen.process import ProcessWriter
-from kofn.switch.compiler.ir.program import Program, Target
-from kofn.switch.compiler.reader.contradictions import contradictions
+from kofn_switch.compiler.codegen import tracing
+from kofn_switch.compiler.codegen.block import CodeUnit
+from kofn_switch.compiler.codegen.indirect import profile_actions
+from kofn_switch.compiler.codegen.layout import Layout, c_type, limbs
+from kofn_switch.compiler.codegen.matching import is_call, matchers, most_limbs, shape
+from kofn_switch.compiler.codegen.parsing import ParserWriter, header_writers
+from kofn_switch.compiler.codegen.pipelines import PipelineWriter, check_nodes, used_actions, write_action
+from kofn_switch.compiler.codegen.process import ProcessWriter
+from kofn_switch.compiler.ir.program import Program, Target
+from kofn_switch.compiler.reader.contradictions import contradictions
 
 INCLUDES = ("program.h", "table.h", "wide.h", "bits.h", "hash.h")
 METERED = ("meter.h",)

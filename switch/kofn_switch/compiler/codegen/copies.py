@@ -1,10 +1,10 @@
 """Clones, resubmitted and recirculated packets: the program's part of runtime/copies.h, which has the rules."""
 
-from kofn.switch.compiler.codegen import tracing
-from kofn.switch.compiler.codegen.layout import META, Layout, identifier
-from kofn.switch.compiler.codegen.lowering import Lowering
-from kofn.switch.compiler.ir.expressions import Constant, Expression, FieldOf
-from kofn.switch.compiler.ir.program import FieldList
+from kofn_switch.compiler.codegen import tracing
+from kofn_switch.compiler.codegen.layout import META, Layout, identifier
+from kofn_switch.compiler.codegen.lowering import Lowering
+from kofn_switch.compiler.ir.expressions import Constant, Expression, FieldOf
+from kofn_switch.compiler.ir.program import FieldList
 
 
 def function(head: str, body: list[str]) -> list[str]:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from kofn.switch.compiler.codegen.layout import literal, mask_of
+from kofn_switch.compiler.codegen.layout import literal, mask_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

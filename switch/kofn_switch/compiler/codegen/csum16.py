@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from kofn.switch.compiler.codegen.layout import identifier, literal, mask_of
-from kofn.switch.compiler.codegen.lowering import Lowering
-from kofn.switch.compiler.ir.expressions import Expression, FieldOf
-from kofn.switch.compiler.ir.program import Calculation
+from kofn_switch.compiler.codegen.layout import identifier, literal, mask_of
+from kofn_switch.compiler.codegen.lowering import Lowering
+from kofn_switch.compiler.ir.expressions import Expression, FieldOf
+from kofn_switch.compiler.ir.program import Calculation
 
 WORD = 16
 LIMB = 64

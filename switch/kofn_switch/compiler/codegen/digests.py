@@ -1,12 +1,12 @@
 """Digests in C: the lists of values that a program sends to the control plane."""
 
-from kofn.switch.compiler.codegen.block import Block, CodeUnit
-from kofn.switch.compiler.codegen.layout import Layout, limbs
-from kofn.switch.compiler.codegen.lowering import Lowering
-from kofn.switch.compiler.codegen.operators import Translator
-from kofn.switch.compiler.codegen.parsing import NOWHERE
-from kofn.switch.compiler.ir.expressions import Expression
-from kofn.switch.compiler.ir.program import LearnList
+from kofn_switch.compiler.codegen.block import Block, CodeUnit
+from kofn_switch.compiler.codegen.layout import Layout, limbs
+from kofn_switch.compiler.codegen.lowering import Lowering
+from kofn_switch.compiler.codegen.operators import Translator
+from kofn_switch.compiler.codegen.parsing import NOWHERE
+from kofn_switch.compiler.ir.expressions import Expression
+from kofn_switch.compiler.ir.program import LearnList
 
 
 def learn(layout: Layout, unit: CodeUnit) -> list[str]:

@@ -1,12 +1,12 @@
 """Hashes over fields and payload: checksums and the `hash` extern."""
 
-from kofn.switch.compiler.codegen import codec
-from kofn.switch.compiler.codegen.crc import CRCS
-from kofn.switch.compiler.codegen.csum16 import Constant, emit_csum16, validity
-from kofn.switch.compiler.codegen.layout import HeaderRef, identifier, literal, mask_of
-from kofn.switch.compiler.codegen.lowering import Lowering
-from kofn.switch.compiler.ir.expressions import Expression, FieldOf
-from kofn.switch.compiler.ir.program import Calculation, Checksum, Field
+from kofn_switch.compiler.codegen import codec
+from kofn_switch.compiler.codegen.crc import CRCS
+from kofn_switch.compiler.codegen.csum16 import Constant, emit_csum16, validity
+from kofn_switch.compiler.codegen.layout import HeaderRef, identifier, literal, mask_of
+from kofn_switch.compiler.codegen.lowering import Lowering
+from kofn_switch.compiler.ir.expressions import Expression, FieldOf
+from kofn_switch.compiler.ir.program import Calculation, Checksum, Field
 
 SUMS = ("csum16", "cksum16")  # two names of the Internet checksum
 PLAIN = ("xor16", "xor32", "identity", "toeplitz", "xxh64", "bmv2_hash", "hash_ex")

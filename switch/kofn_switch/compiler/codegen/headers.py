@@ -6,9 +6,9 @@ the elements that enter at an end are not made invalid.
 
 from collections.abc import Iterator
 
-from kofn.switch.compiler.codegen.layout import HeaderRef
-from kofn.switch.compiler.codegen.lowering import Lowering
-from kofn.switch.compiler.ir.expressions import Expression, HeaderOf, StackOf, UnionOf, UnionStackOf
+from kofn_switch.compiler.codegen.layout import HeaderRef
+from kofn_switch.compiler.codegen.lowering import Lowering
+from kofn_switch.compiler.ir.expressions import Expression, HeaderOf, StackOf, UnionOf, UnionStackOf
 
 Arguments = tuple[Expression, ...]
 

@@ -3,10 +3,10 @@
 A member holds its action's place in the profile's list of names, because each table has its own copies of the actions.
 """
 
-from kofn.switch.compiler.codegen.hashing import emit_hash
-from kofn.switch.compiler.codegen.lowering import Lowering
-from kofn.switch.compiler.codegen.matching import stored_limbs
-from kofn.switch.compiler.ir.program import Action, Program, Table
+from kofn_switch.compiler.codegen.hashing import emit_hash
+from kofn_switch.compiler.codegen.lowering import Lowering
+from kofn_switch.compiler.codegen.matching import stored_limbs
+from kofn_switch.compiler.ir.program import Action, Program, Table
 
 
 def profile_actions(program: Program, profile: str) -> list[Action]:

@@ -8,9 +8,9 @@ none, a second loop adds without carries.
 from collections.abc import Callable
 from typing import ClassVar
 
-from kofn.switch.compiler.codegen.layout import limbs, literal, mask_of
-from kofn.switch.compiler.codegen.lowering import Lowering
-from kofn.switch.compiler.ir.expressions import Constant, Expression, Operation
+from kofn_switch.compiler.codegen.layout import limbs, literal, mask_of
+from kofn_switch.compiler.codegen.lowering import Lowering
+from kofn_switch.compiler.ir.expressions import Constant, Expression, Operation
 
 SIDE_BY_SIDE = 8
 """The number of limbs from which on looking for carries costs less than adding with them."""

@@ -8,9 +8,9 @@ as one such array for each member. A variable field is stored as its value and i
 import re
 from dataclasses import dataclass
 
-from kofn.switch.compiler.analysis.keeping import kept_headers
-from kofn.switch.compiler.codegen.messages import numbered_messages
-from kofn.switch.compiler.ir.program import Field, HeaderType, Program, Stack, Target, UnionStack
+from kofn_switch.compiler.analysis.keeping import kept_headers
+from kofn_switch.compiler.codegen.messages import numbered_messages
+from kofn_switch.compiler.ir.program import Field, HeaderType, Program, Stack, Target, UnionStack
 
 META = "standard_metadata"
 VECTOR = 8

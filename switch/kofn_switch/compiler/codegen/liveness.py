@@ -6,9 +6,9 @@ field).
 
 from collections.abc import Callable, Iterable
 
-from kofn.switch.compiler.analysis.keeping import kept_headers
-from kofn.switch.compiler.codegen.primitives import JUMPS, PRIMITIVES
-from kofn.switch.compiler.ir.expressions import (
+from kofn_switch.compiler.analysis.keeping import kept_headers
+from kofn_switch.compiler.codegen.primitives import JUMPS, PRIMITIVES
+from kofn_switch.compiler.ir.expressions import (
     Element,
     ElementField,
     Expression,
@@ -20,7 +20,7 @@ from kofn.switch.compiler.ir.expressions import (
     UnionStackOf,
     walk,
 )
-from kofn.switch.compiler.ir.program import Action, Checksum, ParserState, Pipeline, Primitive, Program, Table
+from kofn_switch.compiler.ir.program import Action, Checksum, ParserState, Pipeline, Primitive, Program, Table
 
 Fields = frozenset[tuple[str, str]]
 Before = Callable[[str | None], Fields]  # returns the fields that are live before a node; None is the end

@@ -10,10 +10,10 @@ them.
 from collections.abc import Callable, Mapping
 from typing import ClassVar
 
-from kofn.switch.compiler.analysis.bounds import Bounds
-from kofn.switch.compiler.codegen.layout import HeaderRef, limbs, literal, mask_of
-from kofn.switch.compiler.codegen.references import References, word_of
-from kofn.switch.compiler.ir.expressions import (
+from kofn_switch.compiler.analysis.bounds import Bounds
+from kofn_switch.compiler.codegen.layout import HeaderRef, limbs, literal, mask_of
+from kofn_switch.compiler.codegen.references import References, word_of
+from kofn_switch.compiler.ir.expressions import (
     Argument,
     Constant,
     Expression,
@@ -22,7 +22,7 @@ from kofn.switch.compiler.ir.expressions import (
     Operation,
     Truth,
 )
-from kofn.switch.compiler.ir.program import Field
+from kofn_switch.compiler.ir.program import Field
 
 LIMBS_MAX = 256
 WORD = Bounds(0, mask_of(64))

@@ -7,11 +7,11 @@ can see; a table that can only miss is called directly.
 
 from collections.abc import Iterable, Sequence
 
-from kofn.switch.compiler.codegen.block import Block
-from kofn.switch.compiler.codegen.layout import Layout, limbs, literal, mask_of
-from kofn.switch.compiler.codegen.lowering import Lowering
-from kofn.switch.compiler.codegen.operators import Translator
-from kofn.switch.compiler.ir.program import Action, KeyField, Parameter, Program, Table
+from kofn_switch.compiler.codegen.block import Block
+from kofn_switch.compiler.codegen.layout import Layout, limbs, literal, mask_of
+from kofn_switch.compiler.codegen.lowering import Lowering
+from kofn_switch.compiler.codegen.operators import Translator
+from kofn_switch.compiler.ir.program import Action, KeyField, Parameter, Program, Table
 
 Pair = tuple[int, int]
 

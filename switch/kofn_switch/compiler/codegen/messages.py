@@ -3,9 +3,9 @@
 import re
 from dataclasses import dataclass
 
-from kofn.switch.compiler.ir.expressions import Object, Vector
-from kofn.switch.compiler.ir.program import Primitive, Program
-from kofn.switch.errors import ProgramError
+from kofn_switch.compiler.ir.expressions import Object, Vector
+from kofn_switch.compiler.ir.program import Primitive, Program
+from kofn_switch.errors import ProgramError
 
 ASSERTIONS = ("assert", "assume")
 PLACEHOLDER = re.compile(r"(?<!\\)\{.*?(?<!\\)\}", re.DOTALL)

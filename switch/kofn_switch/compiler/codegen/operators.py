@@ -5,11 +5,11 @@ Operators of wide numbers that work limb by limb are in `kernels.LimbLoop`; the 
 
 from collections.abc import Callable
 
-from kofn.switch.compiler.analysis.bounds import Bounds
-from kofn.switch.compiler.codegen.kernels import LimbLoop
-from kofn.switch.compiler.codegen.layout import limbs, literal, mask_of
-from kofn.switch.compiler.codegen.lowering import Lowering, within
-from kofn.switch.compiler.ir.expressions import Constant, Expression, FieldOf, HeaderOf, Operation, UnionOf
+from kofn_switch.compiler.analysis.bounds import Bounds
+from kofn_switch.compiler.codegen.kernels import LimbLoop
+from kofn_switch.compiler.codegen.layout import limbs, literal, mask_of
+from kofn_switch.compiler.codegen.lowering import Lowering, within
+from kofn_switch.compiler.ir.expressions import Constant, Expression, FieldOf, HeaderOf, Operation, UnionOf
 
 Operands = tuple[Expression, ...]
 NarrowRule = Callable[[Lowering, Operands, int], str]

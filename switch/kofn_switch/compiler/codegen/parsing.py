@@ -6,14 +6,14 @@ payload.
 
 from collections.abc import Callable
 
-from kofn.switch.compiler.analysis.parser_loops import may_stand_still
-from kofn.switch.compiler.codegen import codec, tracing
-from kofn.switch.compiler.codegen.block import Block, CodeUnit
-from kofn.switch.compiler.codegen.layout import HeaderRef, Layout, identifier, limbs, mask_of
-from kofn.switch.compiler.codegen.lowering import Lowering
-from kofn.switch.compiler.codegen.operators import Translator
-from kofn.switch.compiler.codegen.primitives import Arguments, rule_for
-from kofn.switch.compiler.ir.expressions import (
+from kofn_switch.compiler.analysis.parser_loops import may_stand_still
+from kofn_switch.compiler.codegen import codec, tracing
+from kofn_switch.compiler.codegen.block import Block, CodeUnit
+from kofn_switch.compiler.codegen.layout import HeaderRef, Layout, identifier, limbs, mask_of
+from kofn_switch.compiler.codegen.lowering import Lowering
+from kofn_switch.compiler.codegen.operators import Translator
+from kofn_switch.compiler.codegen.primitives import Arguments, rule_for
+from kofn_switch.compiler.ir.expressions import (
     Constant,
     Expression,
     HeaderOf,
@@ -23,7 +23,7 @@ from kofn.switch.compiler.ir.expressions import (
     StackOf,
     walk,
 )
-from kofn.switch.compiler.ir.program import STILL_MAX, ParserState, Place, Primitive, Transition
+from kofn_switch.compiler.ir.program import STILL_MAX, ParserState, Place, Primitive, Transition
 
 NOWHERE = Place(file="", line=0, fragment="")
 

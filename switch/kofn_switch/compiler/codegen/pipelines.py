@@ -1,16 +1,16 @@
 """Actions and pipelines in C: a function for each action, and one for each pipeline with a label for each node."""
 
-from kofn.switch.compiler.codegen import tracing
-from kofn.switch.compiler.codegen.block import Block, CodeUnit
-from kofn.switch.compiler.codegen.indirect import emit_choice, member_numbers
-from kofn.switch.compiler.codegen.layout import Layout
-from kofn.switch.compiler.codegen.lowering import Lowering
-from kofn.switch.compiler.codegen.matching import emit_lookup, is_call, numbered, parameter_limbs, stored_limbs, words
-from kofn.switch.compiler.codegen.operators import Translator
-from kofn.switch.compiler.codegen.primitives import JUMPS, PRIMITIVES, Arguments, rule_for
-from kofn.switch.compiler.ir.expressions import Constant
-from kofn.switch.compiler.ir.program import Action, Condition, Pipeline, Primitive, Program, Table
-from kofn.switch.errors import ProgramError
+from kofn_switch.compiler.codegen import tracing
+from kofn_switch.compiler.codegen.block import Block, CodeUnit
+from kofn_switch.compiler.codegen.indirect import emit_choice, member_numbers
+from kofn_switch.compiler.codegen.layout import Layout
+from kofn_switch.compiler.codegen.lowering import Lowering
+from kofn_switch.compiler.codegen.matching import emit_lookup, is_call, numbered, parameter_limbs, stored_limbs, words
+from kofn_switch.compiler.codegen.operators import Translator
+from kofn_switch.compiler.codegen.primitives import JUMPS, PRIMITIVES, Arguments, rule_for
+from kofn_switch.compiler.ir.expressions import Constant
+from kofn_switch.compiler.ir.program import Action, Condition, Pipeline, Primitive, Program, Table
+from kofn_switch.errors import ProgramError
 
 
 def used_actions(program: Program) -> list[Action]:

@@ -7,15 +7,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from kofn.switch.compiler.codegen import headers
-from kofn.switch.compiler.codegen.copies import emit_clone, emit_recirculate, emit_resubmit
-from kofn.switch.compiler.codegen.hashing import emit_hash
-from kofn.switch.compiler.codegen.layout import c_type, limbs
-from kofn.switch.compiler.codegen.lowering import Lowering
-from kofn.switch.compiler.codegen.reports import emit_assertion, emit_log
-from kofn.switch.compiler.ir.expressions import Expression, Object
-from kofn.switch.compiler.ir.program import Array, Meter
-from kofn.switch.errors import ProgramError
+from kofn_switch.compiler.codegen import headers
+from kofn_switch.compiler.codegen.copies import emit_clone, emit_recirculate, emit_resubmit
+from kofn_switch.compiler.codegen.hashing import emit_hash
+from kofn_switch.compiler.codegen.layout import c_type, limbs
+from kofn_switch.compiler.codegen.lowering import Lowering
+from kofn_switch.compiler.codegen.reports import emit_assertion, emit_log
+from kofn_switch.compiler.ir.expressions import Expression, Object
+from kofn_switch.compiler.ir.program import Array, Meter
+from kofn_switch.errors import ProgramError
 
 Arguments = tuple[Expression, ...]
 Emit = Callable[[Lowering, Arguments], None]

@@ -5,19 +5,19 @@ order are written once for all copies (the tail), the payload is never copied, a
 restored that egress changes.
 """
 
-from kofn.switch.compiler.codegen import tracing
-from kofn.switch.compiler.codegen.block import Block, CodeUnit
-from kofn.switch.compiler.codegen.copies import CopyWriter, clean, function
-from kofn.switch.compiler.codegen.digests import learn
-from kofn.switch.compiler.codegen.hashing import emit_update, emit_verify
-from kofn.switch.compiler.codegen.layout import META, Layout, identifier
-from kofn.switch.compiler.codegen.liveness import egress_writes, live_at_start
-from kofn.switch.compiler.codegen.operators import Translator
-from kofn.switch.compiler.codegen.primitives import rule_for
-from kofn.switch.compiler.codegen.queues import QueueWriter
-from kofn.switch.compiler.codegen.standard_metadata import StandardMetadata
-from kofn.switch.compiler.ir.expressions import Expression, FieldOf
-from kofn.switch.compiler.ir.program import PORTS, Program
+from kofn_switch.compiler.codegen import tracing
+from kofn_switch.compiler.codegen.block import Block, CodeUnit
+from kofn_switch.compiler.codegen.copies import CopyWriter, clean, function
+from kofn_switch.compiler.codegen.digests import learn
+from kofn_switch.compiler.codegen.hashing import emit_update, emit_verify
+from kofn_switch.compiler.codegen.layout import META, Layout, identifier
+from kofn_switch.compiler.codegen.liveness import egress_writes, live_at_start
+from kofn_switch.compiler.codegen.operators import Translator
+from kofn_switch.compiler.codegen.primitives import rule_for
+from kofn_switch.compiler.codegen.queues import QueueWriter
+from kofn_switch.compiler.codegen.standard_metadata import StandardMetadata
+from kofn_switch.compiler.ir.expressions import Expression, FieldOf
+from kofn_switch.compiler.ir.program import PORTS, Program
 
 REPLICATION = 5  # instance_type of a multicast copy
 COPIED_TAIL = 2048  # up to this number of bytes, copying a tail is faster than sending a packet of one more part

@@ -1,9 +1,9 @@
 """The queues before egress, in C: how a packet enters, and how it leaves."""
 
-from kofn.switch.compiler.codegen.copies import function
-from kofn.switch.compiler.codegen.layout import Layout
-from kofn.switch.compiler.codegen.standard_metadata import StandardMetadata
-from kofn.switch.compiler.ir.program import PRIORITIES
+from kofn_switch.compiler.codegen.copies import function
+from kofn_switch.compiler.codegen.layout import Layout
+from kofn_switch.compiler.codegen.standard_metadata import StandardMetadata
+from kofn_switch.compiler.ir.program import PRIORITIES
 
 
 class QueueWriter:

@@ -1,9 +1,9 @@
 """Operands of expressions in C: headers, fields, stacks and an action's parameters."""
 
-from kofn.switch.compiler.analysis.bounds import Ranges
-from kofn.switch.compiler.codegen.block import Block
-from kofn.switch.compiler.codegen.layout import HeaderRef, Layout, limbs
-from kofn.switch.compiler.ir.expressions import (
+from kofn_switch.compiler.analysis.bounds import Ranges
+from kofn_switch.compiler.codegen.block import Block
+from kofn_switch.compiler.codegen.layout import HeaderRef, Layout, limbs
+from kofn_switch.compiler.ir.expressions import (
     Constant,
     Element,
     ElementField,
@@ -16,8 +16,8 @@ from kofn.switch.compiler.ir.expressions import (
     StackOf,
     UnionStackOf,
 )
-from kofn.switch.compiler.ir.program import Field, Parameter, Place
-from kofn.switch.errors import ProgramError
+from kofn_switch.compiler.ir.program import Field, Parameter, Place
+from kofn_switch.errors import ProgramError
 
 
 class References:

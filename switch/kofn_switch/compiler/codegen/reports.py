@@ -1,9 +1,9 @@
 """Statements that write to the switch's log: log_msg, assert and assume."""
 
-from kofn.switch.compiler.codegen.lowering import Lowering
-from kofn.switch.compiler.codegen.messages import message_of
-from kofn.switch.compiler.ir.expressions import Expression, Vector
-from kofn.switch.compiler.ir.program import Primitive
+from kofn_switch.compiler.codegen.lowering import Lowering
+from kofn_switch.compiler.codegen.messages import message_of
+from kofn_switch.compiler.ir.expressions import Expression, Vector
+from kofn_switch.compiler.ir.program import Primitive
 
 Arguments = tuple[Expression, ...]
 

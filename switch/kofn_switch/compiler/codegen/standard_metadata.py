@@ -1,7 +1,7 @@
 """v1model's standard_metadata in C, with the fields that a program has."""
 
-from kofn.switch.compiler.codegen.layout import META, Layout
-from kofn.switch.compiler.codegen.liveness import mentioned
+from kofn_switch.compiler.codegen.layout import META, Layout
+from kofn_switch.compiler.codegen.liveness import mentioned
 
 
 class StandardMetadata:

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import PurePath
 
-from kofn.switch.compiler.codegen.block import Block
-from kofn.switch.compiler.codegen.layout import HeaderRef, Layout, limbs
-from kofn.switch.compiler.codegen.lowering import Lowering
-from kofn.switch.compiler.ir.expressions import (
+from kofn_switch.compiler.codegen.block import Block
+from kofn_switch.compiler.codegen.layout import HeaderRef, Layout, limbs
+from kofn_switch.compiler.codegen.lowering import Lowering
+from kofn_switch.compiler.ir.expressions import (
     Argument,
     Constant,
     ElementField,
@@ -26,7 +26,7 @@ from kofn.switch.compiler.ir.expressions import (
     UnionOf,
     UnionStackOf,
 )
-from kofn.switch.compiler.ir.program import Action, Condition, Field, Place, Primitive, Table
+from kofn_switch.compiler.ir.program import Action, Condition, Field, Place, Primitive, Table
 
 SCALARS = "scalars"  # p4c's header of local variables and loose metadata
 CELLS: Mapping[str, tuple[int, int]] = {

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from kofn.switch.compiler.ir.program import Place
+from kofn_switch.compiler.ir.program import Place
 
 Json = Mapping[str, Any]
 

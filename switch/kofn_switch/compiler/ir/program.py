@@ -6,7 +6,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from kofn.switch.compiler.ir.expressions import Expression, FieldOf
+from kofn_switch.compiler.ir.expressions import Expression, FieldOf
 
 WIDTH_MAX = 1 << 14  # bits of a field
 PORTS = 512  # v1model's ports are bit<9>

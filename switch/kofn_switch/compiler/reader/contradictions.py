@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from kofn.switch.errors import ProgramError
+from kofn_switch.errors import ProgramError
 
 STUMBLES = (
     ArithmeticError,

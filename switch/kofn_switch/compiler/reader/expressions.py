@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from kofn.switch.compiler.ir.expressions import (
+from kofn_switch.compiler.ir.expressions import (
     Argument,
     Constant,
     Element,
@@ -23,8 +23,8 @@ from kofn.switch.compiler.ir.expressions import (
     UnionStackOf,
     Vector,
 )
-from kofn.switch.compiler.ir.program import Header, Place, Stack
-from kofn.switch.errors import ProgramError
+from kofn_switch.compiler.ir.program import Header, Place, Stack
+from kofn_switch.errors import ProgramError
 
 Headers = Mapping[str, Header]
 Stacks = Mapping[str, Stack]

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from kofn.switch.compiler.ir.places import Json, place_of
-from kofn.switch.compiler.ir.program import WIDTH_MAX, Field, Header, HeaderType, HeaderUnion, Stack, UnionStack
-from kofn.switch.errors import ProgramError
+from kofn_switch.compiler.ir.places import Json, place_of
+from kofn_switch.compiler.ir.program import WIDTH_MAX, Field, Header, HeaderType, HeaderUnion, Stack, UnionStack
+from kofn_switch.errors import ProgramError
 
 
 def read_types(root: Json) -> dict[str, HeaderType]:

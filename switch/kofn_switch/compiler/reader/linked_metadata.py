@@ -7,7 +7,7 @@ document so that all of these fields are standard_metadata's.
 from collections.abc import Sequence
 from typing import Any
 
-from kofn.switch.compiler.ir.places import Json
+from kofn_switch.compiler.ir.places import Json
 
 STANDARD = "standard_metadata"
 LINKED = ("intrinsic_metadata", "queueing_metadata")

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from kofn.switch.compiler.ir.expressions import FieldOf
-from kofn.switch.compiler.ir.program import DirectMeter, Meter, Place
-from kofn.switch.errors import ProgramError
+from kofn_switch.compiler.ir.expressions import FieldOf
+from kofn_switch.compiler.ir.program import DirectMeter, Meter, Place
+from kofn_switch.errors import ProgramError
 
 Json = Mapping[str, Any]
 PlaceOf = Callable[[Json], Place]

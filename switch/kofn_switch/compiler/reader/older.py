@@ -6,7 +6,7 @@ BMv2 takes both forms.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kofn.switch.compiler.ir.places import Json
+from kofn_switch.compiler.ir.places import Json
 
 SECTIONS = ["header_stacks", "counter_arrays", "register_arrays", "calculations", "checksums", "learn_lists", "actions"]
 """Lists that a document may lack."""

@@ -7,9 +7,9 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from kofn.switch.compiler.ir.expressions import Expression, FieldOf, LastField, LastUnionField, Lookahead
-from kofn.switch.compiler.ir.places import Json, place_of
-from kofn.switch.compiler.ir.program import (
+from kofn_switch.compiler.ir.expressions import Expression, FieldOf, LastField, LastUnionField, Lookahead
+from kofn_switch.compiler.ir.places import Json, place_of
+from kofn_switch.compiler.ir.program import (
     Action,
     ActionProfile,
     Array,
@@ -28,15 +28,15 @@ from kofn.switch.compiler.ir.program import (
     UnionStack,
     ValueSet,
 )
-from kofn.switch.compiler.reader.contradictions import contradictions
-from kofn.switch.compiler.reader.expressions import header_width, read_expression
-from kofn.switch.compiler.reader.headers import read_headers, read_stacks, read_types, read_union_stacks, read_unions
-from kofn.switch.compiler.reader.linked_metadata import STANDARD, link_metadata
-from kofn.switch.compiler.reader.meters import read_direct_meters, read_meters
-from kofn.switch.compiler.reader.older import as_p4c_writes
-from kofn.switch.compiler.reader.tables import Attached, read_pipeline
-from kofn.switch.compiler.reader.typed import check_types
-from kofn.switch.errors import ProgramError
+from kofn_switch.compiler.reader.contradictions import contradictions
+from kofn_switch.compiler.reader.expressions import header_width, read_expression
+from kofn_switch.compiler.reader.headers import read_headers, read_stacks, read_types, read_union_stacks, read_unions
+from kofn_switch.compiler.reader.linked_metadata import STANDARD, link_metadata
+from kofn_switch.compiler.reader.meters import read_direct_meters, read_meters
+from kofn_switch.compiler.reader.older import as_p4c_writes
+from kofn_switch.compiler.reader.tables import Attached, read_pipeline
+from kofn_switch.compiler.reader.typed import check_types
+from kofn_switch.errors import ProgramError
 
 VALUE_SET_SIZE = 1024
 """The number of keys in a value set that declares none; BMv2 then takes any number."""

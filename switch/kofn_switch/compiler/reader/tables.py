@@ -4,10 +4,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kofn.switch.compiler.ir.expressions import Expression, FieldOf
-from kofn.switch.compiler.ir.program import Action, Condition, ConstEntry, DirectMeter, KeyField, Pipeline, Place, Table
-from kofn.switch.compiler.reader.expressions import Headers, Stacks, header_width, read_expression
-from kofn.switch.errors import ProgramError
+from kofn_switch.compiler.ir.expressions import Expression, FieldOf
+from kofn_switch.compiler.ir.program import Action, Condition, ConstEntry, DirectMeter, KeyField, Pipeline, Place, Table
+from kofn_switch.compiler.reader.expressions import Headers, Stacks, header_width, read_expression
+from kofn_switch.errors import ProgramError
 
 Json = Mapping[str, Any]
 KINDS = {  # the JSON's word to how the key is matched

@@ -12,10 +12,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from kofn.host.errors import ProtocolError
-from kofn.host.native import FOLDERS
-from kofn.host.protocol.instructions import Deliver, Instruction, PackedBlocks, Send
-from kofn.nativebuild.library import Signatures, compile_texts, load_library
+from kofn_common.nativebuild.library import Signatures, compile_texts, load_library
+from kofn_host.errors import ProtocolError
+from kofn_host.native import FOLDERS
+from kofn_host.protocol.instructions import Deliver, Instruction, PackedBlocks, Send
 from tests.host.protocol.specification.core import Protocol as Specification
 from tests.host.protocol.watched import Watched
 

@@ -29,22 +29,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kofn.host.errors import ProtocolError
-from kofn.host.protocol.block_layout import BlockLayout
-from kofn.host.protocol.core import check_window
-from kofn.host.protocol.core_state import Statistics
-from kofn.host.protocol.instructions import (
-    AskPeers,
-    Complete,
-    Deliver,
-    EncodeAgain,
-    Instruction,
-    Packed,
-    Send,
-    request_of,
-)
-from kofn.host.protocol.results import BlockId, BlockResults, Result
-from kofn.host.wire.packet import (
+from kofn_common.wire.packet import (
     EVERYONE,
     MEMBERS_BITS,
     MEMBERS_BYTES,
@@ -58,6 +43,21 @@ from kofn.host.wire.packet import (
     bit_of,
     places_of,
 )
+from kofn_host.errors import ProtocolError
+from kofn_host.protocol.block_layout import BlockLayout
+from kofn_host.protocol.core import check_window
+from kofn_host.protocol.core_state import Statistics
+from kofn_host.protocol.instructions import (
+    AskPeers,
+    Complete,
+    Deliver,
+    EncodeAgain,
+    Instruction,
+    Packed,
+    Send,
+    request_of,
+)
+from kofn_host.protocol.results import BlockId, BlockResults, Result
 from tests.host.protocol.specification.history import History, check_same
 from tests.host.protocol.specification.in_flight import InFlight, InFlightRequest
 from tests.host.protocol.specification.iteration_blocks import IterationBlocks, check_words, hint, iteration_blocks

@@ -8,8 +8,8 @@ from array import array
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from kofn.host.errors import ProtocolError
-from kofn.host.protocol.results import BlockId, Result
+from kofn_host.errors import ProtocolError
+from kofn_host.protocol.results import BlockId, Result
 
 
 def check_same(known: Result, other: Result) -> None:

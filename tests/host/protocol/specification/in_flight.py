@@ -11,7 +11,7 @@ import math
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 
-from kofn.host.wire.packet import Flag, KofnHeader
+from kofn_common.wire.packet import Flag, KofnHeader
 from tests.host.protocol.specification.timeout import RTO_MAX_S, ReorderingWindow, Timeout
 
 

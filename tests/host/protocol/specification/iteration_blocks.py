@@ -4,10 +4,10 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from kofn.host.errors import ProtocolError
-from kofn.host.kernels.lanes import CODES, WIDTHS
-from kofn.host.protocol.block_layout import BlockLayout
-from kofn.host.wire.packet import Flag, Kind, KofnHeader, Lanes
+from kofn_common.wire.packet import WIDTHS, Flag, Kind, KofnHeader, Lanes
+from kofn_host.errors import ProtocolError
+from kofn_host.kernels.lanes import CODES
+from kofn_host.protocol.block_layout import BlockLayout
 
 
 @dataclass(slots=True, kw_only=True)

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kofn.host.arrays import Fixed
-from kofn.host.wire.packet import EVERYONE, WORD_BYTES, Flag, Kind, KofnHeader, bit_of
+from kofn_common.wire.packet import EVERYONE, WORD_BYTES, Flag, Kind, KofnHeader, bit_of
+from kofn_host.arrays import Fixed
 from tests.host.protocol.specification.slot_model import to_numbers, to_values
 
 ROOT = -1

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from random import Random
 from typing import TypeAlias
 
-from kofn.host.wire.packet import WORD_BYTES, Kind, KofnHeader, Lanes
+from kofn_common.wire.packet import WORD_BYTES, Kind, KofnHeader, Lanes
 from tests.host.protocol.specification.leaf_model import ROOT, LeafModel, Packet
 
 Script: TypeAlias = Sequence[tuple[KofnHeader, list[tuple[int, Kind]]]]

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from kofn.host.arrays import Fixed
-from kofn.host.wire.packet import EVERYONE, PARTS, RANKS, WORD_BYTES, Flag, Kind, KofnHeader
+from kofn_common.wire.packet import EVERYONE, PARTS, RANKS, WORD_BYTES, Flag, Kind, KofnHeader
+from kofn_host.arrays import Fixed
 from tests.host.protocol.specification.leaf_model import Packet
 from tests.host.protocol.specification.slot_model import to_numbers, to_values
 

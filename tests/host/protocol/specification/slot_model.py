@@ -8,9 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from kofn.host.arrays import Fixed
-from kofn.host.protocol.slots import Answer
-from kofn.host.wire.packet import (
+from kofn_common.wire.packet import (
     EVERYONE,
     VOTE_WORDS,
     WORD_BYTES,
@@ -20,6 +18,8 @@ from kofn.host.wire.packet import (
     Lanes,
     bit_of,
 )
+from kofn_host.arrays import Fixed
+from kofn_host.protocol.slots import Answer
 
 
 def count_words(words: int, planes: int) -> int:

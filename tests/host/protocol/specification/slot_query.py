@@ -4,9 +4,9 @@ A PULL with a number of words that the block never has is refused with FORMAT_MI
 open or closed, and the refusal tells the members.
 """
 
-from kofn.host.kernels.lanes import CODES
-from kofn.host.protocol.block_layout import BlockLayout
-from kofn.host.wire.packet import Kind, KofnHeader, members_of
+from kofn_common.wire.packet import Kind, KofnHeader, members_of
+from kofn_host.kernels.lanes import CODES
+from kofn_host.protocol.block_layout import BlockLayout
 
 
 class SlotQuery:

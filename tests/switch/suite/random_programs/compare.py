@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 from typing import Any
 
-from kofn.switch.compiler.ir.program import Table
-from kofn.switch.engine.engine import Engine
-from kofn.switch.state.entries import Count
+from kofn_switch.compiler.ir.program import Table
+from kofn_switch.engine.engine import Engine
+from kofn_switch.state.entries import Count
 from tests.switch.reference import ReferenceEngine
 from tests.switch.suite.executor import Executor
 from tests.switch.suite.random_programs.actions import CELLS

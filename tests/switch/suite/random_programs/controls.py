@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from kofn.switch.state.entries import Entry, Exact, Lpm, Match, Range, Ternary
+from kofn_switch.state.entries import Entry, Exact, Lpm, Match, Range, Ternary
 from tests.switch.suite.random_programs.actions import Action
 from tests.switch.suite.random_programs.expressions import truth
 from tests.switch.suite.random_programs.shape import META, Headers, hexadecimal

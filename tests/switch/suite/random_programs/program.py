@@ -6,7 +6,7 @@ from functools import cached_property
 from random import Random
 from typing import Any
 
-from kofn.switch.state.entries import CloneSession, Entry, Replica
+from kofn_switch.state.entries import CloneSession, Entry, Replica
 from tests.switch.build import field as field_of
 from tests.switch.suite.executor import Executor
 from tests.switch.suite.random_programs.actions import ALGORITHMS, CELLS, GROUP, PORTS, SESSION, Action, ActionMaker

@@ -1,0 +1,1 @@
+"""The capabilities of a job.collective; its communicators are in kofn_host."""

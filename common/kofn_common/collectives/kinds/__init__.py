@@ -1,0 +1,1 @@
+"""Those that the network or a server carries out."""
