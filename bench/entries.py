@@ -24,9 +24,10 @@ from finsy.proto import p4i, p4r, p4r_grpc
 from google.protobuf import text_format
 
 from bench.tables import whole
-from kofn.run.switch_identity import BMV2, bmv2
+from kofn.run.switch_identity import bmv2
 from kofn_switch.engine.engine import Engine
 from kofn_switch.errors import EntryExists
+from kofn_switch.identity import BMV2
 from kofn_switch.state.entries import Entry, Exact, Key, Lpm, Ternary
 
 FOLDER = Path(__file__).parent / "entries"

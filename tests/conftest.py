@@ -4,20 +4,22 @@ The speed of drawing examples depends on the machine's load, so it is no finding
 
 Tests neither see nor disturb a run that is active on this machine.
 
-Files with a slow test come first, so that no core is left with a long one at the end.
+A file is imported only if one of its tests may match -m (tests/marks.py). Files with a slow test come first, so that no
+core is left with a long one at the end.
+
+Nothing here imports a distribution that may be missing: the tests of a room also run where it is installed alone.
 """
 
 import os
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-from kofn.run.errors import RunError
-from kofn.run.switch_identity import bmv2
-from kofn_common.config import plugins
+from tests.marks import may_match
 
 settings.register_profile("check", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile(
@@ -33,10 +35,23 @@ settings.load_profile("nightly" if os.environ.get("KOFN_NIGHTLY") == "1" else "c
 
 def pytest_configure() -> None:
     """Refuse a switch that only has BMv2's name: tests would compare kofn-switch with itself."""
+    if find_spec("kofn_switch") is None:
+        return
+    from kofn_switch.errors import OtherSwitch  # noqa: PLC0415 - where it is installed
+    from kofn_switch.identity import bmv2  # noqa: PLC0415
+
     try:
         bmv2()
-    except RunError as error:
+    except OtherSwitch as error:
         raise pytest.UsageError(str(error)) from None
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out a file without a test that may match -m: an import may cost a second."""
+    expression = config.getoption("markexpr")
+    if expression and collection_path.match("test_*.py") and not may_match(collection_path, expression):
+        return True
+    return None
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -50,15 +65,22 @@ def own_state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def own_modules() -> Iterator[None]:
     """Forget the modules of a test's folders, since the next test has others of the same names."""
-    modules, path, folders = {*sys.modules}, [*sys.path], {**plugins._FOLDERS}
+    modules, path, folders = {*sys.modules}, [*sys.path], {**_plugin_folders()}
     yield
     for name in {*sys.modules} - modules:
         file = Path(getattr(sys.modules[name], "__file__", None) or "")
         if file.name == f"{name}.py" and str(file.parent) not in path:
             del sys.modules[name]
     sys.path[:] = path
-    plugins._FOLDERS.clear()
-    plugins._FOLDERS.update(folders)
+    known = _plugin_folders()
+    known.clear()
+    known.update(folders)
+
+
+def _plugin_folders() -> dict[str, Path | None]:
+    """Return the folders in which plug-ins were looked for; none if nothing has loaded the registries."""
+    plugins = sys.modules.get("kofn_common.config.plugins")
+    return {} if plugins is None else plugins._FOLDERS
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

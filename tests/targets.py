@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kofn.run.switch_identity import BMV2, bmv2
+from kofn_switch.identity import BMV2, bmv2
 from tests.ports import own_port
 
 

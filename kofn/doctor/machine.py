@@ -15,9 +15,10 @@ from kofn.doctor.checks import Check, CheckError
 from kofn.run.network import BOOT, SYSTEM_PYTHON
 from kofn.run.network_record import records
 from kofn.run.preconditions import check_machine, check_ports
-from kofn.run.switch_identity import BMV2, bmv2
+from kofn.run.switch_identity import bmv2
 from kofn_common.config.errors import KofnError
 from kofn_common.config.schema import Config
+from kofn_switch.identity import BMV2
 
 TIMEOUT_S = 20.0
 PYTHON = (3, 11)

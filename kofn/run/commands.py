@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from ipaddress import ip_network
 from pathlib import Path
 
-from kofn.run.switch_identity import BMV2
-from kofn_common.config.schema import JobSection, NetworkSection, TorchSection
+from kofn_common.config.job import JobSection
+from kofn_common.config.network import NetworkSection
+from kofn_common.config.torch_script import TorchSection
 from kofn_common.results.folder import TrialFolder
 from kofn_common.wire.packet import PORT
 from kofn_switch.engine.faults import FaultRule
+from kofn_switch.identity import BMV2
 
 MASTER_PORT = 29500
 """The port where torchrun's workers meet: its own default."""

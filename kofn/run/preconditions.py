@@ -10,12 +10,14 @@ from pathlib import Path
 from kofn.run import accelerators
 from kofn.run.errors import RunError
 from kofn.run.network import BOOT, SYSTEM_PYTHON
-from kofn.run.switch_identity import BMV2, bmv2
+from kofn.run.switch_identity import bmv2
 from kofn_common.collectives.job_collective import load_collective
 from kofn_common.config.errors import ConfigError
-from kofn_common.config.schema import Config, NetworkSection
+from kofn_common.config.network import NetworkSection
+from kofn_common.config.schema import Config
 from kofn_host.workload.straggler_source import straggler_class
 from kofn_host.workload.workload import workload_class
+from kofn_switch.identity import BMV2
 
 BOOT_S = 30.0
 

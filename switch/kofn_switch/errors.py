@@ -3,6 +3,7 @@
 SwitchError
   ProgramError       the program holds a construct that the switch does not execute, or contradicts itself
   NoProgram          the operation needs a loaded program
+  OtherSwitch        the PATH has another switch under BMv2's name
   PortError          an interface cannot be opened
   PcapError          a pcap file cannot be read
   FaultError         a rule for injected faults cannot be followed
@@ -25,6 +26,10 @@ class ProgramError(SwitchError):
 
 class NoProgram(SwitchError):  # noqa: N818 - names the cause
     """No program is loaded."""
+
+
+class OtherSwitch(SwitchError):  # noqa: N818 - names the cause
+    """BMv2's name on the PATH is another program's."""
 
 
 class PortError(SwitchError):

@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 
 from kofn.cli.main import main
 from kofn.run.state import hold
-from kofn_common.config.schema import JobSection
+from kofn_common.config.job import JobSection
 from kofn_common.rpc.certificates import make_certificates
 from kofn_common.rpc.security import CONTROLLER, Credentials
 from tests.controller.harness import serving, setup

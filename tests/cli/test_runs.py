@@ -11,7 +11,8 @@ from click.testing import CliRunner, Result
 from kofn.cli.main import main
 from kofn.run.conclusion import summarised
 from kofn.run.state import hold
-from kofn_common.config.schema import Config, ModelSection
+from kofn_common.config.model import ModelSection
+from kofn_common.config.schema import Config
 from kofn_common.results.folder import RunFolder
 from tests.run.fake_run import two_trials
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import grpc
 
-from kofn_common.config.schema import JobSection, PolicySection
+from kofn_common.config.job import JobSection
+from kofn_common.config.policy import PolicySection
 from kofn_common.rpc import kofn_pb2 as pb
 from kofn_common.rpc import kofn_pb2_grpc
 from kofn_common.rpc.security import CONTROLLER, Credentials, channel

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kofn_common.config.errors import ConfigError
-from kofn_common.config.schema import PolicySection
+from kofn_common.config.policy import PolicySection
 from kofn_common.rpc import kofn_pb2 as pb
 from kofn_controller.estimate.measurements import AHEAD_MAX, Arrival
 from kofn_controller.job.agreement import Agreement, AnnouncedK

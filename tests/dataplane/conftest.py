@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import finsy as fy
 import pytest
 
-from kofn_common.config.schema import JobSection
+from kofn_common.config.job import JobSection
 from kofn_controller.estimate.measurements import Arrival
 from kofn_controller.p4runtime.layout import SlotLayout
 from kofn_controller.p4runtime.planes.kofn import KofnPlane
@@ -17,9 +17,9 @@ from kofn_controller.p4runtime.slots import Slots
 from kofn_controller.p4runtime.switch_link import SwitchLink
 from kofn_host.transport.event_loop import EventLoop
 from tests.controller.harness import star
-from tests.controller.switches import SwitchProcess, running
 from tests.dataplane.frames import GENERATION
 from tests.dataplane.lab import Lab, lab
+from tests.system.control.switches import SwitchProcess, running
 from tests.targets import TARGETS
 
 HOSTS = 4

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kofn_common.wire.packet import EVERYONE, PARTS, WEIGHT_MAX, Kind, KofnHeader, Lanes
+from kofn_common.wire.packet import EVERYONE, Kind, KofnHeader, Lanes
+from kofn_common.wire.sizes import PARTS, WEIGHT_MAX
 from tests.dataplane.conftest import HOSTS, DataPlane
 from tests.dataplane.mirror import Mirror
 

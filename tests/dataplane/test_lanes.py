@@ -5,7 +5,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kofn_common.wire.packet import PARTS, WIDTHS, WORD_BYTES, Kind, KofnHeader, bit_of
+from kofn_common.wire.packet import WIDTHS, WORD_BYTES, Kind, KofnHeader, bit_of
+from kofn_common.wire.sizes import PARTS
 from kofn_host.kernels.lanes import VOTES, code_of, pack, unpack
 from tests.dataplane.conftest import HOSTS, DataPlane
 from tests.dataplane.frames import GENERATION, frame, parse

@@ -7,7 +7,8 @@ import pytest
 from scapy.layers.inet import ICMP, IP, UDP
 from scapy.layers.l2 import ARP, Ether
 
-from kofn_common.wire.packet import HEADER_BYTES, WEIGHT_MAX, WEIGHT_UNIT, Flag, Kind, KofnHeader
+from kofn_common.wire.packet import HEADER_BYTES, Flag, Kind, KofnHeader
+from kofn_common.wire.sizes import WEIGHT_MAX, WEIGHT_UNIT
 from tests.dataplane.conftest import HOSTS, DataPlane
 from tests.dataplane.frames import GENERATION, Answer, contribution, frame, host_mac, parse, pull
 

@@ -11,8 +11,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from kofn.cli.main import main
-from kofn.run.switch_identity import BMV2
 from kofn_controller.p4runtime.slot_window import slot_window
+from kofn_switch.identity import BMV2
 from tests.dataplane.conftest import HOSTS, DataPlane
 from tests.dataplane.frames import GENERATION, contribution
 

@@ -10,21 +10,21 @@ import pytest
 from scapy.layers.inet import UDP
 from scapy.layers.l2 import Ether
 
-from kofn.run.switch_identity import BMV2
 from kofn_common.wire.packet import (
     EVERYONE,
     HEADER_BYTES,
     MEMBERS_BITS,
     MEMBERS_BYTES,
-    WEIGHT_MAX,
     Kind,
     KofnHeader,
     headers_of,
     members_of,
     sum_of,
 )
+from kofn_common.wire.sizes import WEIGHT_MAX
 from kofn_controller.errors import InspectionError
 from kofn_controller.p4runtime.occupancy import read_slots
+from kofn_switch.identity import BMV2
 from tests.dataplane.conftest import HOSTS, DataPlane
 from tests.dataplane.frames import GENERATION, frame, host_mac
 from tests.host.protocol.specification.leaf_model import ROOT, LeafModel, Packet

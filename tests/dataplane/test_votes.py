@@ -5,8 +5,9 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from kofn.run.switch_identity import BMV2
-from kofn_common.wire.packet import VOTE_WORDS, WORD_BYTES, Kind, KofnHeader, Lanes, bit_of
+from kofn_common.wire.packet import WORD_BYTES, Kind, KofnHeader, Lanes, bit_of
+from kofn_common.wire.sizes import VOTE_WORDS
+from kofn_switch.identity import BMV2
 from tests.dataplane.conftest import HOSTS, DataPlane
 from tests.dataplane.frames import GENERATION, Answer, frame, parse
 

@@ -13,8 +13,8 @@ import pandas as pd
 import pytest
 
 from kofn_common.config.schema import Config
-from tests.host.collectives.crews import threads
 from tests.run.fake_run import two_trials
+from tests.system.collectives.crews import threads
 
 from .markdown import ROOT, blocks
 

@@ -23,10 +23,10 @@ from examples.protocols.atp import (
     Window,
     index_of,
 )
-from kofn_common.config.schema import JobSection
-from tests.host.collectives.protocols import EXAMPLES, FIFO, protocol_crew, sockets
-from tests.host.collectives.switched import HOSTS
+from kofn_common.config.job import JobSection
 from tests.run.real_run import RealRun
+from tests.system.collectives.protocols import EXAMPLES, FIFO, protocol_crew, sockets
+from tests.system.collectives.switched import HOSTS
 from tests.targets import TARGETS
 
 KIND = "atp:Atp"

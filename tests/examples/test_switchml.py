@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 from examples.protocols.switchml import HEADER, LANES, FloatSpeaker, Pool, SwitchmlPlane
-from kofn_common.config.schema import FaultSection, JobSection
+from kofn_common.config.faults import FaultSection
+from kofn_common.config.job import JobSection
 from tests.examples.switchml_explorer import SwitchModel, World, explore
-from tests.host.collectives.protocols import EXAMPLES, protocol_crew, sockets
-from tests.host.collectives.switched import HOSTS
 from tests.run.real_run import RealRun
+from tests.system.collectives.protocols import EXAMPLES, protocol_crew, sockets
+from tests.system.collectives.switched import HOSTS
 from tests.targets import TARGETS
 
 KIND = "switchml:Switchml"

@@ -34,7 +34,7 @@ from kofn.report.frames import summary_columns
 from kofn.run.errors import InterruptedRun, RunError
 from kofn.run.plan import RunPlan, make_plan, prepare
 from kofn_common.config.errors import ConfigError
-from kofn_common.config.schema import StragglerSection
+from kofn_common.config.stragglers import StragglerSection
 from kofn_common.results.folder import RunFolder
 from kofn_common.results.worker_metrics import TIME_PARTS
 from tests.experiments.test_chaos import SUMMARY

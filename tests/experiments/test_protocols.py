@@ -16,8 +16,8 @@ from kofn.experiments.protocols.contenders import CLEAN, COLLECTIVES, EXAMPLES, 
 from kofn.experiments.protocols.tables import COSTS, protocol_arms, verdicts
 from kofn.run.errors import RunError
 from kofn.run.plan import RunPlan
+from kofn_common.config.job import JobSection
 from kofn_common.config.plugins import look_in
-from kofn_common.config.schema import JobSection
 from kofn_controller.p4runtime.data_plane import data_plane_of
 from tests.run.real_run import KOFN, OWN_NETWORK
 

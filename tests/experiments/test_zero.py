@@ -18,11 +18,11 @@ from kofn.experiments.zero.contenders import CONTENDERS, REFERENCE
 from kofn.experiments.zero.tables import arms
 from kofn.experiments.zero.training import TASKS, Learned, train
 from kofn_common.config.compress import CompressSection
-from kofn_common.config.schema import JobSection
+from kofn_common.config.job import JobSection
 from kofn_host.arrays import Floats
 from kofn_host.zero.compressed_mean import SwitchMean
 from kofn_host.zero.lockstep import Lockstep, LockstepMean, LockstepSwitch
-from tests.host.zero.crews import WORDS, all_of, beneath_a_switch
+from tests.system.zero.crews import WORDS, all_of, beneath_a_switch
 
 WORKERS, ELEMENTS, STEPS = 3, 3000, 6
 

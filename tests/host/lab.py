@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from kofn_common.wire.packet import WEIGHT_UNIT
+from kofn_common.wire.sizes import WEIGHT_UNIT
 from kofn_host.arrays import Fixed, Floats, Integers, Values
 from kofn_host.compression.codec import UNIT, Codec, check, statistics
 from kofn_host.compression.ledger import Ledger

@@ -1,6 +1,6 @@
 """A World whose workers die and rejoin, as Member, Agent.join_running() and Agent._resync() do it."""
 
-from kofn_common.wire.packet import PARTS
+from kofn_common.wire.sizes import PARTS
 from kofn_host.compression.ledger import Ledger
 from kofn_host.protocol.results import BlockId, Result
 from tests.host.world import Packet, Worker, World

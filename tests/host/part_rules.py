@@ -9,7 +9,8 @@ from typing import Any, Protocol
 import numpy as np
 import pytest
 
-from kofn_common.wire.packet import PARTS, WEIGHT_MAX, Kind, KofnHeader, bit_of, members_of
+from kofn_common.wire.packet import Kind, KofnHeader, bit_of, members_of
+from kofn_common.wire.sizes import PARTS, WEIGHT_MAX
 from kofn_host.kernels.lanes import pack, unpack
 
 WORKERS = 4

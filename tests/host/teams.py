@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from kofn_common.config.compress import CompressSection
-from kofn_common.config.schema import JobSection
+from kofn_common.config.job import JobSection
 from kofn_common.wire.packet import PORT
 from kofn_host.collectives.in_network import InNetwork, Nobody
 from kofn_host.errors import CollectiveError

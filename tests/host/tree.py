@@ -10,7 +10,8 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-from kofn_common.wire.packet import MEMBERS_BITS, MEMBERS_BYTES, PARTS, RANKS, Kind, KofnHeader, leaf_shift, places_of
+from kofn_common.wire.packet import MEMBERS_BITS, MEMBERS_BYTES, Kind, KofnHeader, leaf_shift, places_of
+from kofn_common.wire.sizes import PARTS, RACK_WORKERS_MAX
 from kofn_host.protocol.instructions import Send
 from kofn_host.protocol.results import BlockId
 from tests.host.mortal import Mortal
@@ -47,7 +48,7 @@ class TreeAccount:
 
     def __init__(self, places: Sequence[int]) -> None:
         self._parts: dict[int, Part] = {
-            place + RANKS * part: (rank, part) for rank, place in enumerate(places) for part in range(PARTS)
+            place + RACK_WORKERS_MAX * part: (rank, part) for rank, place in enumerate(places) for part in range(PARTS)
         }
         """Worker and part by the bit among the members of all racks."""
         self.sent: dict[tuple[BlockId, Part, tuple[int, int]], Sent] = {}

@@ -16,7 +16,8 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from kofn_common.config.late_rules import RULES
-from kofn_common.wire.packet import EVERYONE, PARTS, WEIGHT_UNIT, Kind, KofnHeader, Lanes, bit_of
+from kofn_common.wire.packet import EVERYONE, Kind, KofnHeader, Lanes, bit_of
+from kofn_common.wire.sizes import PARTS, WEIGHT_UNIT
 from kofn_host.agent.driver import Driver
 from kofn_host.compression.age_weight import AgeWeight
 from kofn_host.compression.codec import Codec

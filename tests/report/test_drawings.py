@@ -19,7 +19,9 @@ from kofn.report.page import write_report
 from kofn.report.planned_changes import describe_fault
 from kofn.report.series import read_series
 from kofn.report.summarise import summarise_run
-from kofn_common.config.schema import Config, FaultSection, StragglerSection
+from kofn_common.config.faults import FaultSection
+from kofn_common.config.schema import Config
+from kofn_common.config.stragglers import StragglerSection
 from kofn_common.results.folder import RunFolder
 from kofn_common.results.worker_metrics import TIME_PARTS, WorkerMetrics, read_trial
 from tests.run.fake_run import FakeTrial, compress, simulate, two_trials, write

@@ -12,7 +12,8 @@ from kofn.report.compressed import Compressed
 from kofn.report.summarise import summarise
 from kofn.report.summary import Summary, TrialSummary, stored_trials
 from kofn_common.config.compress import CompressSection
-from kofn_common.config.schema import Config, TorchSection
+from kofn_common.config.schema import Config
+from kofn_common.config.torch_script import TorchSection
 from kofn_common.results.errors import ResultsError
 from kofn_common.results.folder import RunFolder
 from kofn_common.results.worker_metrics import merge

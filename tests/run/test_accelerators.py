@@ -7,7 +7,8 @@ import pytest
 from kofn.run import accelerators
 from kofn.run.accelerators import check, present, visible
 from kofn_common.config.errors import ConfigError
-from kofn_common.config.schema import Config, TorchSection
+from kofn_common.config.schema import Config
+from kofn_common.config.torch_script import TorchSection
 
 AUTO = TorchSection(device="auto")
 

@@ -24,16 +24,17 @@ from kofn.run.topology import wanted_topology
 from kofn.sim.runner import check as check_simulated
 from kofn_common.collectives.job_collective import load_collective
 from kofn_common.config.errors import ConfigError
-from kofn_common.config.schema import Config, JobSection
-from kofn_common.config.schema import NetworkSection as Settings
+from kofn_common.config.job import JobSection
+from kofn_common.config.network import NetworkSection as Settings
+from kofn_common.config.schema import Config
 from kofn_common.results.folder import RunFolder
 from kofn_common.results.link_bytes import interface_bytes
 from kofn_common.results.worker_metrics import TIME_PARTS
 from kofn_host.collectives.parameter_server import main as server_command
 from kofn_host.training.loop import Training
-from tests.host.collectives.protocols import EXAMPLES
 from tests.run.fake_run import FakeTrial, simulate, write_job
 from tests.run.real_run import RealRun
+from tests.system.collectives.protocols import EXAMPLES
 
 KILL = "[[event]]\nat_iteration = 3\nkill = '{}'\n[[event]]\nat_iteration = 5\nstart = '{}'"
 

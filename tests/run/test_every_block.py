@@ -7,7 +7,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from kofn_common.wire.packet import MEMBERS_BITS, PARTS, WEIGHT_UNIT, places_of
+from kofn_common.wire.packet import MEMBERS_BITS, places_of
+from kofn_common.wire.sizes import PARTS, WEIGHT_UNIT
 from tests.run.real_run import RealRun
 from tests.targets import TARGETS
 

@@ -10,7 +10,8 @@ from click.testing import CliRunner
 from kofn.run.resume import go_back
 from kofn.run.runner import command
 from kofn_common.config.dump import to_toml
-from kofn_common.config.schema import Config, RunSection
+from kofn_common.config.run import RunSection
+from kofn_common.config.schema import Config
 from kofn_common.results.folder import RunFolder, TrialFolder
 from kofn_host.checkpoint.folder import CheckpointFolder, Manifest
 

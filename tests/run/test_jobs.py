@@ -15,7 +15,9 @@ from kofn.run.jobs import plan_jobs, slots_end
 from kofn.run.port_faults import port_rules
 from kofn.run.runner import command
 from kofn_common.config.errors import ConfigError
-from kofn_common.config.schema import Config, FaultSection, NetworkSection
+from kofn_common.config.faults import FaultSection
+from kofn_common.config.network import NetworkSection
+from kofn_common.config.schema import Config
 from kofn_common.results.folder import RunFolder
 from kofn_common.results.worker_metrics import merge
 from tests.run.fake_run import simulate, write_job

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.nativebuild.compiler import NotingCompiler
+from tests.common.nativebuild.compiler import NotingCompiler
 from tests.run.real_run import RealRun
 
 pytestmark = [

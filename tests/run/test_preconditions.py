@@ -15,7 +15,7 @@ from kofn.run.errors import RunError
 from kofn.run.network import BOOT
 from kofn.run.preconditions import check_machine, check_management, check_ports, check_space, holders
 from kofn.run.state import hold, running, start_time
-from kofn_common.config.schema import NetworkSection
+from kofn_common.config.network import NetworkSection
 from kofn_common.results.folder import RunFolder, point_latest, trial_names
 from tests.ports import own_port
 

@@ -17,8 +17,10 @@ from kofn.run.errors import RunError
 from kofn.run.job_trial import JobTrial
 from kofn.run.network import EmulatedHost, NetworkClient, ProcessSpec
 from kofn.run.processes import Processes, ProcessState
-from kofn_common.config.schema import Config, EventSection, JobSection, LinkSection
-from kofn_common.config.schema import NetworkSection as Settings
+from kofn_common.config.interventions import EventSection, LinkSection
+from kofn_common.config.job import JobSection
+from kofn_common.config.network import NetworkSection as Settings
+from kofn_common.config.schema import Config
 from kofn_common.results.event_log import read_event_log
 from kofn_common.results.folder import RunFolder
 from tests.run.fake_run import append, simulate

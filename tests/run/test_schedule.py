@@ -7,7 +7,9 @@ import pytest
 
 from kofn.run.schedule import Schedule, action, check_story, late_joiners
 from kofn_common.config.errors import ConfigError
-from kofn_common.config.schema import Config, EventSection, JobSection, LinkSection
+from kofn_common.config.interventions import EventSection, LinkSection
+from kofn_common.config.job import JobSection
+from kofn_common.config.schema import Config
 from kofn_common.results.event_log import LoggedEvent, killed_for_good, never_started, read_event_log, restarts
 
 KILL = EventSection(at_iteration=40, kill="worker-2")

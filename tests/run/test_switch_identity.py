@@ -16,12 +16,12 @@ from kofn.experiments.compare.command import command as compare
 from kofn.run.errors import RunError
 from kofn.run.preconditions import check_machine
 from kofn.run.runner import command as run
-from kofn.run.switch_identity import BMV2, SwitchIdentity, answering, bmv2
+from kofn.run.switch_identity import answering, bmv2
 from kofn_switch.cli.names import make_names
-from kofn_switch.identity import NAME, version
-from tests.controller.switches import SwitchProcess, running
+from kofn_switch.identity import BMV2, NAME, SwitchIdentity, version
 from tests.ports import own_port
 from tests.run.real_run import RealRun
+from tests.system.control.switches import SwitchProcess, running
 from tests.targets import TARGETS
 from tests.waiting import until
 

@@ -14,7 +14,10 @@ from kofn.run.jobs import plan_jobs
 from kofn.run.port_faults import port_rules
 from kofn.run.topology import wanted_topology
 from kofn_common.config.errors import ConfigError
-from kofn_common.config.schema import Config, FaultSection, JobSection, NetworkSection
+from kofn_common.config.faults import FaultSection
+from kofn_common.config.job import JobSection
+from kofn_common.config.network import NetworkSection
+from kofn_common.config.schema import Config
 from kofn_common.wire.packet import FRAME_BYTES, HEADER_BYTES, MEMBERS_BYTES, WORD_BYTES
 from tests.run.real_run import RealRun
 from tests.targets import TARGETS

@@ -16,10 +16,11 @@ from kofn.sim.learning import After
 from kofn_common.config.late_rules import RULES
 from kofn_common.config.schema import Config
 from kofn_common.results.worker_metrics import read_trial
-from kofn_common.wire.packet import PARTS
+from kofn_common.wire.sizes import PARTS
 from kofn_host.arrays import Floats64, Integers
 from kofn_host.compression.aggregate import Aggregate
-from kofn_host.kernels.sample import fingerprint, norm2
+from kofn_host.arrays import fingerprint
+from kofn_host.kernels.sample import norm2
 from kofn_host.protocol.results import BlockResults
 from kofn_host.training.loop import Work
 from kofn_host.workload.model import Perceptron, load_shard

@@ -14,7 +14,9 @@ from kofn.sim.clock import VirtualClock
 from kofn.sim.controller import MANAGEMENT_S, PUSH_S, Controller
 from kofn.sim.machine import Machine
 from kofn.sim.network import BURST_BYTES, BURST_S, FRAME_BYTES, LATENCY_S, QUEUED_MOST, Link
-from kofn_common.config.schema import EventSection, FaultSection, PolicySection
+from kofn_common.config.faults import FaultSection
+from kofn_common.config.interventions import EventSection
+from kofn_common.config.policy import PolicySection
 from kofn_common.rpc import kofn_pb2 as pb
 from kofn_common.wire.packet import HEADER_BYTES, KofnHeader
 from kofn_controller.job.journal import Journal

@@ -10,18 +10,8 @@ import pytest
 from kofn.sim.clock import VirtualClock
 from kofn.sim.machine import Machine
 from kofn.sim.network import Link, VirtualSwitch
-from kofn_common.wire.packet import (
-    EVERYONE,
-    MEMBERS_BYTES,
-    PARTS,
-    RANKS,
-    WEIGHT_MAX,
-    WORD_BYTES,
-    Kind,
-    KofnHeader,
-    Lanes,
-    bit_of,
-)
+from kofn_common.wire.packet import EVERYONE, MEMBERS_BYTES, WORD_BYTES, Kind, KofnHeader, Lanes, bit_of
+from kofn_common.wire.sizes import PARTS, RACK_WORKERS_MAX, WEIGHT_MAX
 from kofn_host.protocol.leaf import NativeLeaf
 from kofn_host.protocol.slots import NativeSlots
 from kofn_host.transport.fault_injection import Faults
@@ -151,7 +141,9 @@ def body(packet: Packet) -> bytes:
 def from_root(random: Random, about: KofnHeader) -> Packet:
     """Return a packet that the root might send after this one of the leaf."""
     kind = random.choice([Kind.ADDED] * 6 + [Kind.RESULT, Kind.LATE, Kind.STALE, Kind.FORMAT_MISMATCH])
-    others = random.getrandbits(PARTS * RANKS) & random.choice([0, bit_of(0, 0) | bit_of(1, 0) | bit_of(2, 1)])
+    others = random.getrandbits(PARTS * RACK_WORKERS_MAX) & random.choice(
+        [0, bit_of(0, 0) | bit_of(1, 0) | bit_of(2, 1)]
+    )
     header = about._replace(
         kind=kind,
         members=about.members & random.choice([-1, -1, -1, 0, bit_of(0, 0)]) | others,
@@ -165,7 +157,7 @@ def from_root(random: Random, about: KofnHeader) -> Packet:
         words = 0 if kind == Kind.ADDED else about.words
         return Packet(ROOT, header._replace(words=words), (), bytes(words * WORD_BYTES))
     words = random.choice([about.words] * 4 + [0])
-    bitmaps = tuple(random.getrandbits(PARTS * RANKS) for _ in range(RACKS))
+    bitmaps = tuple(random.getrandbits(PARTS * RACK_WORKERS_MAX) for _ in range(RACKS))
     return Packet(ROOT, header._replace(words=words, bitmaps=RACKS), bitmaps, random.randbytes(words * WORD_BYTES))
 
 

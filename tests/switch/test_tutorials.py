@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from kofn.run.switch_identity import bmv2
+from kofn_switch.identity import bmv2
 from tests.switch.exercises import EXERCISES, SEEDED
 from tests.switch.machine import OWN_MACHINE, PTF_OUTCOME, path_with
 

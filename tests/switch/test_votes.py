@@ -9,7 +9,6 @@ import pytest
 from kofn_common.wire.packet import (
     FRAME_BYTES,
     HEADER_BYTES,
-    VOTE_WORDS,
     WORD_BYTES,
     Kind,
     KofnHeader,
@@ -17,6 +16,7 @@ from kofn_common.wire.packet import (
     decode_header,
     encode,
 )
+from kofn_common.wire.sizes import VOTE_WORDS
 from kofn_switch.engine.engine import Engine
 from kofn_switch.state.entries import Entry, Exact, Replica
 from tests.host.protocol.specification.slot_model import count_words

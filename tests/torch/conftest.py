@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.host.collectives.switched import close_all
+from tests.system.collectives.switched import close_all
 
 if os.environ.get("KOFN_TEST_DEVICE"):
     from tests.torch import devices  # noqa: F401  # before all tests

@@ -21,17 +21,16 @@ from torch.nn.parallel import DistributedDataParallel
 from kofn_common.config.compress import CompressSection
 from kofn_common.config.schema import Config
 from kofn_common.rpc import kofn_pb2
-from kofn_host.agent.agent import Agent
 from kofn_host.collectives.in_network import Nobody
 from kofn_host.compression.encoder import Encoder
-from kofn_host.compression.job_coding import JobCoding
 from kofn_host.errors import HostError
 from kofn_host.protocol.results import Result
+from kofn_host.training import Agent, JobCoding
 from kofn_host.transport.event_loop import EventLoop
-from kofn_host.workload.replica import ReplicaState
+from kofn_host.workload import ReplicaState
 from kofn_torch.process_group import SwitchGroup
 from kofn_torch.replica import ModelReplica
-from tests.host.collectives.switched import EMBEDDED, HOSTS, Place, beneath_the_model, started
+from tests.system.collectives.switched import EMBEDDED, HOSTS, Place, beneath_the_model, started
 from tests.torch import devices
 
 T = TypeVar("T")

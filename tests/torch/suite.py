@@ -28,7 +28,7 @@ with warnings.catch_warnings(action="ignore"):  # PyTorch warns about itself
     from torch.testing._internal.distributed import distributed_test
 
 import kofn_torch
-from tests.host.collectives.switched import Place
+from tests.system.collectives.switched import Place
 
 BY_NAME = {
     "test_get_backend": "the backend is called kofn",

@@ -11,10 +11,8 @@ if find_spec("torch") is None:
     pytest.skip("torch is not installed: kofn/run/setup.sh torch", allow_module_level=True)
 
 from kofn_common.config.compress import CompressSection
-from kofn_common.config.schema import JobSection
-from kofn_host.agent.exchange import Exchange
-from kofn_host.compression.aggregate import Aggregate
-from kofn_host.compression.job_coding import JobCoding
+from kofn_common.config.job import JobSection
+from kofn_host.training import Aggregate, Exchange, JobCoding
 from kofn_torch.exchange import GradientExchange
 
 

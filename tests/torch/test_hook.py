@@ -23,10 +23,10 @@ from torch.utils.checkpoint import checkpoint
 
 import kofn_torch
 from kofn_common.config.late_rules import LatePolicy
-from kofn_host.kernels.sample import fingerprint
+from kofn_host.arrays import fingerprint
 from kofn_torch.job import TorchJob
 from kofn_torch.layout import ParameterLayout
-from tests.host.collectives.switched import HOSTS
+from tests.system.collectives.switched import HOSTS
 from tests.torch import devices
 from tests.torch.crew import SwitchedJob, crew, ddp, gloo_group, loaded, parameters_of
 

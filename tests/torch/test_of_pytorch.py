@@ -11,8 +11,8 @@ import pytest
 if find_spec("torch") is None:
     pytest.skip("torch is not installed: kofn/run/setup.sh torch", allow_module_level=True)
 
-from tests.host.collectives.crews import addresses
-from tests.host.collectives.switched import EMBEDDED, HOSTS, started
+from tests.system.collectives.crews import addresses
+from tests.system.collectives.switched import EMBEDDED, HOSTS, started
 from tests.torch import suite
 
 FEW = {f"test_{name}" for name in ("all_reduce_sum_async", "all_gather", "barrier", "broadcast", "gather", "irecv")}

@@ -20,18 +20,19 @@ from torch import nn
 import kofn_torch
 from kofn.experiments.compare.models import GPT_ELEMENTS
 from kofn_common.config.compress import CompressSection
-from kofn_common.config.schema import Config, JobSection
+from kofn_common.config.job import JobSection
+from kofn_common.config.schema import Config
 from kofn_common.rpc import kofn_pb2
-from kofn_host.collectives.kinds.ring import Ring
-from kofn_host.compression.job_coding import JobCoding
+from kofn_host.collectives import Ring
 from kofn_host.errors import GradientError, HostError
+from kofn_host.training import JobCoding
 from kofn_host.transport.event_loop import EventLoop
 from kofn_torch.errors import TorchError
 from kofn_torch.peers import BucketSum, CommunicatorSum, GroupSum, PeerExchange, PeerReducer
 from kofn_torch.replica import ModelReplica
 from kofn_torch.scripts import gpt
-from tests.host.collectives.crews import addresses
-from tests.host.collectives.switched import HOSTS
+from tests.system.collectives.crews import addresses
+from tests.system.collectives.switched import HOSTS
 from tests.torch.crew import ddp, gloo_group, group_of_one, parameters_of
 
 STEPS = 5

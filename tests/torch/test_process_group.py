@@ -33,10 +33,10 @@ with warnings.catch_warnings(action="ignore"):  # PyTorch warns about itself
 
 import kofn_torch
 import kofn_torch.process_group
-from kofn_host.collectives.communicator import Communicator
+from kofn_host.collectives import Communicator
 from kofn_torch.process_group import GATHERED
-from tests.host.collectives.crews import addresses
-from tests.host.collectives.switched import EMBEDDED, HOSTS, started
+from tests.system.collectives.crews import addresses
+from tests.system.collectives.switched import EMBEDDED, HOSTS, started
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # PyTorch warns about itself
 

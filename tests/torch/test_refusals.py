@@ -25,12 +25,11 @@ from kofn_common.config.schema import Config
 from kofn_common.wire.packet import PORT
 from kofn_host.errors import AgentError, GradientError, HostError
 from kofn_host.transport.udp import udp_socket
+from kofn_host.worker import GroupJob, JobPlace
 from kofn_torch.attach import ddp_hook
-from kofn_torch.group_job import GroupJob
 from kofn_torch.job import ControlledJob
 from kofn_torch.layout import ParameterLayout
-from kofn_torch.place import JobPlace
-from tests.host.collectives.switched import HOSTS
+from tests.system.collectives.switched import HOSTS
 from tests.torch.crew import Crew, SwitchedJob, crew, ddp, gloo_group, group_of_one
 
 SEED = torch.ones(4, 8)

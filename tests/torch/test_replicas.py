@@ -19,14 +19,13 @@ from torch import nn
 
 import kofn_torch
 from kofn_common.config.schema import Config
-from kofn_host.collectives.communicator import Communicator
-from kofn_host.collectives.kinds.ring import Ring
+from kofn_host.collectives import Communicator, Ring
 from kofn_torch.errors import TorchError
 from kofn_torch.peers import BucketSum, CommunicatorSum, GroupSum
 from kofn_torch.zero_job import GroupZero
-from tests.host.collectives.crews import addresses, threads
-from tests.host.collectives.switched import HOSTS
-from tests.host.zero.crews import all_of
+from tests.system.collectives.crews import addresses, threads
+from tests.system.collectives.switched import HOSTS
+from tests.system.zero.crews import all_of
 from tests.torch.crew import SwitchedJob, crew, ddp, gloo_group
 from tests.torch.test_peers import PeerJob
 from tests.torch.test_schedule import scheduled

@@ -24,7 +24,7 @@ from kofn_common.config.schedule import FAMILIES, WITH_FRONT, ScheduleSection
 from kofn_common.config.schema import Config
 from kofn_torch.scheduled import ScheduledSession
 from kofn_torch.split import SplitBackward, layers_of
-from tests.host.collectives.switched import HOSTS
+from tests.system.collectives.switched import HOSTS
 from tests.torch import devices
 from tests.torch.crew import Crew, SwitchedJob, copied, crew, loaded, parameters_of
 

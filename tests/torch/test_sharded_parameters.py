@@ -21,10 +21,10 @@ from torch.optim.swa_utils import AveragedModel
 from torch.utils.checkpoint import checkpoint
 
 import kofn_torch
-from kofn_host.collectives.communicator import Communicator
+from kofn_host.collectives import Communicator
 from kofn_torch.errors import TorchError
 from kofn_torch.zero import ShardedOptimizer
-from tests.host.collectives.crews import threads
+from tests.system.collectives.crews import threads
 from tests.torch.crew import copied, loaded
 from tests.torch.test_zero import Job
 

@@ -32,20 +32,16 @@ with warnings.catch_warnings(action="ignore"):  # PyTorch warns about itself
 import kofn_torch
 from kofn.experiments.zero import memory
 from kofn_common.config import compress as compression
-from kofn_common.config.schema import Config, JobSection
+from kofn_common.config.job import JobSection
+from kofn_common.config.schema import Config
 from kofn_common.results.memory import Memory
-from kofn_host.collectives.block_rows import BlockRows
-from kofn_host.collectives.call import Array
-from kofn_host.collectives.communicator import Communicator
-from kofn_host.collectives.in_network import InNetwork
+from kofn_host.collectives import Array, BlockRows, Communicator, InNetwork
 from kofn_host.errors import GradientError, HostError
-from kofn_host.zero.compressed_mean import CompressedMean, SwitchMean
-from kofn_host.zero.exact_calls import CommunicatorCalls, ExactCalls
-from kofn_host.zero.settings import CODECS, ZeroSettings
+from kofn_host.zero import CODECS, CommunicatorCalls, CompressedMean, ExactCalls, SwitchMean, ZeroSettings
 from kofn_torch.zero_job import GroupZero, ZeroJob, elastic_calls
-from tests.host.collectives.crews import threads
-from tests.host.collectives.switched import MODEL as SLOTS
-from tests.host.zero.crews import all_of, beneath_a_switch
+from tests.system.collectives.crews import threads
+from tests.system.collectives.switched import MODEL as SLOTS
+from tests.system.zero.crews import all_of, beneath_a_switch
 from tests.torch import devices
 from tests.torch.crew import gloo_group
 

@@ -15,14 +15,14 @@ if find_spec("torch") is None:
 import torch
 
 import kofn_torch
-from kofn_host.collectives.communicator import Communicator
-from kofn_host.zero.settings import CODECS, ZeroSettings
+from kofn_host.collectives import Communicator
+from kofn_host.zero import CODECS, ZeroSettings
 from kofn_host.zero.shards import Shards
 from kofn_torch.errors import TorchError
 from kofn_torch.state import State
 from kofn_torch.zero_job import elastic_calls
-from tests.host.collectives.crews import threads
-from tests.host.zero.crews import all_of, beneath_a_switch
+from tests.system.collectives.crews import threads
+from tests.system.zero.crews import all_of, beneath_a_switch
 from tests.torch.test_state import stored
 from tests.torch.test_zero import ELEMENTS, MODEL, Job, loss_of
 

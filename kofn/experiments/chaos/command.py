@@ -28,11 +28,12 @@ from kofn.run.plan import make_plan
 from kofn.run.preconditions import check_machine
 from kofn.run.runner import execute
 from kofn.run.state import another_run, running
-from kofn.run.switch_identity import BMV2, bmv2
+from kofn.run.switch_identity import bmv2
 from kofn_common.config.dump import to_toml
 from kofn_common.config.errors import ConfigError, KofnError
 from kofn_common.config.suggestion import did_you_mean
 from kofn_common.results.folder import RunFolder, default_path
+from kofn_switch.identity import BMV2
 
 SCENARIO_S = 20
 """About the duration of a scenario."""

@@ -24,9 +24,9 @@ from kofn.experiments.matrix import Cell, cells
 from kofn.run.switch_identity import bmv2
 from kofn_common.collectives.job_collective import load_collective
 from kofn_common.config.errors import ConfigError
+from kofn_common.config.job import SWITCH
 from kofn_common.config.plugins import CODECS
 from kofn_common.config.plugins import COLLECTIVES as REGISTERED
-from kofn_common.config.schema import SWITCH
 
 SWITCH_RUN_S = 6.0
 """A run of a few iterations that keeps every frame."""

@@ -20,15 +20,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kofn.run.switch_identity import BMV2, bmv2
+from kofn.run.switch_identity import bmv2
 from kofn_common import wire
-from kofn_common.config.schema import JobSection
+from kofn_common.config.job import JobSection
 from kofn_controller.p4runtime.layout import SlotLayout
 from kofn_controller.p4runtime.planes.kofn import KofnPlane
 from kofn_controller.p4runtime.program import CompiledProgram
 from kofn_controller.p4runtime.slots import Slots
 from kofn_controller.p4runtime.switch_link import SwitchLink
 from kofn_controller.p4runtime.topology import TopologyHost
+from kofn_switch.identity import BMV2
 
 HERE = Path(__file__).parent
 HEADER = Path(wire.__file__).parent

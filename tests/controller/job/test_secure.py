@@ -7,13 +7,13 @@ from pathlib import Path
 import grpc
 import pytest
 
-from kofn_common.config.schema import JobSection
+from kofn_common.config.job import JobSection
 from kofn_common.rpc import kofn_pb2 as pb
 from kofn_common.rpc import kofn_pb2_grpc
 from kofn_common.rpc.certificates import make_certificates
 from kofn_common.rpc.security import CONTROLLER, OPERATOR, Credentials, channel, worker_name
+from tests.common.rpc.lab import tokenless
 from tests.controller.harness import serving, setup
-from tests.rpc.lab import tokenless
 
 JOBS = {1: 2, 2: 2}
 

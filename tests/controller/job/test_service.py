@@ -13,7 +13,7 @@ import grpc
 import numpy as np
 import pytest
 
-from kofn_common.config.schema import PolicySection
+from kofn_common.config.policy import PolicySection
 from kofn_common.results.objective_notes import read_objective_notes
 from kofn_common.rpc import kofn_pb2 as pb
 from kofn_controller.job.status_message import status_message

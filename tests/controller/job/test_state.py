@@ -12,7 +12,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from kofn_common.config.schema import JobSection, PolicySection
+from kofn_common.config.job import JobSection
+from kofn_common.config.policy import PolicySection
 from kofn_common.rpc import kofn_pb2 as pb
 from kofn_controller.errors import AttachError
 from kofn_controller.job.agreement import Agreement

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from kofn_common.config.schema import PolicySection
+from kofn_common.config.policy import PolicySection
 from kofn_common.rpc import kofn_pb2 as pb
 from kofn_common.rpc.limits import LAGS
 from kofn_controller.policy import chooser

@@ -10,7 +10,7 @@ from bench.cluster import cluster
 from bench.synthetic import SERVICE_S
 from kofn_common.config.errors import ConfigError
 from kofn_common.config.late_rules import LatePolicy, RuleChoice
-from kofn_common.config.schema import PolicySection
+from kofn_common.config.policy import PolicySection
 from kofn_common.rpc import kofn_pb2 as pb
 from kofn_controller.job.status_message import status_message
 from kofn_controller.policy.control_loop import ControlLoop

@@ -13,8 +13,11 @@ import pytest
 from bench.cluster import Cluster, cluster
 from bench.synthetic import times_alone
 from kofn_common.config.errors import ConfigError
+from kofn_common.config.interventions import EventSection
 from kofn_common.config.objectives import OBJECTIVES
-from kofn_common.config.schema import Config, EventSection, PolicySection, RunSection
+from kofn_common.config.policy import PolicySection
+from kofn_common.config.run import RunSection
+from kofn_common.config.schema import Config
 from kofn_controller.policy.objective import Objective, objective
 from kofn_controller.policy.objectives.throughput import throughput_costs
 

@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 
 from kofn_common.config.compress import CompressSection
+from kofn_common.config.job import JobSection
 from kofn_common.config.late_rules import LatePolicy, RuleName
-from kofn_common.config.schema import Average, JobSection
+from kofn_common.config.model import Average
 from kofn_common.wire.packet import HEADER_BYTES, WORD_BYTES, KofnHeader, encode
 from kofn_host.agent.agent import Agent
 from kofn_host.agent.data_link import IGNORED

@@ -5,7 +5,7 @@ import threading
 import numpy as np
 
 from kofn_common.config.compress import CompressSection
-from kofn_common.config.schema import JobSection
+from kofn_common.config.job import JobSection
 from kofn_host.agent.gradient_stream import GradientStream
 from kofn_host.compression.aggregate import Sums
 from kofn_host.compression.job_coding import JobCoding

@@ -6,7 +6,8 @@ tests/dataplane/test_hazards.py repeats the first four on real switches, packet 
 import numpy as np
 import pytest
 
-from kofn_common.wire.packet import WEIGHT_UNIT, Flag, Kind, KofnHeader
+from kofn_common.wire.packet import Flag, Kind, KofnHeader
+from kofn_common.wire.sizes import WEIGHT_UNIT
 from kofn_host.errors import ProtocolError
 from kofn_host.kernels.lanes import pack, unpack
 from kofn_host.protocol.block_layout import BlockLayout

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from kofn_common.config.compress import CompressSection
-from kofn_common.config.schema import JobSection
-from kofn_common.wire.packet import WEIGHT_UNIT
+from kofn_common.config.job import JobSection
+from kofn_common.wire.sizes import WEIGHT_UNIT
 from kofn_host.agent.exchange import Contribution
 from kofn_host.agent.gradient_stream import GradientStream
 from kofn_host.arrays import Fixed, Floats

@@ -15,7 +15,8 @@ from msgspec.structs import replace
 from kofn_common.config.compress import CompressSection
 from kofn_common.config.late_rules import RULES, LatePolicy, RuleName
 from kofn_common.results.account import Account
-from kofn_common.wire.packet import PARTS, KofnHeader
+from kofn_common.wire.packet import KofnHeader
+from kofn_common.wire.sizes import PARTS
 from kofn_host.agent.agent import Agent
 from kofn_host.agent.exchange import Contribution, Exchange, Update
 from kofn_host.compression.aggregate import Aggregate

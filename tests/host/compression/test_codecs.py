@@ -13,7 +13,7 @@ from hypothesis.extra.numpy import arrays
 from bench.codec import CODECS, main, measure
 from kofn_common.config.compress import CompressSection, Rounding, limit_of
 from kofn_common.config.errors import ConfigError
-from kofn_common.config.schema import JobSection
+from kofn_common.config.job import JobSection
 from kofn_common.wire.packet import WIDTHS
 from kofn_host.compression.aggregate import Sums
 from kofn_host.compression.codec import FRACTION_BITS, Codec, average_packed, check, encode_packed, packs, statistics

@@ -8,8 +8,9 @@ import pytest
 from msgspec.structs import replace
 
 from kofn_common.config.compress import CompressSection
-from kofn_common.config.schema import JobSection
-from kofn_common.wire.packet import FRAME_BYTES, HEADER_BYTES, VOTE_WORDS, WEIGHT_UNIT, bit_of
+from kofn_common.config.job import JobSection
+from kofn_common.wire.packet import FRAME_BYTES, HEADER_BYTES, bit_of
+from kofn_common.wire.sizes import VOTE_WORDS, WEIGHT_UNIT
 from kofn_host.compression.aggregate import Aggregate, Sums, aggregate
 from kofn_host.compression.codec import UNIT
 from kofn_host.compression.encoder import SLICE, Encoder

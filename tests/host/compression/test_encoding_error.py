@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from kofn_common.config.compress import CompressSection
-from kofn_common.config.schema import JobSection
+from kofn_common.config.job import JobSection
 from kofn_host.compression.codec import UNIT, statistics
 from kofn_host.compression.codecs.fixed_point import FixedPoint
 from kofn_host.compression.encoding_error import expected_error

@@ -19,9 +19,14 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from bench.ledger import measure
-from kofn_common.config.schema import Config, JobSection, PolicySection, RunSection, StragglerSection
-from kofn_common.config.schema import ShardSection as ClassShard
-from kofn_common.wire.packet import PARTS, WEIGHT_MAX, WEIGHT_UNIT, bit_of
+from kofn_common.config.job import JobSection
+from kofn_common.config.policy import PolicySection
+from kofn_common.config.run import RunSection
+from kofn_common.config.schema import Config
+from kofn_common.config.shards import ShardSection as ClassShard
+from kofn_common.config.stragglers import StragglerSection
+from kofn_common.wire.packet import bit_of
+from kofn_common.wire.sizes import PARTS, WEIGHT_MAX, WEIGHT_UNIT
 from kofn_host.compression.age_weight import NOTHING_FADES, AgeWeight
 from kofn_host.compression.codec import FRACTION_BITS
 from kofn_host.compression.codecs.fixed_point import FixedPoint

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from kofn_common.config.compress import CompressSection, Residual
-from kofn_common.config.schema import JobSection
-from kofn_common.wire.packet import WEIGHT_UNIT
+from kofn_common.config.job import JobSection
+from kofn_common.wire.sizes import WEIGHT_UNIT
 from kofn_host.compression.age_weight import NOTHING_FADES, AgeWeight
 from kofn_host.compression.codec import Codec, statistics
 from kofn_host.compression.codecs.fixed_point import FixedPoint

@@ -22,7 +22,6 @@ from kofn_common.wire.packet import (
     HEADER_BYTES,
     PACKET_BYTES_MAX,
     VERSION,
-    WEIGHT_UNIT,
     WORD_BYTES,
     Kind,
     KofnHeader,
@@ -30,6 +29,7 @@ from kofn_common.wire.packet import (
     decode_header,
     encode,
 )
+from kofn_common.wire.sizes import WEIGHT_UNIT
 from kofn_host.engine.engine import Traffic, WorkerEngine
 from kofn_host.engine.pacing_rate import BURST_PACKETS, PacingRate, pacing_rate
 from kofn_host.errors import ProtocolError

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from kofn_common.wire.packet import WEIGHT_UNIT, Flag, Kind, KofnHeader
+from kofn_common.wire.packet import Flag, Kind, KofnHeader
+from kofn_common.wire.sizes import WEIGHT_UNIT
 from kofn_host.errors import ProtocolError
 from kofn_host.protocol.block_layout import BlockLayout
 from kofn_host.protocol.instructions import Complete, Deliver, EncodeAgain, Instruction, Packed, Send

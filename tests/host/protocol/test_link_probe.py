@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from kofn_common.wire.packet import WEIGHT_UNIT, WORD_BYTES, Kind
+from kofn_common.wire.packet import WORD_BYTES, Kind
+from kofn_common.wire.sizes import WEIGHT_UNIT
 from kofn_host.protocol.block_layout import BlockLayout
 from kofn_host.protocol.instructions import Instruction, Packed, Send
 from tests.host.protocol.specification.slot_model import SlotModel

@@ -2,7 +2,8 @@
 
 import pytest
 
-from kofn_common.wire.packet import WEIGHT_UNIT, WORD_BYTES, Kind
+from kofn_common.wire.packet import WORD_BYTES, Kind
+from kofn_common.wire.sizes import WEIGHT_UNIT
 from kofn_host.errors import ProtocolError
 from kofn_host.protocol.block_layout import BlockLayout
 from kofn_host.protocol.instructions import Packed, Send

@@ -8,18 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kofn_common.wire.packet import (
-    EVERYONE,
-    PARTS,
-    RANKS,
-    VERSION,
-    WEIGHT_MAX,
-    WORD_BYTES,
-    WORDS_MAX,
-    Kind,
-    KofnHeader,
-    Lanes,
-)
+from kofn_common.wire.packet import EVERYONE, VERSION, WORD_BYTES, Kind, KofnHeader, Lanes
+from kofn_common.wire.sizes import PARTS, RACK_WORKERS_MAX, WEIGHT_MAX, WORDS_MAX
 from kofn_host.kernels.lanes import width_of
 from kofn_host.protocol.slots import NativeSlots
 from tests.host import part_rules
@@ -146,7 +136,10 @@ def headers(workers: int, lanes: int, words: int) -> st.SearchStrategy[KofnHeade
 
 @settings(max_examples=150, deadline=None)
 @given(
-    st.sampled_from([1, 2, 3, 4, 7, RANKS]), st.sampled_from(Lanes), st.sampled_from([1, 4, 6, WORDS_MAX]), st.data()
+    st.sampled_from([1, 2, 3, 4, 7, RACK_WORKERS_MAX]),
+    st.sampled_from(Lanes),
+    st.sampled_from([1, 4, 6, WORDS_MAX]),
+    st.data(),
 )
 def test_slots_answer_any_packets_like_the_model(workers: int, lanes: int, words: int, data: st.DataObject) -> None:
     """The answers are equal bit by bit, while k and the generation change; the packets' values are noise."""

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from kofn_common.wire.packet import RANKS, KofnHeader
+from kofn_common.wire.packet import KofnHeader
+from kofn_common.wire.sizes import RACK_WORKERS_MAX
 from tests.host.protocol.specification.leaf_model import LeafSlot
 from tests.host.protocol.test_protocol_exhaustive import ALL, Key, Setting, Small, Step, block_id_of, explore, small
 from tests.host.tree import Tree, leaf_of
@@ -49,7 +50,7 @@ class SmallTree(Small, Tree):
 
     def _just_waits(self, rank: int, rack: int, header: KofnHeader) -> bool:
         root, leaf = (of.slots[header.slot % len(of.slots)] for of in (self.switch, self.leaves[rack]))
-        mine = 1 << RANKS * header.part + rank % self.each
+        mine = 1 << RACK_WORKERS_MAX * header.part + rank % self.each
         counted = root.members & mine << self.places[rack * self.each]
         at_root = root.block_id == block_id_of(header) and not root.done and counted and root.count < self.switch.k
         held = leaf.block_id == block_id_of(header) and leaf.open.members & mine and not self.leaves[rack].shift

@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from kofn_common.wire.packet import PARTS, KofnHeader
+from kofn_common.wire.packet import KofnHeader
+from kofn_common.wire.sizes import PARTS
 from kofn_host.arrays import Integers
 from kofn_host.engine.engine import EnginePort
 from kofn_host.protocol.core import Protocol

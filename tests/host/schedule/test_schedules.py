@@ -11,7 +11,7 @@ from kofn_common.config.schedule import FAMILIES as NAMES
 from kofn_common.config.schedule import WITH_FRONT
 from kofn_host.schedule.families import FAMILIES, PassSchedule
 from kofn_host.schedule.layers import Layer, LayerTimes
-from kofn_host.schedule.partition import distinct, partition
+from kofn_host.schedule.pieces import distinct, partition
 from kofn_host.schedule.pipeline import LinkModel, bound_s, iteration_s, leaving_order
 from kofn_host.schedule.wire_layout import WireLayout
 

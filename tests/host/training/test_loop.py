@@ -11,10 +11,13 @@ import numpy as np
 import pytest
 
 from kofn_common.config.late_rules import GIVE_UPS, RULES
+from kofn_common.config.model import ModelSection
+from kofn_common.config.policy import PolicySection
+from kofn_common.config.run import RunSection
 from kofn_common.config.schedule import ScheduleSection
-from kofn_common.config.schema import Config, ModelSection, PolicySection, RunSection
+from kofn_common.config.schema import Config
 from kofn_common.rpc import kofn_pb2
-from kofn_common.wire.packet import PARTS
+from kofn_common.wire.sizes import PARTS
 from kofn_host.agent.exchange import Contribution, Exchange, Update
 from kofn_host.compression.aggregate import Aggregate
 from kofn_host.compression.ledger_accounts import LedgerTotals

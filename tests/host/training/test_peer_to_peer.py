@@ -10,7 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kofn_common.config.schema import Config, JobSection, ModelSection, RunSection
+from kofn_common.config.job import JobSection
+from kofn_common.config.model import ModelSection
+from kofn_common.config.run import RunSection
+from kofn_common.config.schema import Config
 from kofn_common.rpc import kofn_pb2
 from kofn_host.agent.exchange import Contribution
 from kofn_host.collectives.communicator import Communicator

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kofn_common.config.schema import JobSection
+from kofn_common.config.job import JobSection
 from kofn_common.nativebuild.errors import CompilerMissing
 from kofn_common.wire import packet as wire
 from kofn_common.wire.errors import ChecksumError

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from kofn_common.config.errors import ConfigError
-from kofn_common.config.schema import Config, FaultSection
+from kofn_common.config.faults import FaultSection
+from kofn_common.config.schema import Config
 from kofn_common.wire.packet import WORD_BYTES, KofnHeader, encode
 from kofn_host.transport.fault_injection import Copy, Faults
 from kofn_host.transport.send_queue import HELD_S, SendQueue

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kofn_common.config.schema import FaultSection
+from kofn_common.config.faults import FaultSection
 from kofn_common.wire import packet as wire
 from kofn_common.wire import scapy_layer
 from kofn_common.wire.packet import HEADER_BYTES, PACKET_BYTES_MAX, WORD_BYTES, KofnHeader, encode

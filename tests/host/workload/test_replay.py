@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from kofn_common.config.errors import ConfigError
-from kofn_common.config.schema import Config, ModelSection
+from kofn_common.config.model import ModelSection
+from kofn_common.config.schema import Config
 from kofn_host.errors import ReplayError
 from kofn_host.workload.evaluation import Evaluator
 from kofn_host.workload.workload import load_workload, workload_class

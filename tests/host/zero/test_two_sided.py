@@ -5,7 +5,7 @@ import threading
 import numpy as np
 
 from kofn_host.zero.two_sided import Bytes, TwoSidedMean
-from tests.host.zero.crews import all_of
+from tests.system.zero.crews import all_of
 
 WORKERS, ELEMENTS = 3, 50
 

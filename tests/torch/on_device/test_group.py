@@ -12,7 +12,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from kofn_torch.process_group import GATHERED
-from tests.host.collectives.switched import HOSTS
+from tests.system.collectives.switched import HOSTS
 from tests.torch import devices
 from tests.torch import test_process_group as on_cpu
 from tests.torch.test_process_group import Join, in_a_group

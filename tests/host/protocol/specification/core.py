@@ -33,8 +33,6 @@ from kofn_common.wire.packet import (
     EVERYONE,
     MEMBERS_BITS,
     MEMBERS_BYTES,
-    PARTS,
-    RANKS,
     WORD_BYTES,
     Flag,
     Kind,
@@ -43,6 +41,7 @@ from kofn_common.wire.packet import (
     bit_of,
     places_of,
 )
+from kofn_common.wire.sizes import PARTS, RACK_WORKERS_MAX
 from kofn_host.errors import ProtocolError
 from kofn_host.protocol.block_layout import BlockLayout
 from kofn_host.protocol.core import check_window
@@ -109,7 +108,7 @@ class Protocol:
     ) -> None:
         check_window(window, slots)
         self.rank = rank
-        self._places = places_of(workers or RANKS, racks)
+        self._places = places_of(workers or RACK_WORKERS_MAX, racks)
         self._racks = racks
         self.statistics = Statistics()
         self._template = KofnHeader(job=job, worker=self._places[rank] % MEMBERS_BITS)

@@ -7,17 +7,18 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from kofn_common.wire.packet import EVERYONE, PARTS, RANKS, WORD_BYTES, Flag, Kind, KofnHeader
+from kofn_common.wire.packet import EVERYONE, WORD_BYTES, Flag, Kind, KofnHeader
+from kofn_common.wire.sizes import PARTS, RACK_WORKERS_MAX
 from kofn_host.arrays import Fixed
 from tests.host.protocol.specification.leaf_model import Packet
 from tests.host.protocol.specification.slot_model import to_numbers, to_values
 
-RACK_BITS = PARTS * RANKS
+RACK_BITS = PARTS * RACK_WORKERS_MAX
 
 
 @dataclass(slots=True)
 class RootSlot:
-    """One slot.  `members`: of all racks, bit RACK_BITS x rack + RANKS x part + rank."""
+    """One slot.  `members`: of all racks, bit RACK_BITS x rack + RACK_WORKERS_MAX x part + rank."""
 
     block_id: tuple[int, int, int] = (0, 0, 0)
     members: int = 0

@@ -8,16 +8,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from kofn_common.wire.packet import (
-    EVERYONE,
-    VOTE_WORDS,
-    WORD_BYTES,
-    Flag,
-    Kind,
-    KofnHeader,
-    Lanes,
-    bit_of,
-)
+from kofn_common.wire.packet import EVERYONE, WORD_BYTES, Flag, Kind, KofnHeader, Lanes, bit_of
+from kofn_common.wire.sizes import VOTE_WORDS
 from kofn_host.arrays import Fixed
 from kofn_host.protocol.slots import Answer
 

@@ -1,0 +1,27 @@
+"""Which files are imported under -m."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.marks import may_match
+
+QUICK = "not (slow or root)"
+
+
+@pytest.mark.parametrize(
+    ("text", "quick", "slow"),
+    [
+        ("def test_a(): ...", True, False),
+        ("@pytest.mark.slow\ndef test_a(): ...", False, True),
+        ("@pytest.mark.slow\ndef test_a(): ...\ndef test_b(): ...", True, True),
+        ("pytestmark = [pytest.mark.slow, pytest.mark.root]\ndef test_a(): ...", False, True),
+        ("@pytest.mark.root\nclass TestA:\n def test_a(self): ...", False, False),
+        ("@pytest.mark.parametrize('a', [pytest.param(1, marks=pytest.mark.slow)])\ndef test_a(a): ...", True, True),
+        ("from tests.torch.suite import *", True, False),
+    ],
+)
+def test_file_is_imported_if_a_test_may_match(text: str, quick: bool, slow: bool, tmp_path: Path) -> None:
+    path = tmp_path / "test_it.py"
+    path.write_text(text)
+    assert (may_match(path, QUICK), may_match(path, "slow")) == (quick, slow)
