@@ -44,7 +44,7 @@ clean: ## remove what a crashed run left behind, and caches; runs/ is kept
 test: setup-dev ## all tests, a file in each of up to four processes; ARGS='-k wire' for some
 	@exec $(PYTEST) --no-loadscope-reorder $(ARGS)
 
-QUICK = tests/test_rooms.py tests/test_generated.py tests/config tests/controller/estimate tests/controller/policy tests/host/wire \
+QUICK = tests/test_rooms.py tests/test_generated.py tests/common/config tests/controller/estimate tests/controller/policy tests/common/wire \
     tests/host/protocol tests/host/compression tests/host/agent tests/cli
 quick: setup-dev ## the tests to run before each commit, a minute: no root, nothing slow
 	@exec $(PYTEST) -q -m 'not (slow or root or bmv2 or long or cluster)' $(QUICK) $(ARGS)
@@ -97,8 +97,9 @@ picture: setup-dev ## docs/picture.svg, the picture of the README
 screenshots: setup-dev ## docs/images/ of the live page, from the default run; needs root and chromium
 	@exec .venv/bin/python -m tests.web.screenshots
 
-header: setup-dev ## rewrite what is made from the header's fields: the C header, and docs/reference/protocol.md's table
+header: setup-dev ## rewrite what repeats the header's fields and limits: C header, p4src/sizes.p4, protocol.md's table
 	@.venv/bin/python -m kofn_common.wire.header_text
+	@.venv/bin/python -m kofn_common.nativebuild.struct_text
 
 p4: setup-dev ## compile p4src and examples/protocols with p4c (p4c-bm2-ss on the PATH)
 	@exec .venv/bin/python -m kofn_controller.p4runtime.p4c p4src/kofn.p4 examples/protocols/*.p4

@@ -32,8 +32,9 @@ import numpy as np
 
 from bench.tables import Row, make_parser, say, show, whole
 from kofn_common.config.compress import CompressSection, Residual
-from kofn_common.config.schema import JobSection
-from kofn_common.wire.packet import HEADER_BYTES, WORD_BYTES, WORDS_MAX
+from kofn_common.config.job import JobSection
+from kofn_common.wire.packet import HEADER_BYTES, WORD_BYTES
+from kofn_common.wire.sizes import WORDS_MAX
 from kofn_host.arrays import Floats
 from kofn_host.collectives.in_network import InNetwork
 from kofn_host.collectives.kinds.ring import Ring

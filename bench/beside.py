@@ -26,7 +26,7 @@ import threadpoolctl
 from bench.agent import MeasuredWorker, served
 from bench.tables import Row, make_parser, say, show, whole
 from kofn_common.config.compress import CompressSection
-from kofn_common.wire.packet import WORDS_MAX
+from kofn_common.wire.sizes import WORDS_MAX
 from kofn_host.errors import HostError
 
 SIDE = 256

@@ -23,7 +23,11 @@ from kofn.run.runner import execute
 from kofn_common.config.compress import CompressSection
 from kofn_common.config.dump import to_toml
 from kofn_common.config.errors import KofnError
-from kofn_common.config.schema import Config, JobSection, ModelSection, NetworkSection, RunSection
+from kofn_common.config.job import JobSection
+from kofn_common.config.model import ModelSection
+from kofn_common.config.network import NetworkSection
+from kofn_common.config.run import RunSection
+from kofn_common.config.schema import Config
 from kofn_common.results.folder import RunFolder
 from kofn_common.results.worker_metrics import read_trial
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from bench.synthetic import EVENT_S, SERVICE_S
-from kofn_common.config.schema import PolicySection
+from kofn_common.config.policy import PolicySection
 from kofn_common.rpc import kofn_pb2 as pb
 from kofn_controller.estimate.measurements import Arrival, FloatArray
 from kofn_controller.policy.control_loop import Change, ControlLoop

@@ -19,8 +19,8 @@ from bench.tables import Row, make_parser, say, show, whole
 from bench.timing import medians_ms
 from kofn_common.config.compress import Rounding
 from kofn_common.config.errors import ConfigError
-from kofn_common.config.schema import RACK_WORKERS_MAX
-from kofn_common.wire.packet import WEIGHT_UNIT, WORD_BYTES
+from kofn_common.wire.packet import WORD_BYTES
+from kofn_common.wire.sizes import RACK_WORKERS_MAX, WEIGHT_UNIT
 from kofn_host.arrays import Floats
 from kofn_host.compression.aggregate import Sums
 from kofn_host.compression.codec import (

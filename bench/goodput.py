@@ -26,7 +26,11 @@ from kofn.run.plan import make_plan
 from kofn.run.runner import execute
 from kofn_common.config.dump import to_toml
 from kofn_common.config.errors import KofnError
-from kofn_common.config.schema import Config, FaultSection, ModelSection, NetworkSection, RunSection
+from kofn_common.config.faults import FaultSection
+from kofn_common.config.model import ModelSection
+from kofn_common.config.network import NetworkSection
+from kofn_common.config.run import RunSection
+from kofn_common.config.schema import Config
 
 LINK_MBPS = 20.0
 BASE = Config(

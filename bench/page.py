@@ -32,8 +32,11 @@ from kofn.report.summarise import first_finishes
 from kofn.run.plan import make_plan
 from kofn.run.runner import execute
 from kofn_common.config.dump import to_toml
-from kofn_common.config.schema import WORKERS_MAX, Config, JobSection, RunSection
+from kofn_common.config.job import JobSection
+from kofn_common.config.run import RunSection
+from kofn_common.config.schema import Config
 from kofn_common.results.worker_metrics import read_trial
+from kofn_common.wire.sizes import WORKERS_MAX
 from tests.ports import own_port
 
 TOKEN = "bench"

@@ -19,9 +19,9 @@ from collections.abc import Callable
 import numpy as np
 
 from bench.tables import Row, make_parser, say, show, whole
-from kofn_common.config.schema import WORKERS_MAX
 from kofn_common.wire import packet as wire
 from kofn_common.wire.packet import WORD_LANES, Kind, KofnHeader
+from kofn_common.wire.sizes import WORDS_MAX, WORKERS_MAX
 from kofn_host.collectives.parameter_server import ParameterServer
 from kofn_host.kernels.lanes import pack
 from kofn_host.protocol.slots import NativeSlots
@@ -116,7 +116,7 @@ def _options() -> argparse.Namespace:
     parser = make_parser(__doc__)
     parser.add_argument("--workers", type=whole(1, WORKERS_MAX), nargs="+", default=[4, 8])
     parser.add_argument(
-        "--words", type=whole(1, wire.WORDS_MAX), nargs="+", default=[4, 32], help="256-byte words in a packet"
+        "--words", type=whole(1, WORDS_MAX), nargs="+", default=[4, 32], help="256-byte words in a packet"
     )
     parser.add_argument("--rounds", type=whole(), default=50)
     return parser.parse_args()

@@ -90,6 +90,7 @@ def test_generated_header_files_match_the_fields():
     assert header_text.C_HEADER.read_text() == header_text.c_header(), (
         "common/kofn_common/wire/kofn_header.h is stale: run `make header`"
     )
+    assert header_text.P4_SIZES.read_text() == header_text.p4_sizes(), "p4src/sizes.p4 is stale: run `make header`"
     assert header_text.PROTOCOL.read_text() == header_text.protocol(), (
         "docs/reference/protocol.md is stale: run `make header`"
     )

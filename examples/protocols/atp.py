@@ -17,7 +17,7 @@ import click
 import numpy as np
 import numpy.typing as npt
 
-from kofn_common.config.schema import JobSection
+from kofn_common.config.job import JobSection
 from kofn_common.wire.packet import SERVICE
 from kofn_controller.p4runtime.builders import SwitchEntry, addressing, exact, forwarding
 from kofn_controller.p4runtime.data_plane import DataPlane

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from kofn_common.config.schema import JobSection
+from kofn_common.config.job import JobSection
 from kofn_controller.p4runtime.builders import SwitchEntry, addressing, exact, forwarding
 from kofn_controller.p4runtime.data_plane import DataPlane
 from kofn_controller.p4runtime.layout import SlotLayout

@@ -26,8 +26,9 @@ from kofn.run.options import FiniteRange
 from kofn.run.state import state_path
 from kofn.run.topology import wanted_topology
 from kofn_common.config.errors import ConfigError
-from kofn_common.config.schema import RACK_WORKERS_MAX, RACKS_MAX, WORKERS_MAX, Config
+from kofn_common.config.schema import Config
 from kofn_common.rpc.address import checked_address
+from kofn_common.wire.sizes import RACK_WORKERS_MAX, RACKS_MAX, WORKERS_MAX
 
 SWITCH_EXAMPLES = """
 \b

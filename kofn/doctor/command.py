@@ -27,8 +27,9 @@ from kofn.run.plan import DEFAULT_CONFIG
 from kofn.run.signals import cancel_on_signal, stopped_by
 from kofn.run.state import another_run, hold, running
 from kofn_common.config.errors import KofnError
-from kofn_common.config.schema import WORKERS_MAX, Config
+from kofn_common.config.schema import Config
 from kofn_common.rpc.address import checked_address
+from kofn_common.wire.sizes import WORKERS_MAX
 
 Show: TypeAlias = Callable[[Finding], None]
 

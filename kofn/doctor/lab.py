@@ -15,7 +15,9 @@ from kofn.run.network import EmulatedHost, NetworkClient, ProcessSpec
 from kofn.run.topology import wanted_topology
 from kofn_common.config.dump import to_toml
 from kofn_common.config.errors import KofnError
-from kofn_common.config.schema import Config, JobSection, PolicySection
+from kofn_common.config.job import JobSection
+from kofn_common.config.policy import PolicySection
+from kofn_common.config.schema import Config
 from kofn_common.rpc.errors import SecurityError
 
 UP_S = 30.0

@@ -19,7 +19,7 @@ from kofn.doctor.probe_blocks import ProbeBlocks, ProbeError, ProbePlan
 from kofn_common.rpc import kofn_pb2, kofn_pb2_grpc
 from kofn_common.rpc.failures import refused_handshake
 from kofn_common.rpc.security import CONTROLLER, Credentials, channel, worker_name
-from kofn_common.wire.packet import WORDS_MAX
+from kofn_common.wire.sizes import WORDS_MAX
 
 CALL_S = 15.0
 ATTACH_S = 15.0

@@ -16,7 +16,6 @@ from kofn_common.wire.packet import (
     MEMBERS_BITS,
     MEMBERS_BYTES,
     PACKET_BYTES_MAX,
-    WEIGHT_UNIT,
     WORD_LANES,
     Kind,
     KofnHeader,
@@ -25,6 +24,7 @@ from kofn_common.wire.packet import (
     members_of,
     places_of,
 )
+from kofn_common.wire.sizes import WEIGHT_UNIT
 from kofn_host.arrays import Values
 from kofn_host.kernels.lanes import pack, unpack
 from kofn_host.transport.datagrams import Packet

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 
-from kofn_common.config.schema import Config, FaultSection
+from kofn_common.config.faults import FaultSection
+from kofn_common.config.schema import Config
 from kofn_common.results.ranks import name_workers
 
 

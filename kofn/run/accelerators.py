@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from kofn_common.config.errors import ConfigError
-from kofn_common.config.schema import TorchSection
+from kofn_common.config.torch_script import TorchSection
 
 KINDS = {
     "CUDA_VISIBLE_DEVICES": "proc/driver/nvidia/gpus/*",

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import click
 
-from kofn_common.config.schema import JOB_MOST, WORKERS_MAX
 from kofn_common.rpc.errors import SecurityError
 from kofn_common.rpc.names import CONTROLLER, OPERATOR, worker_name
+from kofn_common.wire.sizes import JOB_MAX, WORKERS_MAX
 
 EXIT_REFUSED = 2
 P4RUNTIME = "p4runtime"
@@ -24,8 +24,8 @@ def _sizes(context: click.Context, parameter: click.Parameter, values: tuple[str
         job, _, workers = value.partition(":")
         if not (job.isdecimal() and workers.isdecimal()):
             raise click.BadParameter(f"{value!r}: two numbers are expected, 1:4 for the four workers of job 1")
-        if not (1 <= int(job) <= JOB_MOST and 1 <= int(workers) <= WORKERS_MAX):
-            raise click.BadParameter(f"must be a job of 1 to {JOB_MOST} and 1 to {WORKERS_MAX} workers, got {value!r}")
+        if not (1 <= int(job) <= JOB_MAX and 1 <= int(workers) <= WORKERS_MAX):
+            raise click.BadParameter(f"must be a job of 1 to {JOB_MAX} and 1 to {WORKERS_MAX} workers, got {value!r}")
         if int(job) in sizes:
             raise click.BadParameter(f"{value!r}: job {int(job)} is there already, each job is given once")
         sizes[int(job)] = int(workers)

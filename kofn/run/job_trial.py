@@ -18,7 +18,8 @@ from kofn.run.port_faults import port_rules
 from kofn.run.processes import Processes, ProcessState
 from kofn.run.resume import Resumed
 from kofn.run.schedule import Due, Schedule, action, late_joiners
-from kofn_common.config.schema import Config, CpuSection, LinkSection
+from kofn_common.config.interventions import CpuSection, LinkSection
+from kofn_common.config.schema import Config
 from kofn_common.results.event_log import LoggedEvent
 from kofn_common.results.folder import JobFolder, TrialFolder
 from kofn_common.results.link_bytes import LinkBytes, write_links

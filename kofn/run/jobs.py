@@ -11,8 +11,9 @@ from kofn.run.schedule import check_story
 from kofn_common.collectives.job_collective import load_collective, servers_of
 from kofn_common.config.errors import ConfigError
 from kofn_common.config.objectives import check_objective
-from kofn_common.config.schema import RACK_WORKERS_MAX, SLOTS, Config
+from kofn_common.config.schema import Config
 from kofn_common.wire.packet import FRAME_BYTES, HEADER_BYTES, WORD_BYTES
+from kofn_common.wire.sizes import RACK_WORKERS_MAX, SLOTS
 from kofn_controller.p4runtime.data_plane import data_plane_of
 
 

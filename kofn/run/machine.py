@@ -20,8 +20,10 @@ import msgspec
 
 from kofn.run.errors import RunError
 from kofn.run.topology import wanted_topology
-from kofn_common.config.schema import RACK_WORKERS_MAX, WORKERS_MAX, Config, JobSection
+from kofn_common.config.job import JobSection
+from kofn_common.config.schema import Config
 from kofn_common.wire.packet import HEADER_BYTES, MEMBERS_BYTES, SERVICE, WORD_BYTES
+from kofn_common.wire.sizes import RACK_WORKERS_MAX, WORKERS_MAX
 
 SERVICE_MAC = "02:6b:6f:66:6e:fe"
 ECHO_ADDRESS = "10.0.0.253"

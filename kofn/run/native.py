@@ -7,7 +7,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from kofn_common.config.schema import NetworkSection
+from kofn_common.config.network import NetworkSection
 from kofn_common.nativebuild.errors import BuildError
 from kofn_host.errors import LedgerError
 from kofn_host.kernels.kernel import kernel

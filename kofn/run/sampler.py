@@ -13,7 +13,8 @@ import msgspec
 from kofn.run.job_trial import JobTrial
 from kofn.run.network import NetworkClient
 from kofn.run.page import Watched
-from kofn_common.config.schema import SWITCH, NetworkSection
+from kofn_common.config.job import SWITCH
+from kofn_common.config.network import NetworkSection
 from kofn_common.results.link_bytes import LinkBytes
 from kofn_common.results.samples import Sample, SlotSample
 from kofn_controller.errors import InspectionError

@@ -12,7 +12,8 @@ from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
 from kofn_common.config.errors import ConfigError
-from kofn_common.config.schema import Config, CpuSection, EventSection, LinkSection
+from kofn_common.config.interventions import CpuSection, EventSection, LinkSection
+from kofn_common.config.schema import Config
 
 Due = EventSection | LinkSection | CpuSection
 """An action once an iteration is reached."""

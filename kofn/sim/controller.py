@@ -8,8 +8,8 @@ from kofn.sim.clock import VirtualClock
 from kofn.sim.costs import Costs
 from kofn.sim.machine import Machine
 from kofn.sim.schedule import VirtualSchedule
+from kofn_common.config.interventions import EventSection
 from kofn_common.config.late_rules import LatePolicy
-from kofn_common.config.schema import EventSection
 from kofn_common.rpc import kofn_pb2 as pb
 from kofn_controller.estimate.measurements import Arrival
 from kofn_controller.job.journal import Journal

@@ -20,6 +20,7 @@ from kofn_common.config.schema import Config
 from kofn_common.config.section import NotNegative
 from kofn_common.rpc import kofn_pb2 as pb
 from kofn_common.wire import packet as wire
+from kofn_common.wire.sizes import WEIGHT_UNIT
 from kofn_controller.policy.control_loop import ControlLoop
 from kofn_host.compression.aggregate import aggregate
 from kofn_host.compression.encoder import Encoder
@@ -139,7 +140,7 @@ def _packet_s(coding: JobCoding) -> float:
     blocks = plan.blocks.tolist()
     slots = _power_of_two(shape.blocks)
     protocol = Protocol(job=1, rank=0, layout=shape, slots=slots, window=slots // 2, rto_s=1e9)
-    packed = Packed(bytes(shape.words_of(0, plan.lanes) * wire.WORD_BYTES), 1, plan.lanes, wire.WEIGHT_UNIT)
+    packed = Packed(bytes(shape.words_of(0, plan.lanes) * wire.WORD_BYTES), 1, plan.lanes, WEIGHT_UNIT)
     sum_words = shape.sum_words_of(0, plan.lanes)
     sums = bytes(sum_words * wire.WORD_BYTES)
     numbers = iter(range(1, 10_000))

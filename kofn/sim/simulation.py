@@ -15,9 +15,9 @@ from kofn.sim.schedule import VirtualSchedule
 from kofn.sim.switches import VirtualSwitches
 from kofn.sim.worker import Surroundings, Worker
 from kofn.sim.worker_model import WorkerModel
+from kofn_common.config.interventions import LinkSection as Rate
 from kofn_common.config.late_rules import LatePolicy
 from kofn_common.config.schema import Config
-from kofn_common.config.schema import LinkSection as Rate
 from kofn_common.results.event_log import LoggedEvent
 from kofn_common.rpc import kofn_pb2 as pb
 from kofn_controller.estimate.measurements import Arrival

@@ -6,7 +6,7 @@ from functools import partial
 from kofn.sim.clock import VirtualClock
 from kofn.sim.machine import Machine
 from kofn.sim.network import Link, VirtualSwitch
-from kofn_common.config.schema import JobSection
+from kofn_common.config.job import JobSection
 from kofn_common.wire.packet import leaf_shift
 from kofn_host.protocol.leaf import NativeLeaf
 from kofn_host.protocol.slots import NativeSlots

@@ -8,7 +8,8 @@ from kofn.sim.learning import Learning
 from kofn_common.config.late_rules import LatePolicy
 from kofn_common.config.schema import Config
 from kofn_common.results.account import Account
-from kofn_common.wire.packet import PARTS, WEIGHT_UNIT, WORD_BYTES
+from kofn_common.wire.packet import WORD_BYTES
+from kofn_common.wire.sizes import PARTS, WEIGHT_UNIT
 from kofn_host.agent.driver import Sender
 from kofn_host.arrays import Floats64, Integers
 from kofn_host.compression.age_weight import AgeWeight

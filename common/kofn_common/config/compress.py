@@ -8,6 +8,7 @@ from msgspec import Meta
 from kofn_common.config.errors import ConfigError
 from kofn_common.config.plugins import CODECS
 from kofn_common.config.section import MBPS, Section
+from kofn_common.wire.sizes import VOTE_WORDS
 
 RatioControl = Literal["off", "deliverable", "literal"]
 
@@ -28,9 +29,6 @@ the bytes than they cost in additional iterations (measured in docs/explanation/
 
 ONE_BIT = "onebit"
 """The codec whose lanes are votes."""
-
-VOTE_WORDS = 4
-"""256-byte words of votes in a packet: VOTE_WORDS of p4src/headers.p4."""
 
 BMV2_GROWTH = 2
 """The most words that BMv2 may add to a packet for its answer."""

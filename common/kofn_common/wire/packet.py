@@ -13,6 +13,7 @@ from typing import Annotated, NamedTuple, get_type_hints
 import numpy as np
 
 from kofn_common.wire.errors import ChecksumError, WireError
+from kofn_common.wire.sizes import PARTS, RACK_WORKERS_MAX, RACKS_MAX, WEIGHT_UNIT, WORDS_MAX
 
 SERVICE = "10.0.0.254"
 """The switch's service address; mininet/topology.py, which imports nothing of kofn, repeats it."""
@@ -32,21 +33,6 @@ WORD_LANES = WORD_BYTES // 4
 """32-bit lanes of a word."""
 
 WORD_BITS = 8 * WORD_BYTES
-
-WORDS_MAX = 32
-
-RANKS = 64
-PARTS = 4
-"""The most contributions of one worker to one block."""
-
-RACKS_MAX = 16
-"""The most racks of a tree: BMv2 lets a packet grow by their bitmaps, 512 bytes."""
-
-WEIGHT_UNIT = 256
-"""The weight of one gradient in full."""
-
-WEIGHT_MAX = 1023 * WEIGHT_UNIT
-"""The largest weight of a contribution."""
 
 FRAME_BYTES = 42
 """Bytes of the Ethernet, IPv4 and UDP headers, which links count."""
@@ -89,9 +75,6 @@ class Lanes(IntEnum):
 WIDTHS = (32, 16, 8, 4, 1)
 """Widths of lanes in bits; the index is the code of Lanes.  A lane of 1 bit is a vote; votes are counted."""
 
-VOTE_WORDS = 4
-"""The most words of votes in a packet; further words, which are optional, are room for planes."""
-
 
 class KofnHeader(NamedTuple):
     """The bytes before the values: fields in wire order, big-endian, each with its bits.
@@ -119,7 +102,7 @@ class KofnHeader(NamedTuple):
     part: Annotated[int, 8] = 0
     bitmaps: Annotated[int, 8] = 0
     weight: Annotated[int, 32] = WEIGHT_UNIT
-    members: Annotated[int, PARTS * RANKS] = 0
+    members: Annotated[int, PARTS * RACK_WORKERS_MAX] = 0
 
 
 HEADER_FIELDS: tuple[tuple[str, int], ...] = tuple(
@@ -129,7 +112,7 @@ HEADER_FIELDS: tuple[tuple[str, int], ...] = tuple(
 
 SIGNED_FIELDS = frozenset({"scale"})
 HEADER_BYTES = sum(bits for _, bits in HEADER_FIELDS) // 8
-MEMBERS_BITS = PARTS * RANKS
+MEMBERS_BITS = PARTS * RACK_WORKERS_MAX
 MEMBERS_BYTES = MEMBERS_BITS // 8
 PACKET_BYTES_MAX = HEADER_BYTES + RACKS_MAX * MEMBERS_BYTES + WORDS_MAX * WORD_BYTES
 
@@ -257,7 +240,7 @@ def places_of(workers: int, racks: int = 1) -> list[int]:
 
 def bit_of(place: int, part: int) -> int:
     """Return a bitmap with the bit of one contribution: this part of the worker at this place."""
-    return 1 << part * RANKS + place
+    return 1 << part * RACK_WORKERS_MAX + place
 
 
 def bits_of(place: int) -> int:
@@ -265,7 +248,7 @@ def bits_of(place: int) -> int:
     return sum(bit_of(place, part) for part in range(PARTS))
 
 
-def members_of(bitmap: int, places: Iterable[int] = range(RANKS)) -> list[int]:
+def members_of(bitmap: int, places: Iterable[int] = range(RACK_WORKERS_MAX)) -> list[int]:
     """Return the ranks with any part in a bitmap, ascending, given all workers' places."""
     return [rank for rank, place in enumerate(places) if bitmap >> place & _ALL_PARTS]
 

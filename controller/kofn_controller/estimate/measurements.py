@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from kofn_common.results.account import Account
 from kofn_common.rpc import kofn_pb2 as pb
-from kofn_common.wire.packet import PARTS, WEIGHT_MAX, WEIGHT_UNIT
+from kofn_common.wire.sizes import PARTS, WEIGHT_MAX, WEIGHT_UNIT
 from kofn_controller.estimate.reports import Flags, Numbers, Ranks, Reports
 from kofn_controller.estimate.views import SwitchDigest, Views
 

@@ -14,9 +14,9 @@ import grpc
 import numpy as np
 
 from kofn_common.config.errors import ConfigError
+from kofn_common.config.job import JobSection
 from kofn_common.config.objectives import check_objective
 from kofn_common.config.plugins import MODULE
-from kofn_common.config.schema import JobSection
 from kofn_common.rpc import kofn_pb2 as pb
 from kofn_controller.errors import AttachError, PushError
 from kofn_controller.estimate.measurements import Arrival

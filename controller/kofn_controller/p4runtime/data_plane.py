@@ -13,8 +13,8 @@ import finsy as fy
 
 from kofn_common.collectives.job_collective import load_collective
 from kofn_common.config.errors import ConfigError
+from kofn_common.config.job import JobSection
 from kofn_common.config.plugins import DATA_PLANES
-from kofn_common.config.schema import JobSection
 from kofn_common.wire.packet import PORT
 from kofn_controller.p4runtime.builders import SwitchEntry
 from kofn_controller.p4runtime.entries import Found

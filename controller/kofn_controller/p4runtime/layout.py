@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kofn_common.collectives.job_collective import load_collective
-from kofn_common.config.schema import JOB_MOST, SLOTS, JobSection
+from kofn_common.config.job import JobSection
 from kofn_common.wire.packet import places_of
+from kofn_common.wire.sizes import JOB_MAX, SLOTS
 from kofn_controller.errors import LayoutError
 from kofn_controller.p4runtime.topology import TopologyHost
 
@@ -27,10 +28,8 @@ class SlotLayout:
 
     def __post_init__(self) -> None:
         """Check the layout; LayoutError if the job does not fit the topology or the switch."""
-        if not 1 <= self.job.id <= JOB_MOST:
-            raise LayoutError(
-                f"job.id must be 1 to {JOB_MOST} (higher ones are those of exact sums), got {self.job.id}"
-            )
+        if not 1 <= self.job.id <= JOB_MAX:
+            raise LayoutError(f"job.id must be 1 to {JOB_MAX} (higher ones are those of exact sums), got {self.job.id}")
         if self.job.workers % self.racks:
             raise LayoutError(f"job.workers must be a multiple of the racks ({self.racks}), got {self.job.workers}")
         if self.job.workers > len(self.hosts) - self.first * self.racks:

@@ -10,7 +10,8 @@ from typing import Protocol
 
 import finsy as fy
 
-from kofn_common.wire.packet import PARTS, SERVICE, leaf_shift
+from kofn_common.wire.packet import SERVICE, leaf_shift
+from kofn_common.wire.sizes import PARTS
 from kofn_controller.p4runtime.layout import LEAF_BUFFERS, SlotLayout
 from kofn_controller.p4runtime.topology import PortMap, TopologyHost
 

@@ -12,8 +12,9 @@ import numpy as np
 from scipy import special
 
 from kofn_common.config.late_rules import LatePolicy
+from kofn_common.config.model import Average
 from kofn_common.config.objectives import check_objective
-from kofn_common.config.schema import Average, PolicySection
+from kofn_common.config.policy import PolicySection
 from kofn_common.rpc import kofn_pb2 as pb
 from kofn_controller.estimate.measurements import BoolArray, FloatArray, Measurements
 from kofn_controller.estimate.model import Estimate, fit

@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kofn_common.config.late_rules import RuleName
-from kofn_common.wire.packet import PARTS
+from kofn_common.wire.sizes import PARTS
 from kofn_controller.estimate.measurements import BoolArray, FloatArray
 
 CARRIED: tuple[RuleName, ...] = ("stash", "merge", "drop")

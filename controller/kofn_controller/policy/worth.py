@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from kofn_common.config.schema import Average
+from kofn_common.config.model import Average
 from kofn_common.rpc import kofn_pb2 as pb
 from kofn_common.rpc.limits import LAGS
 from kofn_controller.estimate.correlation import Correlation

@@ -10,8 +10,9 @@ import threading
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 
+from kofn_common.config.job import JobSection
 from kofn_common.config.late_rules import RULES, LatePolicy, LateRule
-from kofn_common.config.schema import Average, JobSection
+from kofn_common.config.model import Average
 from kofn_common.results.account import Account
 from kofn_common.results.memory import Memory
 from kofn_host.agent.data_link import DataLink

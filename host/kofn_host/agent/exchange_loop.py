@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from typing import NamedTuple
 
-from kofn_common.config.schema import Average, JobSection
+from kofn_common.config.job import JobSection
+from kofn_common.config.model import Average
 from kofn_host.agent.data_link import DataLink
 from kofn_host.agent.driver import Driver, Effects
 from kofn_host.agent.exchange import Contribution

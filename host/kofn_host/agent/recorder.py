@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kofn_common.wire.packet import MEMBERS_BITS, PARTS
+from kofn_common.wire.packet import MEMBERS_BITS
+from kofn_common.wire.sizes import PARTS
 from kofn_host.arrays import Values
 from kofn_host.compression.job_coding import JobCoding
 from kofn_host.kernels.lanes import unpack_sums, width_of

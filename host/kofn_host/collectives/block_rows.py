@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kofn_common.config.compress import CompressSection
-from kofn_common.config.schema import JobSection
+from kofn_common.config.job import JobSection
 from kofn_common.wire.packet import EVERYONE
 from kofn_host.arrays import Floats, Integers
 from kofn_host.compression.job_coding import JobCoding

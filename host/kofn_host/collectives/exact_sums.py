@@ -15,8 +15,9 @@ from typing import NoReturn
 
 import numpy as np
 
-from kofn_common.config.schema import JobSection
-from kofn_common.wire.packet import HEADER_BYTES, WEIGHT_MAX, WORD_BYTES, WORD_LANES
+from kofn_common.config.job import JobSection
+from kofn_common.wire.packet import HEADER_BYTES, WORD_BYTES, WORD_LANES
+from kofn_common.wire.sizes import WEIGHT_MAX
 from kofn_host.arrays import Integers
 from kofn_host.collectives.block_rows import may_be_apart
 from kofn_host.collectives.call import Array

@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from kofn_common.config.compress import CompressSection
-from kofn_common.config.schema import Average, JobSection
+from kofn_common.config.job import JobSection
+from kofn_common.config.model import Average
 from kofn_common.wire.packet import PORT
 from kofn_host.agent.agent import Agent
 from kofn_host.agent.exchange import Contribution, Update

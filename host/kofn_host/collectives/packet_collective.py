@@ -16,7 +16,8 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from kofn_common.config.schema import Config, JobSection
+from kofn_common.config.job import JobSection
+from kofn_common.config.schema import Config
 from kofn_common.wire.packet import SERVICE, WORD_LANES
 from kofn_host.collectives.call import Array
 from kofn_host.collectives.communicator import Task

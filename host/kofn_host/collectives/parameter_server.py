@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 
 import click
 
-from kofn_common.config.schema import JOB_MOST
 from kofn_common.wire import packet as wire
 from kofn_common.wire.errors import ChecksumError, WireError
-from kofn_common.wire.packet import EVERYONE, PARTS, WEIGHT_MAX, Kind, KofnHeader, Lanes
+from kofn_common.wire.packet import EVERYONE, Kind, KofnHeader, Lanes
+from kofn_common.wire.sizes import JOB_MAX, PARTS, WEIGHT_MAX
 from kofn_host.errors import HostError
 from kofn_host.protocol.slots import Answer, NativeSlots
 from kofn_host.transport.datagrams import Datagrams
@@ -151,7 +151,7 @@ def address_of(place: int) -> str:
 @click.option("--address", required=True, help="The server's own address on the data network.")
 @click.option("--worker", "workers", multiple=True, required=True, help="A worker's address; once per worker, by rank.")
 @click.option("--k", type=click.IntRange(min=1), help="Number of workers that complete a block.  [default: all]")
-@click.option("--job", type=click.IntRange(1, JOB_MOST), default=1, show_default=True)
+@click.option("--job", type=click.IntRange(1, JOB_MAX), default=1, show_default=True)
 @click.option("--slots", type=click.IntRange(min=2), default=1024, show_default=True, help="As job.slots.")
 @click.option(
     "--generation", type=click.IntRange(0, 2**32 - 1), help="The slots' generation.  [default: the first packet's]"

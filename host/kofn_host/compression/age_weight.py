@@ -7,7 +7,7 @@ that ledger and sums stay exact.
 from dataclasses import dataclass, replace
 
 from kofn_common.config.late_rules import RULES, LatePolicy, weight_at
-from kofn_common.wire.packet import WEIGHT_UNIT
+from kofn_common.wire.sizes import WEIGHT_UNIT
 
 FOR_EVER = 1 << 32
 """No age limit."""

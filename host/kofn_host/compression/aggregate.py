@@ -16,9 +16,11 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from kofn_common.config.schema import Average
+from kofn_common.config.model import Average
 from kofn_common.wire import packet as wire
 from kofn_common.wire.packet import WIDTHS
+from kofn_common.wire.sizes import WEIGHT_UNIT
+from kofn_host import structs
 from kofn_host.arrays import Floats, Floats64, Integers
 from kofn_host.compression.codec import FRACTION_BITS, UNIT, average_packed
 from kofn_host.compression.encoder import Finished
@@ -28,7 +30,7 @@ from kofn_host.compression.ledger_native import factors_of
 from kofn_host.compression.plan import Plan
 from kofn_host.compression.reduction_native import NativeReduction
 from kofn_host.compression.side_values import SideValues
-from kofn_host.compression.sums_native import NativeSums, library
+from kofn_host.compression.sums_native import library
 from kofn_host.errors import CodecError
 from kofn_host.kernels.lanes import CODES
 from kofn_host.protocol.results import BlockResults, Result
@@ -90,7 +92,7 @@ class Aggregate:
 def held(results: BlockResults) -> tuple[float, float]:
     """Return the gradients (by weight) and the counted contributions in a block's sum, means over the blocks."""
     weight, contributors = (int(results.numbers(name).sum()) for name in ("weight", "count"))
-    return weight / wire.WEIGHT_UNIT / len(results), contributors / len(results)
+    return weight / WEIGHT_UNIT / len(results), contributors / len(results)
 
 
 def missed(results: BlockResults, place: int) -> int:
@@ -155,13 +157,13 @@ class Sums:
         reduction.sums, reduction.mean = ctypes.addressof(self._native), self.mean.ctypes.data
         reduction.keeps.append(self)
 
-    def _view(self, most: Mapping[int, int]) -> NativeSums:
+    def _view(self, most: Mapping[int, int]) -> structs.Sums:
         """Return the structure for sums.c."""
         limits = (most.get(code, -1) for code in CODES)
-        gap, unit = (self._gap.ctypes.data, wire.WEIGHT_UNIT * UNIT) if self._by_weight else (None, UNIT)
+        gap, unit = (self._gap.ctypes.data, WEIGHT_UNIT * UNIT) if self._by_weight else (None, UNIT)
         places = (array.ctypes.data for array in (self._weights, self.checksums, self.closed_s, self.closed))
         elements = self._coding.layout.elements, self._coding.elements
-        return NativeSums(*elements, (ctypes.c_int64 * len(WIDTHS))(*limits), gap, unit, *places)
+        return structs.Sums(*elements, (ctypes.c_int64 * len(WIDTHS))(*limits), gap, unit, *places)
 
     @property
     def _by_weight(self) -> bool:
@@ -186,7 +188,7 @@ class Sums:
         Division by contributors ignores how many gradients each one carries.
         """
         if self._by_weight:
-            return self._gap[results.blocks] / results.numbers("weight") * (wire.WEIGHT_UNIT * UNIT)
+            return self._gap[results.blocks] / results.numbers("weight") * (WEIGHT_UNIT * UNIT)
         return UNIT / results.numbers("count")
 
 

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Self
 
 from kofn_common.config.compress import CompressSection
-from kofn_common.config.schema import JobSection
-from kofn_common.wire.packet import PARTS, VOTE_WORDS, WORD_BITS, WORDS_MAX, places_of
+from kofn_common.config.job import JobSection
+from kofn_common.wire.packet import WORD_BITS, places_of
+from kofn_common.wire.sizes import PARTS, VOTE_WORDS, WORDS_MAX
 from kofn_host.compression import side_values as note
 from kofn_host.compression import summary_block as summary
 from kofn_host.compression.codec import Codec, largest_lanes

@@ -32,12 +32,13 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from kofn_common.wire.packet import PARTS
+from kofn_common.wire.sizes import PARTS
+from kofn_host import structs
 from kofn_host.arrays import Exponents, Fixed, Integers
 from kofn_host.compression.age_weight import NOTHING_FADES, AgeWeight
 from kofn_host.compression.codec import Codec, encode_packed, largest_lanes, packs, shift_of
 from kofn_host.compression.ledger_accounts import LedgerAccounts
-from kofn_host.compression.ledger_native import Fading, Gradient, library, view_of
+from kofn_host.compression.ledger_native import Gradient, library, view_of
 from kofn_host.compression.ledger_state import LedgerState
 from kofn_host.compression.ledger_storage import LedgerStorage, row_bytes
 from kofn_host.compression.reduction_native import NativeReduction
@@ -163,9 +164,9 @@ class Ledger:
             reduction.gradient = self.aged(reduction.gradient)
 
     @property
-    def _fading(self) -> Fading:
+    def _fading(self) -> structs.Fading:
         """The loss of waiting gradients when a block closes without them."""
-        return Fading(self.age.per_iteration, self.age.limit, self._feedback)
+        return structs.Fading(self.age.per_iteration, self.age.limit, self._feedback)
 
     def send_again(self, blocks: Integers, iteration: int, lanes: int, scale: Exponents, part: int = 0) -> None:
         """Withdraw contributions that are not on their way; encode and note the blocks again, as sending()."""

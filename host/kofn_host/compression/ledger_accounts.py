@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from kofn_common.results.account import Account
 from kofn_common.results.memory import Memory
-from kofn_common.wire.packet import PARTS, WEIGHT_UNIT
+from kofn_common.wire.sizes import PARTS, WEIGHT_UNIT
 from kofn_host.arrays import Integers
 from kofn_host.compression.ledger_native import checksums
 from kofn_host.compression.ledger_storage import LedgerStorage

@@ -2,14 +2,16 @@
 
 import ctypes
 from collections.abc import Mapping
-from ctypes import POINTER, c_double, c_int, c_int64, c_void_p
+from ctypes import POINTER, c_int, c_int64, c_void_p
 from functools import cache
 from typing import Self
 
 import numpy as np
 
 from kofn_common.nativebuild.library import Signatures, load_library
-from kofn_common.wire.packet import PARTS, WIDTHS
+from kofn_common.wire.packet import WIDTHS
+from kofn_common.wire.sizes import PARTS
+from kofn_host import structs
 from kofn_host.arrays import Fixed, Floats, Integers
 from kofn_host.compression.ledger_storage import KEPT, LedgerStorage
 from kofn_host.kernels.kernel import Weights
@@ -17,19 +19,9 @@ from kofn_host.kernels.lanes import CODES
 from kofn_host.native import compiled, required
 
 
-class Fading(ctypes.Structure):
-    """`struct fading` in ledger.h."""
+class Gradient(structs.Gradient):
+    """A gradient that is entered block by block; `keeps` holds its values in memory."""
 
-    _fields_ = (("share", c_int64), ("limit", c_int64), ("feedback", c_int64))
-
-
-class Gradient(ctypes.Structure):
-    """`struct gradient` in ledger.h; `keeps` holds its values in memory."""
-
-    _fields_ = (
-        ("values", c_void_p),
-        *((name, c_int64) for name in ("size", "key", "now", "open_share", "closed_share", "begun")),
-    )
     keeps: Floats
 
     @classmethod
@@ -45,19 +37,9 @@ class Gradient(ctypes.Structure):
         return found
 
 
-class View(ctypes.Structure):
-    """The addresses of the arrays: `struct ledger` in ledger.h."""
+class View(structs.Ledger):
+    """The addresses of a ledger's arrays; `keeps` holds those in memory that no storage has."""
 
-    _fields_ = (
-        *((name, c_int64) for name in ("blocks", "lanes", "room")),
-        ("most", c_int64 * len(WIDTHS)),
-        *((name, c_void_p) for name in ("factors", "journal", "records", "sent", "pending", "shifts", "packed")),
-        ("values", c_void_p),
-        ("residual", c_int64),
-        ("core", c_void_p),
-        ("lost", c_double),
-        ("busy", c_int64),
-    )
     keeps: tuple[Fixed, Weights]
 
 
@@ -75,7 +57,7 @@ SIGNATURES: Signatures = {
     "ledger_left_over": (None, [c_void_p, c_int64, *BLOCKS, c_void_p]),
     "ledger_noted": (c_int64, [c_void_p, c_int, *BLOCKS, c_void_p]),
     "ledger_withdraw": (None, [c_void_p, c_int64, c_int, *BLOCKS]),
-    "ledger_settle": (c_int64, [c_void_p, c_int64, c_void_p, c_void_p, c_int64, Fading, c_void_p]),
+    "ledger_settle": (c_int64, [c_void_p, c_int64, c_void_p, c_void_p, c_int64, structs.Fading, c_void_p]),
     "ledger_take_back": (None, [c_void_p, c_int64, c_int64, c_int, c_void_p]),
     "ledger_take_over": (None, [c_void_p, c_int64, c_int64, c_void_p, c_void_p]),
 }

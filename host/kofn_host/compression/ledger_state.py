@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from kofn_common.wire.packet import PARTS
+from kofn_common.wire.sizes import PARTS
 from kofn_host.arrays import Arrays, Fixed, Integers, copied, fitting
 from kofn_host.compression.ledger_native import View, checksums, library, view_of
 from kofn_host.compression.ledger_storage import RECORD, LedgerStorage, Records

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kofn_common.config.compress import Residual
-from kofn_common.wire.packet import PARTS
+from kofn_common.wire.sizes import PARTS
 from kofn_host.arrays import Integers
 from kofn_host.errors import LedgerError
 

@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from kofn_common.wire.packet import WEIGHT_UNIT, Lanes
+from kofn_common.wire.packet import Lanes
+from kofn_common.wire.sizes import WEIGHT_UNIT
 from kofn_host.compression import side_values
 from kofn_host.compression import summary_block as summary
 from kofn_host.compression.codec import statistics

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-from kofn_common.wire.packet import PARTS
+from kofn_common.wire.sizes import PARTS
 from kofn_host.arrays import Fixed, Integers, Values
 from kofn_host.compression.codec import Codec
 from kofn_host.compression.ledger_storage import GENERATIONS, LedgerStorage, Records

@@ -7,13 +7,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from kofn_common.wire.packet import RANKS, WORD_LANES, members_of
+from kofn_common.wire.packet import WORD_LANES, members_of
+from kofn_common.wire.sizes import RACK_WORKERS_MAX
 from kofn_host.arrays import Values
 
 NUMBERS = 3
 """The number of side values per worker; each is 0 to 2**31 - 1."""
 
-WORDS = NUMBERS * RANKS // WORD_LANES
+WORDS = NUMBERS * RACK_WORKERS_MAX // WORD_LANES
 """256-byte words of a rack's side values."""
 
 SideValues = tuple[int, ...]
@@ -24,7 +25,7 @@ NOTHING: SideValues = (0,) * NUMBERS
 
 def words(workers: int) -> int:
     """Return the number of 256-byte words for `workers` workers: WORDS for each 64 of them."""
-    return WORDS * -(-workers // RANKS)
+    return WORDS * -(-workers // RACK_WORKERS_MAX)
 
 
 def lanes(rank: int, note: SideValues, workers: int) -> Values:

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from kofn_common.wire.packet import WORD_LANES, WORDS_MAX
+from kofn_common.wire.packet import WORD_LANES
+from kofn_common.wire.sizes import WORDS_MAX
 from kofn_host.arrays import Floats64, Integers
 from kofn_host.compression import side_values as note
 

@@ -10,7 +10,8 @@ import grpc
 
 from kofn_common.rpc import kofn_pb2, kofn_pb2_grpc
 from kofn_common.rpc.security import Context, Credentials, channel, permit, worker_name
-from kofn_common.wire.packet import MEMBERS_BYTES, RACKS_MAX
+from kofn_common.wire.packet import MEMBERS_BYTES
+from kofn_common.wire.sizes import RACKS_MAX
 from kofn_host.protocol.results import BlockId, Result
 from kofn_host.workload.replica import ReplicaState, from_parts, to_parts
 

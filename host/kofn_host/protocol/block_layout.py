@@ -5,7 +5,8 @@ A block always has the same elements.  Its lanes may change, and the number of w
 
 from dataclasses import dataclass
 
-from kofn_common.wire.packet import VOTE_WORDS, WIDTHS, WORD_BITS, Lanes
+from kofn_common.wire.packet import WIDTHS, WORD_BITS, Lanes
+from kofn_common.wire.sizes import VOTE_WORDS
 from kofn_host.errors import ProtocolError
 from kofn_host.kernels.lanes import CODES, width_of
 

@@ -14,12 +14,13 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from kofn_common.wire.packet import PARTS, RANKS, KofnHeader, Lanes, encode_header, places_of
+from kofn_common.wire.packet import KofnHeader, Lanes, encode_header, places_of
+from kofn_common.wire.sizes import PARTS, RACK_WORKERS_MAX
 from kofn_host.arrays import Integers
 from kofn_host.errors import ProtocolError
 from kofn_host.native import library
 from kofn_host.protocol.block_layout import BlockLayout
-from kofn_host.protocol.core_state import INSTRUCTIONS, CoreState, Statistics
+from kofn_host.protocol.core_state import CoreState, Statistics
 from kofn_host.protocol.instruction_table import INSTRUCTION, read_instructions
 from kofn_host.protocol.instructions import (
     Instruction,
@@ -59,7 +60,7 @@ class Protocol(CoreState):
     ) -> None:
         check_window(window, slots)
         self.rank, self.layout, self.slots = rank, layout, slots
-        self.places: Integers = np.array(places_of(workers or RANKS, racks))
+        self.places: Integers = np.array(places_of(workers or RACK_WORKERS_MAX, racks))
         self.place = int(self.places[rank])
         self.library = library()
         shape = np.array(astuple(layout), np.int64)
@@ -246,7 +247,7 @@ class Protocol(CoreState):
         raise ProtocolError(self._said)
 
     def _take(self) -> list[Instruction]:
-        return self._taken("take") if self._state[INSTRUCTIONS] else []
+        return self._taken("take") if self._state.instructions_count else []
 
     def _taken(self, take: str) -> list[Instruction]:
         """Take all new instructions; ProtocolError after an error."""

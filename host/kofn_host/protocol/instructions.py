@@ -8,7 +8,9 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from kofn_common.wire.packet import PARTS, KofnHeader
+from kofn_common.wire.packet import KofnHeader
+from kofn_common.wire.sizes import PARTS
+from kofn_host import structs
 from kofn_host.arrays import Floats64, Integers
 from kofn_host.protocol.results import BlockId, BlockResults, address_of
 
@@ -30,14 +32,8 @@ class Packed(NamedTuple):
     weight: int
 
 
-PACKED = np.dtype(
-    {
-        "names": ["values", "size", "block", "scale", "lanes", "weight"],
-        "formats": [np.uint64, np.int32, np.int32, np.int32, np.int32, np.uint32],
-        "itemsize": 32,
-    }
-)
-"""The layout of `struct packed` in host/kofn_host/protocol/core.h."""
+PACKED = np.dtype(structs.Packed)
+"""struct packed of core.h."""
 
 
 class PackedBlocks:

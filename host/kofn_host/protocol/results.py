@@ -7,21 +7,12 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from kofn_common.wire.packet import MEMBERS_BITS, PARTS, RACKS_MAX, RANKS, bit_of
+from kofn_common.wire.packet import MEMBERS_BITS, bit_of
+from kofn_common.wire.sizes import PARTS, RACK_WORKERS_MAX, RACKS_MAX
+from kofn_host import structs
 from kofn_host.arrays import Integers
 
-RESULT = np.dtype(
-    [
-        ("values", np.uint64),
-        ("size", np.int32),
-        ("scale", np.int32),
-        ("lanes", np.int32),
-        ("k", np.int32),
-        ("count", np.int32),
-        ("weight", np.uint32),
-        ("members", np.uint64, (PARTS + RACKS_MAX - 1,)),
-    ]
-)
+RESULT = np.dtype(structs.Result)
 """struct result of history.h.
 
 Bit r of the first PARTS words of `members` is that part of rank r of rack 0; bit r of the word PARTS - 1 + q is rank r
@@ -29,8 +20,8 @@ of rack q.
 """
 
 _PART_BITS = 1 << np.arange(PARTS)
-_WORD = (1 << RANKS) - 1
-_FIRST_BITS = *range(0, MEMBERS_BITS, RANKS), *range(MEMBERS_BITS, RACKS_MAX * MEMBERS_BITS, MEMBERS_BITS)
+_WORD = (1 << RACK_WORKERS_MAX) - 1
+_FIRST_BITS = *range(0, MEMBERS_BITS, RACK_WORKERS_MAX), *range(MEMBERS_BITS, RACKS_MAX * MEMBERS_BITS, MEMBERS_BITS)
 """For each word of a result's members, the place of its rank 0 in the bitmap of all racks."""
 
 Table = npt.NDArray[Any]

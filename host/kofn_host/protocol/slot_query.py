@@ -6,25 +6,15 @@ members, as long as the slot has the block, open or closed.
 
 import ctypes
 
-from kofn_common.wire.packet import PARTS, RANKS, members_of
-
-
-class _Query(ctypes.Structure):
-    """The first fields of struct slot_query in core.h."""
-
-    _fields_ = (
-        ("asked", ctypes.c_int32),
-        ("answered", ctypes.c_int32),
-        ("block", ctypes.c_int64),
-        ("members", ctypes.c_uint64 * PARTS),
-    )
+from kofn_common.wire.packet import members_of
+from kofn_common.wire.sizes import PARTS, RACK_WORKERS_MAX
 
 
 class SlotQuery:
     """A worker's latest question and its answer, in the core's memory at this address."""
 
     def __init__(self, address: int) -> None:
-        self._query = _Query.from_address(address)
+        self._query = structs.SlotQuery.from_address(address)
 
     def describe(self, workers: int) -> str:
         """Return a description of the answer, in a job of `workers` workers."""
@@ -33,7 +23,7 @@ class SlotQuery:
             return "the switch was not asked why"
         if not query.answered:
             return f"no answer for block {query.block}"
-        bitmap = sum(ranks << part * RANKS for part, ranks in enumerate(query.members))
+        bitmap = sum(ranks << part * RACK_WORKERS_MAX for part, ranks in enumerate(query.members))
         missing = sorted(set(range(workers)) - set(members_of(bitmap)))
         ranks = " and ".join(map(str, missing))
         who = f"worker{'s' * (len(missing) > 1)} {ranks} missing" if missing else "all workers there"

@@ -4,7 +4,7 @@ This module has no clock and no network: training drives it in real time, the si
 """
 
 from kofn_common.config.late_rules import GIVE_UPS, LateRule
-from kofn_common.wire.packet import PARTS
+from kofn_common.wire.sizes import PARTS
 
 
 class Attempts:

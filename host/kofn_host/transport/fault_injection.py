@@ -8,7 +8,8 @@ import random
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from kofn_common.config.schema import Config, FaultSection
+from kofn_common.config.faults import FaultSection
+from kofn_common.config.schema import Config
 from kofn_common.wire.errors import WireError
 from kofn_common.wire.packet import decode_header
 

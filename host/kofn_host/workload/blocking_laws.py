@@ -7,7 +7,7 @@ from itertools import accumulate
 
 import numpy as np
 
-from kofn_common.config.schema import StragglerSection
+from kofn_common.config.stragglers import StragglerSection
 from kofn_host.arrays import Floats64
 
 DRAWN = 256

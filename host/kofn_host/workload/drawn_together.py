@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from kofn_common.config.schema import Config, ShockSection, StragglerSection
+from kofn_common.config.schema import Config
+from kofn_common.config.stragglers import ShockSection, StragglerSection
 from kofn_host.arrays import Floats64, Integers
 from kofn_host.workload.blocking_laws import DRAWN, NEVER, quantiles, uniforms
 

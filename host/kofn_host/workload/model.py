@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from kofn_common.config.schema import CLASSES
-from kofn_common.config.schema import ShardSection as ClassShard
+from kofn_common.config.shards import CLASSES
+from kofn_common.config.shards import ShardSection as ClassShard
 from kofn_host.arrays import Floats
 from kofn_host.workload.neural_network import Convolution, Dense, NeuralNetwork
 

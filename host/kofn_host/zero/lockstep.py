@@ -16,7 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from kofn_common.config.compress import CompressSection
-from kofn_common.config.schema import Average, JobSection
+from kofn_common.config.job import JobSection
+from kofn_common.config.model import Average
 from kofn_common.results.memory import Memory
 from kofn_common.wire.packet import WORD_BYTES, Kind, KofnHeader
 from kofn_host.arrays import Floats

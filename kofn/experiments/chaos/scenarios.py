@@ -12,20 +12,17 @@ from msgspec.structs import replace
 
 from kofn.experiments.chaos.crash import Crash, CrashKind
 from kofn_common.config.compress import CompressSection
+from kofn_common.config.faults import FaultSection
+from kofn_common.config.interventions import EventSection, LinkSection
+from kofn_common.config.job import JobSection
+from kofn_common.config.model import ModelSection
+from kofn_common.config.network import NetworkSection
 from kofn_common.config.objectives import check_objective
+from kofn_common.config.policy import PolicySection
+from kofn_common.config.run import RunSection
 from kofn_common.config.schedule import ScheduleSection
-from kofn_common.config.schema import (
-    Config,
-    EventSection,
-    FaultSection,
-    JobSection,
-    LinkSection,
-    ModelSection,
-    NetworkSection,
-    PolicySection,
-    RunSection,
-    StragglerSection,
-)
+from kofn_common.config.schema import Config
+from kofn_common.config.stragglers import StragglerSection
 
 BASE = Config(
     run=RunSection(name="chaos", trials=("throughput",), trial_deadline_s=120.0),

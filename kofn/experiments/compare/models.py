@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from kofn_common.config.errors import ConfigError
-from kofn_common.config.schema import CLASSES
+from kofn_common.config.shards import CLASSES
 from kofn_common.places import folder_of
 from kofn_host.errors import HostError
 from kofn_host.workload.model import PIXELS, Perceptron, load_shard

@@ -16,8 +16,10 @@ from kofn.experiments.compare.models import DIGITS, GPT_SCRIPT, GradientModel
 from kofn.experiments.matrix import Scenario
 from kofn_common.collectives.job_collective import JobCollective, load_collective
 from kofn_common.config.errors import ConfigError
+from kofn_common.config.job import SWITCH
 from kofn_common.config.objectives import DEFAULT
-from kofn_common.config.schema import SWITCH, Config, StragglerSection
+from kofn_common.config.schema import Config
+from kofn_common.config.stragglers import StragglerSection
 from kofn_host.compression.registry import load_codecs
 
 IN_NETWORK = ("full", "fixed", "adaptive")

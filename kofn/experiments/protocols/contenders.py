@@ -9,7 +9,11 @@ from msgspec import structs
 import kofn
 from kofn.experiments import matrix
 from kofn.experiments.matrix import Scenario, of_scenario
-from kofn_common.config.schema import SWITCH, Config, EventSection, FaultSection, StragglerSection
+from kofn_common.config.faults import FaultSection
+from kofn_common.config.interventions import EventSection
+from kofn_common.config.job import SWITCH
+from kofn_common.config.schema import Config
+from kofn_common.config.stragglers import StragglerSection
 
 EXAMPLES = Path(kofn.__file__).resolve().parents[1] / "examples" / "protocols"
 

@@ -25,10 +25,10 @@ from kofn.experiments.zero.training import BATCH, ELEMENTS, HIDDEN, TASKS, Learn
 from kofn.run.preconditions import check_machine
 from kofn.run.runner import execute
 from kofn.run.state import another_run, running
-from kofn_common.config.compress import VOTE_WORDS
 from kofn_common.config.schema import Config
 from kofn_common.places import folder_of
 from kofn_common.results.step_cost import STEPS_FILE, StepCost
+from kofn_common.wire.sizes import VOTE_WORDS
 
 WARM, FEW = 4, 8
 """Steps of a run: of the warm-up, and after it; the first one of each is not counted."""

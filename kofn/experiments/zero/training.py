@@ -10,7 +10,8 @@ from typing import Protocol
 import kofn
 from kofn.experiments.zero.contenders import WORKERS, ZeroContender
 from kofn_common.config.compress import CompressSection
-from kofn_common.config.schema import CLASSES, Config
+from kofn_common.config.schema import Config
+from kofn_common.config.shards import CLASSES
 from kofn_host.arrays import Floats
 from kofn_host.errors import GradientError
 from kofn_host.workload.model import PIXELS, Batch, Perceptron, load_shard

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from kofn_common.config.late_rules import GIVE_UPS, LateRule
-from kofn_common.wire.packet import PARTS
+from kofn_common.wire.sizes import PARTS
 from kofn_controller.estimate.measurements import BoolArray, FloatArray
 from kofn_controller.policy.process import Beyond, IntArray, counted, finished
 

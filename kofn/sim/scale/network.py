@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from kofn.sim.network import LATENCY_S
-from kofn_common.config.schema import Config, LinkSection
+from kofn_common.config.interventions import LinkSection
+from kofn_common.config.schema import Config
 from kofn_controller.estimate.measurements import FloatArray
 from kofn_controller.policy.process import IntArray
 

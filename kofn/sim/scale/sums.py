@@ -17,7 +17,7 @@ import numpy as np
 
 from kofn.sim.scale.fleet import Ended
 from kofn_common.config.late_rules import LatePolicy, LateRule
-from kofn_common.config.schema import ScaleSection
+from kofn_common.config.scale import ScaleSection
 from kofn_common.rpc import kofn_pb2 as pb
 from kofn_common.rpc.limits import LAGS
 from kofn_controller.estimate.measurements import FloatArray

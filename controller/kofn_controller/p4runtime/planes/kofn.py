@@ -5,7 +5,7 @@ from typing import Any
 
 import finsy as fy
 
-from kofn_common.config.schema import JobSection
+from kofn_common.config.job import JobSection
 from kofn_common.places import folder_of
 from kofn_common.wire.packet import WORD_BITS
 from kofn_controller.estimate.measurements import Arrival

@@ -12,7 +12,8 @@ iteration N + 1 on, to r + 2 from 2 N + 1 on, and so on, cyclically.
 
 from collections.abc import Sequence
 
-from kofn_common.config.schema import Config, ShockSection, StragglerSection
+from kofn_common.config.schema import Config
+from kofn_common.config.stragglers import ShockSection, StragglerSection
 from kofn_host.workload.blocking_laws import NEVER, UniformDraws, quantile
 from kofn_host.workload.drawn_together import DrawnTogether
 from kofn_host.workload.straggler_source import StragglerSource, Together

@@ -1,0 +1,56 @@
+"""The TOML file's [[fault]]: packets that the network loses, damages or delays."""
+
+import math
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from kofn_common.config.errors import ConfigError
+from kofn_common.config.job import JobSection
+from kofn_common.config.section import NotNegative, PositiveInt, Probability, Section
+
+
+class FaultSection(Section, frozen=True):
+    """Faults of some workers' packets in the network, while it is in force; several entries add up."""
+
+    where: Literal["host", "switch", "uplink"] = "host"  # a worker's transport, its port or a leaf's uplink (embedded)
+    workers: tuple[Annotated[int, Meta(ge=0)], ...] | None = None  # None: all; not at uplinks
+    racks: tuple[Annotated[int, Meta(ge=0)], ...] | None = None  # of the uplinks; None: all
+    direction: Literal["send", "receive", "both"] = "both"  # as the worker, or the rack, sees it
+    packets: tuple[PositiveInt, ...] | None = None  # only these, counted from 1 for each worker and direction
+    blocks: tuple[Annotated[int, Meta(ge=0)], ...] | None = None  # only those of these blocks; not at the switch
+    drop: Probability = 0.0
+    duplicate: Probability = 0.0
+    corrupt: Probability = 0.0  # one bit flips, anywhere
+    reorder: Probability = 0.0  # held back until the next one has passed, 20 ms at most
+    delay_ms: NotNegative = 0.0  # of every packet
+    jitter_ms: NotNegative = 0.0  # more delay, uniform from 0: reorders
+    from_s: NotNegative = 0.0  # since the worker started; at the switch: since the first packet of the worker's port
+    until_s: Annotated[float, Meta(ge=0)] = math.inf
+
+    def check(self, job: JobSection, target: str) -> None:
+        """Check that the fault has an effect, and a place in the job's network that can cause it."""
+        job.check_ranks(self.workers or (), "fault.workers")
+        if self.where == "uplink" and job.racks == 1:
+            raise ConfigError("fault.where must not be 'uplink' with job.racks = 1, got it: one switch has none")
+        if any(rack >= job.racks for rack in self.racks or ()):
+            raise ConfigError(f"fault.racks must be 0 to {job.racks - 1} (job.racks - 1), got {list(self.racks or ())}")
+        if self.until_s <= self.from_s:
+            raise ConfigError(f"fault.until_s must be more than fault.from_s = {self.from_s}, got {self.until_s}")
+        effects = ("drop", "duplicate", "corrupt", "reorder", "delay_ms", "jitter_ms")
+        if not any(getattr(self, effect) for effect in effects):
+            raise ConfigError(f"fault does nothing: one or more of {', '.join(effects)} above 0 are needed")
+        if self.blocks is not None and self.where != "host":
+            raise ConfigError(f"fault.where must be 'host' with fault.blocks, got {self.where!r}")
+        other = self.workers if self.where == "uplink" else self.racks
+        if other is not None:
+            named = "workers" if self.where == "uplink" else "racks"
+            raise ConfigError(f"fault.{named} must not be given with fault.where = {self.where!r}, got {list(other)}")
+        for field in ("workers", "racks", "packets", "blocks"):
+            if getattr(self, field) == ():
+                raise ConfigError(f"fault.{field} must have one or more numbers, got none: leave it out for all")
+        if self.where != "host" and target == "bmv2":
+            raise ConfigError(
+                f"fault.where must be 'host' with network.target = 'bmv2', got {self.where!r}: BMv2's ports have no"
+                " fault layer"
+            )

@@ -1,0 +1,80 @@
+"""The TOML file's [[event]], [[link]] and [[cpu]]: interventions during the run."""
+
+from collections.abc import Sequence
+from typing import Annotated
+
+from msgspec import Meta
+
+from kofn_common.config.errors import ConfigError
+from kofn_common.config.job import JobSection
+from kofn_common.config.objectives import check_objective
+from kofn_common.config.section import Mbps, NotNegative, PositiveInt, Section
+from kofn_common.config.suggestion import did_you_mean
+
+ACTIONS = ("kill", "start", "objective")
+
+
+class EventSection(Section, frozen=True):
+    """An intervention during the run: exactly one of kill, start and objective.
+
+    A worker whose first event is a start is a late joiner, not started with the others (see job.start_workers).
+    """
+
+    at_iteration: PositiveInt  # once any worker has finished this iteration
+    kill: str | None = None  # "switch" (of a tree: "root", "leaf-R"), "controller" or "worker-R": SIGKILL
+    start: str | None = None  # the same names: a restart, or a late start
+    after_s: NotNegative = 0.0  # delay after that
+    objective: str | None = None  # as for `kofn set-k`
+
+    def actions(self) -> dict[str, str]:
+        """Return those of the three that are given."""
+        return {name: value for name in ACTIONS if (value := getattr(self, name)) is not None}
+
+    def check(self, workers: int, control_plane: Sequence[str]) -> None:
+        """Check that the event is one action on an existing process."""
+        given = self.actions()
+        if len(given) != 1:
+            raise ConfigError(f"event must have exactly one of {', '.join(ACTIONS)}, got {', '.join(given) or 'none'}")
+        if self.objective is not None:
+            check_objective(self.objective, workers, "event.objective")
+            return
+        action, name = given.popitem()
+        processes = [*control_plane, *(f"worker-{rank}" for rank in range(workers))]
+        if name not in processes:
+            meant = did_you_mean(name, processes)
+            raise ConfigError(f"event.{action} must be one of {', '.join(processes)}, got {name!r}{meant}")
+
+
+class LinkSection(Section, frozen=True):
+    """A new rate of some workers' links, in both directions, until a later entry for the same worker."""
+
+    workers: tuple[Annotated[int, Meta(ge=0)], ...]  # as straggler.workers
+    mbps: Mbps
+    at_iteration: PositiveInt  # once any worker has finished this iteration
+    after_s: NotNegative = 0.0  # delay after that, for example into the middle of an iteration
+
+    def check(self, job: JobSection) -> None:
+        """Check that it names workers of the job."""
+        job.check_ranks(self.workers, "link.workers")
+        if not self.workers:
+            raise ConfigError("link.workers must have one or more numbers, got none")
+
+
+class CpuSection(Section, frozen=True):
+    """A limited processor for some workers' processes, until a later entry for the same worker.
+
+    A limit of the kernel (a cgroup's cpu.max, or cpu.cfs_quota_us) stops them once they have used their share of 20 ms.
+    Where no cgroup can be made, a load of the right weight runs on the one processor that the worker is then bound to.
+    Only `kofn run` does it; its effect can be recorded (--record-stragglers) and then simulated.
+    """
+
+    workers: tuple[Annotated[int, Meta(ge=0)], ...]
+    share: Annotated[float, Meta(ge=0.05, le=1)]  # of one processor; 1: no limit
+    at_iteration: Annotated[int, Meta(ge=0)] = 0  # once any worker has finished this iteration; 0: from the start
+    after_s: NotNegative = 0.0  # delay after that
+
+    def check(self, job: JobSection) -> None:
+        """Check that it names workers of the job."""
+        job.check_ranks(self.workers, "cpu.workers")
+        if not self.workers:
+            raise ConfigError("cpu.workers must have one or more numbers, got none")

@@ -1,0 +1,53 @@
+"""The TOML file's [network]: topology, driver, switch, and the ports of the management network."""
+
+from ipaddress import IPv4Network
+from pathlib import Path
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from kofn_common.config.errors import ConfigError
+from kofn_common.config.section import Mbps, Section
+
+
+class NetworkSection(Section, frozen=True):
+    """The network of the run: topology, driver, switch."""
+
+    topology: Path | None = None  # None: a star of job.workers hosts
+    driver: Literal["auto", "mininet", "netns"] = "auto"
+    target: Literal["embedded", "bmv2"] = "embedded"
+    link_mbps: Mbps | None = 200.0  # each host's, without a topology; None: not shaped
+    uplink_mbps: Mbps | None = None  # each leaf's to the root, without a topology; None: not shaped
+    management: str = "172.30.255.0/24"
+    p4runtime_port: Annotated[int, Meta(ge=1, le=65535)] = 50051  # of a tree the root's; the leaves have the next ones
+    controller_port: Annotated[int, Meta(ge=1, le=65535)] = 50052
+    device_id: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0  # of a tree the root's; the leaves have the next ones
+    trace: Annotated[int, Meta(ge=0)] = 0  # packets whose way through the program the switch writes to switch.log
+    pcap: bool = False  # keep every frame of every link of the switch, in pcap/ below the trial
+    tls: bool = True  # workers, peers, controller and commands authenticate (docs/explanation/security.md)
+
+    def p4runtime_ports(self, switches: int) -> list[int]:
+        """Return each switch's TCP port for P4Runtime: those from p4runtime_port on, except controller_port."""
+        ports = range(self.p4runtime_port, self.p4runtime_port + switches + 1)
+        return [port for port in ports if port != self.controller_port][:switches]
+
+    def check(self) -> None:
+        """Check that ports differ, that the management network is usable, and that BMv2 has the features."""
+        if self.trace and self.target == "bmv2":
+            raise ConfigError(
+                f"network.trace is {self.trace}, network.target is 'bmv2': only 'embedded' traces packets"
+            )
+        if self.p4runtime_port == self.controller_port:
+            raise ConfigError(
+                f"network.controller_port is {self.controller_port}, as network.p4runtime_port is: "
+                "two different ports are needed"
+            )
+        try:
+            network = IPv4Network(self.management)
+        except ValueError as error:
+            raise ConfigError(
+                f"network.management is {self.management!r}: an IPv4 network is needed, "
+                f"172.30.255.0/24 for example ({error})"
+            ) from error
+        if network.is_loopback or network.is_multicast or network.is_reserved or network.is_unspecified:
+            raise ConfigError(f"network.management is {self.management!r}: a network that hosts can have is needed")

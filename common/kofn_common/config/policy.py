@@ -1,0 +1,30 @@
+"""The TOML file's [policy]: how k is chosen, and the rule for late gradients."""
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from kofn_common.config.late_rules import AGE_WEIGHT, LatePolicy, RuleChoice
+from kofn_common.config.late_rules import DEFAULT as DEFAULT_RULE
+from kofn_common.config.objectives import DEFAULT
+from kofn_common.config.section import NotNegative, PositiveInt, Probability, Section
+
+
+class PolicySection(Section, frozen=True):
+    """The choice of k."""
+
+    objective: str = DEFAULT  # a run's first trial, without run.trials; the objective of a controller started by hand
+    margin: NotNegative = 0.05  # change k only when the predicted gain is above this share
+    window: PositiveInt = 16  # blocks that an estimate rests on
+    decide_every: PositiveInt = 1  # iterations between decisions
+    warm_up: PositiveInt = 1  # reports from every live worker before the first decision
+    include_after: Annotated[int, Meta(ge=0)] = 0  # await a worker after this many late iterations in a row; 0: never
+    late_gradient: RuleChoice = "auto"  # the rule for late gradients (late_rules.py); auto: the objective chooses
+    age_weight: Probability | None = None  # factor of its weight for each iteration of age; None: by late_gradient
+    age_limit: Annotated[int, Meta(ge=1)] = 64  # an older gradient is in no sum
+
+    @property
+    def late_policy(self) -> LatePolicy:
+        """The policy for late gradients until another one is chosen."""
+        rule = DEFAULT_RULE if self.late_gradient == "auto" else self.late_gradient
+        return LatePolicy(rule, AGE_WEIGHT if self.age_weight is None else self.age_weight)

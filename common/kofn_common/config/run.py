@@ -1,0 +1,39 @@
+"""The TOML file's [run]: the trials, their seeds, and when they end."""
+
+import re
+from typing import Annotated
+
+from msgspec import Meta
+
+from kofn_common.config.errors import ConfigError
+from kofn_common.config.section import Positive, PositiveInt, Section
+
+NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}")
+"""A run's name is part of a folder's name."""
+
+
+class RunSection(Section, frozen=True):
+    """The trials, with the same seed and stragglers, one after another."""
+
+    name: str = "default"
+    seed: Annotated[int, Meta(ge=0)] = 1
+    seeds: Annotated[int, Meta(ge=1, le=1000)] = 1  # seeds of every trial, from run.seed on; 3 or more for a claim
+    trials: tuple[str, ...] = ()  # objectives; the last one is the baseline.  None: policy.objective, then "all"; only
+    # that where job.collective is not "switch"
+    target: float | None = (
+        None  # of the workload's metric, which ends a trial; None: its own, 0.95 for digits' accuracy
+    )
+    accuracy_over: Annotated[int, Meta(ge=1, le=1000)] = 1  # evaluations whose mean is a value of the metric
+    evaluate_every: PositiveInt = 1  # iterations; in between the metric is unknown
+    max_iterations: PositiveInt = 1000
+    shift_every: Annotated[int, Meta(ge=0)] = 0  # iterations after which every worker's blocking goes to the next rank
+    alone: bool = False  # also train one worker alone, beside the last trial, as a baseline of summing
+    record: bool = False  # keep every contribution and result of every worker, for checking (large)
+    checkpoint_every: Annotated[int, Meta(ge=0)] = 0  # iterations from one checkpoint to the next; 0: none
+    checkpoint_keep: PositiveInt = 2  # newest checkpoints that stay
+    trial_deadline_s: Positive = 900.0  # a trial that takes longer is stopped with an error
+
+    def check(self) -> None:
+        """Check that the name can be part of a folder's name."""
+        if not NAME.fullmatch(self.name):
+            raise ConfigError(f"run.name must be up to 64 letters, digits, '.', '_' and '-', got {self.name!r}")
