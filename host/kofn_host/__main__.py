@@ -15,7 +15,8 @@ from kofn_common.rpc.errors import SecurityError
 from kofn_common.wire.packet import SERVICE
 from kofn_host.collectives.check import check_collective
 from kofn_host.errors import HostError
-from kofn_host.worker import WorkerPlace, work
+from kofn_host.worker.run import work
+from kofn_host.worker.worker_place import WorkerPlace
 
 OBJECTS = 50_000
 """Allocations between two garbage collections: packets consist of many objects, none of them in a cycle."""

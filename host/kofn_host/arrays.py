@@ -1,10 +1,12 @@
-"""The types of the arrays that a worker's parts exchange."""
+"""The types of the arrays that a worker's parts exchange, and their copies and fingerprints."""
 
 import contextlib
 import mmap
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import xxhash
 
 Floats = npt.NDArray[np.float32]
 """Gradients, means, parameters."""
@@ -53,3 +55,14 @@ def fitting(given: Arrays, name: str, wanted: npt.NDArray[np.generic]) -> npt.ND
         what = "nothing" if found is None else f"{found.dtype} {found.shape}"
         raise ValueError(f"{name} must be {wanted.dtype} {wanted.shape}, got {what}")
     return found
+
+
+def fingerprint(*parameters: npt.NDArray[Any]) -> str:
+    """Return a 64-bit hash of the parameters' bytes: bit-identical replicas have the same.
+
+    Several arrays have the hash of their concatenation.
+    """
+    found = xxhash.xxh3_64()
+    for part in parameters:
+        found.update(part.data)
+    return found.hexdigest()

@@ -41,5 +41,9 @@ class CheckpointError(HostError):
     """A checkpoint is damaged, or belongs to another configuration."""
 
 
+class PlaceError(HostError):
+    """A process cannot take its place in a job: its environment, the rendezvous or the configuration does not fit."""
+
+
 class ZeroError(HostError):
     """A sharded training was asked for something unsupported, or its workers train different models."""

@@ -114,7 +114,7 @@ class Commands:
         ]
 
     def torch_environment(self, config: Path, rank: int, interface: str, address: str, metrics: Path) -> dict[str, str]:
-        """Return the environment for kofn_torch.place at a host; gloo uses the data network."""
+        """Return the environment for kofn_host.worker.JobPlace at a host; gloo uses the data network."""
         return {
             "KOFN_CONFIG": str(config.resolve()),
             "KOFN_RANK": str(rank),

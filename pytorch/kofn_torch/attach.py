@@ -8,10 +8,10 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from kofn_host.worker import JobPlace
 from kofn_torch.elastic import Callback, ElasticSteps, check_elastic, named_parts
 from kofn_torch.errors import TorchError
 from kofn_torch.job import ControlledJob, TorchJob
-from kofn_torch.place import JobPlace
 from kofn_torch.replica import Stateful
 from kofn_torch.scheduled import ScheduledSession
 from kofn_torch.session import Session

@@ -13,11 +13,9 @@ from torch.distributed.algorithms.join import Joinable
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
-from kofn_host.agent.exchange import Update
 from kofn_host.arrays import Floats
-from kofn_host.compression.aggregate import Aggregate
-from kofn_host.training.loop import Step
-from kofn_host.workload.replica import ReplicaState
+from kofn_host.training import Aggregate, Step, Update
+from kofn_host.workload import ReplicaState
 from kofn_torch.errors import TorchError
 from kofn_torch.hyperparameters import Hyperparameters
 from kofn_torch.replica import Stateful

@@ -11,14 +11,9 @@ from itertools import accumulate
 import numpy as np
 import torch
 
-from kofn_host.agent.agent import Agent
-from kofn_host.agent.exchange import Contribution, Exchange
-from kofn_host.agent.gradient_stream import GradientStream
 from kofn_host.arrays import Floats
-from kofn_host.compression.aggregate import Aggregate
-from kofn_host.compression.job_coding import JobCoding
-from kofn_host.compression.side_values import NOTHING
-from kofn_host.workload.replica import ReplicaState
+from kofn_host.training import Agent, Aggregate, Contribution, Exchange, GradientStream, JobCoding
+from kofn_host.workload import ReplicaState
 from kofn_torch.layout import Ranges
 
 
@@ -31,7 +26,7 @@ class GradientExchange:
         self._gradient, self._mean = np.zeros(coding.elements, np.float32), np.empty(coding.elements, np.float32)
         """Reused by each iteration: allocating them costs more than the work."""
         self._stream = GradientStream(self._gradient, coding.layout.elements)
-        self.note = NOTHING
+        self.note = Contribution().note
         """Sent to the other workers with each gradient."""
 
     def begin(self, iteration: int, known: Aggregate | None = None, *, own_end: bool = False) -> Future[Exchange]:

@@ -12,9 +12,8 @@ import torch.distributed as dist
 import torch.distributed.nn.functional
 
 from kofn_host.arrays import Floats
-from kofn_host.collectives.call import Array
-from kofn_host.zero.shards import Unit
-from kofn_host.zero.two_sided import Bytes
+from kofn_host.collectives import Array
+from kofn_host.zero import Bytes, Unit
 
 
 class GroupWork:

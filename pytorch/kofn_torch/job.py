@@ -10,16 +10,11 @@ import torch.distributed as dist
 from kofn_common.collectives.job_collective import load_collective
 from kofn_common.config.schema import Config
 from kofn_common.rpc import kofn_pb2
-from kofn_host.agent.agent import Agent
-from kofn_host.compression.job_coding import JobCoding
 from kofn_host.errors import HostError
-from kofn_host.membership.member import Member
-from kofn_host.training.reducer import Reducer
-from kofn_host.transport.event_loop import EventLoop
-from kofn_host.worker import STOP_TIMEOUT_S, WorkerPlace, agent_of, member_of
+from kofn_host.training import Agent, JobCoding
+from kofn_host.worker import JobPlace, ThreadMember, agent_of
 from kofn_torch.errors import TorchError
 from kofn_torch.peers import CommunicatorSum, GroupSum, PeerReducer
-from kofn_torch.place import JobPlace
 from kofn_torch.replica import ModelReplica
 
 PR_SET_PDEATHSIG = 1
@@ -54,61 +49,43 @@ class ControlledJob:
         workers = self.config.job.workers
         if place.rank >= workers:
             raise TorchError(f"the rank must be 0 to {workers - 1} (job.workers - 1), got {place.rank}")
-        self._place, self._loop = place, EventLoop()
-        self._reducer: Reducer | None = None
-        self._member: Member | None = None
+        self._place, self._member = place, ThreadMember()
 
     def join(self, coding: JobCoding, replica: ModelReplica, group: dist.ProcessGroup) -> Agent | PeerReducer:
-        place = WorkerPlace(
-            rank=self.rank,
-            address=self._place.address,
-            controller=self._place.controller,
-            service=self._place.service,
-            interface=self._place.interface,
-            workers=self._place.workers,
-        )
         try:
-            self._reducer = reducer = self._reduced(place, coding, group)
+            reducer = self._reduced(coding, group)
         except OSError as error:
             raise TorchError(
-                f"worker {self.rank} must be one model's, in one process: its way to {place.service} cannot be had"
-                f" ({error}); of several models one Module and one DistributedDataParallel can be made"
+                f"worker {self.rank} must be one model's, in one process: its way to {self._place.service} cannot be"
+                f" had ({error}); of several models one Module and one DistributedDataParallel can be made"
             ) from error
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        self._member = self._loop.run(member_of(self.config, place, reducer, replica, self._place.certs))
         try:
-            self._loop.run(self._member.join())
+            self._member.join(self.config, self._place, reducer, replica)
         except BaseException:
             self.leave("")
             raise
         return reducer
 
     def report(self, report: kofn_pb2.Report) -> None:
-        assert self._member is not None
-        self._loop.spawn(self._member.report(report))
+        self._member.report(report)
 
     def fail(self, error: HostError) -> None:
-        self._loop.spawn(self._fail(error))
+        self._member.fail(error)
 
     def leave(self, reason: str) -> None:
-        if self._member is not None:
-            if reason:
-                self._loop.run(self._member.finish(reason, STOP_TIMEOUT_S))
-                self._ledger.unlink(missing_ok=True)
-            self._loop.run(self._member.leave())
-        self._loop.close()
+        if reason:
+            self._member.finish(reason)
+            self._ledger.unlink(missing_ok=True)
+        self._member.close()
 
     @property
     def _ledger(self) -> Path:
         return self._place.metrics.with_suffix(".ledger")
 
-    async def _fail(self, error: HostError) -> None:
-        if self._reducer is not None:
-            self._reducer.fail(error)
-
-    def _reduced(self, place: WorkerPlace, coding: JobCoding, group: dist.ProcessGroup) -> Agent | PeerReducer:
+    def _reduced(self, coding: JobCoding, group: dist.ProcessGroup) -> Agent | PeerReducer:
         """Return the reducer that job.collective names."""
-        name, plan = self.config.job.collective, coding.planner.first()
+        place, name, plan = self._place.worker, self.config.job.collective, coding.planner.first()
         if name == "gloo":
             return PeerReducer(lambda: GroupSum(group), plan)
         collective = load_collective(name)

@@ -15,10 +15,9 @@ import torch
 from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 
-from kofn_host.arrays import Floats
+from kofn_host.arrays import Floats, fingerprint
 from kofn_host.errors import HostError
-from kofn_host.kernels.sample import fingerprint
-from kofn_host.training.peer_to_peer import check_finite
+from kofn_host.training import check_finite
 from kofn_torch.errors import TorchError
 from kofn_torch.own_hook import OwnHook
 from kofn_torch.sharded_parameter import guard, unguard

@@ -15,13 +15,9 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from kofn_host.agent.exchange import Exchange
 from kofn_host.arrays import Floats, Integers
-from kofn_host.collectives.communicator import Communicator
-from kofn_host.compression.aggregate import Aggregate
-from kofn_host.compression.plan import Plan
-from kofn_host.stopwatch import Times
-from kofn_host.training.peer_to_peer import PeerToPeer, check_finite
+from kofn_host.collectives import Communicator, Times
+from kofn_host.training import Aggregate, Exchange, PeerToPeer, Plan, check_finite
 from kofn_torch.errors import TorchError
 from kofn_torch.group_calls import GroupCalls
 from kofn_torch.layout import Ranges

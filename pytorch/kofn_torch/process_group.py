@@ -28,15 +28,11 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_leaves
 
-from kofn_host.collectives.call import Array, Op
-from kofn_host.collectives.communicator import Communicator
-from kofn_host.collectives.work import Work
-from kofn_host.kernels.sample import fingerprint
+from kofn_host.collectives import Array, Communicator, Op, Work
+from kofn_host.worker import RENDEZVOUS, GroupJob
 from kofn_torch.errors import TorchError
-from kofn_torch.group_job import GroupJob
 from kofn_torch.group_work import Completions, JoinedWork, SwitchFuture, SwitchWork
 from kofn_torch.layout import flat
-from kofn_torch.rendezvous import RENDEZVOUS
 from kofn_torch.staging import Staging, digests, on_host
 
 FLOATING = (torch.float32, torch.float16, torch.bfloat16)
@@ -297,7 +293,7 @@ def follow(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
     def stepped(*_: object) -> None:
         whole = [each.full_tensor() if isinstance(each, DTensor) else each for each in model.parameters()]
         on_cpu = all(each.device.type == "cpu" for each in whole)
-        job.stepped(fingerprint(*(map(flat, whole) if on_cpu else [on_host(digests(whole)).numpy()])))
+        job.stepped(*(map(flat, whole) if on_cpu else [on_host(digests(whole)).numpy()]))
 
     optimizer.register_step_post_hook(stepped)
 

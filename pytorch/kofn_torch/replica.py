@@ -13,9 +13,8 @@ import torch
 
 from kofn_common.results.memory import Memory
 from kofn_host.arrays import Arrays, Integers, fitting
-from kofn_host.compression.aggregate import Aggregate
-from kofn_host.compression.plan import Plan
-from kofn_host.workload.replica import ReplicaState
+from kofn_host.training import Aggregate, Plan
+from kofn_host.workload import ReplicaState
 from kofn_torch.errors import TorchError
 from kofn_torch.layout import ParameterLayout
 from kofn_torch.staging import settle

@@ -16,14 +16,9 @@ from torch import nn
 
 from kofn_common.collectives.job_collective import load_collective
 from kofn_common.config.schedule import AUTO
-from kofn_host.agent.exchange import Update
 from kofn_host.arrays import Floats
-from kofn_host.compression.job_coding import JobCoding
-from kofn_host.schedule.families import FAMILIES, PassSchedule
-from kofn_host.schedule.layers import Layer
-from kofn_host.schedule.partition import Piece, partition
-from kofn_host.schedule.wire_layout import WireLayout
-from kofn_host.training.loop import Step
+from kofn_host.schedule import FAMILIES, Layer, PassSchedule, Piece, WireLayout, partition
+from kofn_host.training import JobCoding, Step, Update
 from kofn_torch.early_reads import EarlyReads
 from kofn_torch.elastic import check_optimizer, epoch_of
 from kofn_torch.errors import TorchError

@@ -23,22 +23,14 @@ from torch.nn.parallel import DistributedDataParallel
 
 from kofn_common.collectives.job_collective import load_collective
 from kofn_common.results.worker_metrics import CLOSED
-from kofn_host.agent.exchange import Exchange, Update
-from kofn_host.compression.aggregate import Aggregate
-from kofn_host.compression.codec import MAGNITUDE_MAX
-from kofn_host.compression.job_coding import JobCoding
 from kofn_host.errors import GradientError, HostError
-from kofn_host.kernels.sample import fingerprint
-from kofn_host.training.loop import Step
-from kofn_host.training.metrics import Metrics
-from kofn_host.workload.replica import ReplicaState
-from kofn_host.workload.straggler_source import load_stragglers
+from kofn_host.training import MAGNITUDE_MAX, Aggregate, Begun, Exchange, IterationLog, JobCoding, Metrics, Step, Update
+from kofn_host.workload import ReplicaState, load_stragglers
 from kofn_torch.errors import TorchError
 from kofn_torch.exchange import GradientExchange
 from kofn_torch.job import TorchJob
 from kofn_torch.layout import ParameterLayout
 from kofn_torch.left_gradients import LeftGradients
-from kofn_torch.log import Begun, IterationLog
 from kofn_torch.own_hook import OwnHook
 from kofn_torch.peers import PeerExchange, PeerReducer
 from kofn_torch.replica import ModelReplica
@@ -311,10 +303,10 @@ class Session(ResumableSession):
             after_step()
         write = self._log.applied(update, step)
         if self._staging is None:
-            write(fingerprint(*self.layout.each(), self._compared.values()))
+            write(*self.layout.each(), self._compared.values())
         else:
             compared = digests([*self.layout.parameters.values(), *self._compared.tensors().values()])
-            self._staging.send("digests", compared, lambda host: write(fingerprint(host.numpy())))
+            self._staging.send("digests", compared, lambda host: write(host.numpy()))
         self._ready_s, self._started = time.monotonic(), time.time()
 
     def jumped(self) -> None:

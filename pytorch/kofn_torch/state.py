@@ -13,11 +13,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from kofn_host.agent.agent import Agent
-from kofn_host.agent.pending import Pending, enter_pending, pending_after
 from kofn_host.arrays import Integers
-from kofn_host.compression.summary_block import Magnitudes
-from kofn_host.training.reducer import Reducer
+from kofn_host.training import Agent, Magnitudes, Pending, Reducer, enter_pending, pending_after
 from kofn_torch.errors import TorchError
 from kofn_torch.layout import ParameterLayout
 from kofn_torch.replica import ModelReplica

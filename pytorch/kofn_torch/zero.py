@@ -16,10 +16,7 @@ from kofn_common.config.compress import Residual
 from kofn_common.results.memory import Memory
 from kofn_host.arrays import Arrays, Floats, Floats64
 from kofn_host.errors import ZeroError
-from kofn_host.zero.compressed_mean import SwitchMean
-from kofn_host.zero.exact_calls import ExactCalls
-from kofn_host.zero.settings import NUMBER, OptimizerName, ZeroSettings, is_number
-from kofn_host.zero.zero_optimizer import ZeroOptimizer
+from kofn_host.zero import NUMBER, ExactCalls, OptimizerName, SwitchMean, ZeroOptimizer, ZeroSettings, is_number
 from kofn_torch.departed import DepartedGradient
 from kofn_torch.errors import TorchError
 from kofn_torch.layer_parameters import GatheredLayers, LayerParameters, digest_of, joined, units_of

@@ -7,17 +7,13 @@ from typing import Protocol
 import numpy as np
 import torch.distributed as dist
 
-from kofn_common.config.schema import Average
+from kofn_common.config.model import Average
 from kofn_common.results.memory import Memory
-from kofn_host.collectives.call import Array
-from kofn_host.kernels.sample import fingerprint
-from kofn_host.zero.compressed_mean import CompressedMean, SwitchMean
-from kofn_host.zero.exact_calls import CommunicatorCalls, ExactCalls
-from kofn_host.zero.settings import CODECS, ZeroSettings
-from kofn_host.zero.two_sided import TwoSidedMean
+from kofn_host.collectives import Array
+from kofn_host.worker import ElasticCalls, GroupJob
+from kofn_host.zero import CODECS, CommunicatorCalls, CompressedMean, ExactCalls, SwitchMean, TwoSidedMean, ZeroSettings
 from kofn_torch.errors import TorchError
 from kofn_torch.group_calls import GroupCalls
-from kofn_torch.group_job import ElasticCalls, GroupJob
 
 
 class ZeroJob(Protocol):
@@ -41,7 +37,7 @@ class SwitchedZero:
         return CommunicatorCalls(communicator), compressed
 
     def stepped(self, shared: Array, memory: Memory) -> None:
-        self._job.stepped(fingerprint(shared), memory)
+        self._job.stepped(shared, memory=memory)
 
 
 class GroupZero:

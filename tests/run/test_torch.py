@@ -160,7 +160,7 @@ def test_workers_need_only_a_rendezvous(tmp_path: Path) -> None:
         run.until((run.out / "progress" / "logs" / "worker-0.log").exists, "workers", 120)
         server = [
             *("nsenter", f"--net=/proc/{run.process.pid}/ns/net"),
-            *(sys.executable, "-m", "kofn_torch.scripts.hand_out", str(next(run.out.rglob("effective.toml")))),
+            *(sys.executable, "-m", "kofn_host.worker.hand_out", str(next(run.out.rglob("effective.toml")))),
             *("--controller", f"{MANAGEMENT}:50052", "--at", address),
             *("--certs", str(next(run.out.rglob("ca.pem")).parent)),
         ]

@@ -25,22 +25,15 @@ from kofn_common.config.schema import Config
 from kofn_common.wire.packet import PORT
 from kofn_host.errors import AgentError, GradientError, HostError
 from kofn_host.transport.udp import udp_socket
-from kofn_host.worker import GroupJob, JobPlace
+from kofn_host.worker import JobPlace
 from kofn_torch.attach import ddp_hook
 from kofn_torch.job import ControlledJob
 from kofn_torch.layout import ParameterLayout
+from tests.host.worker.test_job_place import ENVIRONMENT
 from tests.system.collectives.switched import HOSTS
 from tests.torch.crew import Crew, SwitchedJob, crew, ddp, gloo_group, group_of_one
 
 SEED = torch.ones(4, 8)
-
-ENVIRONMENT = {
-    "KOFN_CONFIG": "job.toml",
-    "KOFN_RANK": "1",
-    "KOFN_CONTROLLER": "172.30.255.1:50052",
-    "KOFN_ADDRESS": "172.30.255.3",
-    "KOFN_METRICS": "worker-1.jsonl",
-}
 
 
 @pytest.fixture
@@ -101,14 +94,6 @@ def test_world_of_another_size_is_refused(alone: SwitchedJob) -> None:
 
     with ThreadPoolExecutor(2) as pool:
         assert all(words.startswith("WORLD_SIZE is 2, job.workers is 3") for words in pool.map(train, range(2)))
-
-
-def test_process_group_of_another_size_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "job.toml").write_text("[job]\nworkers = 3\n")
-    for name, value in {**ENVIRONMENT, "KOFN_CONFIG": str(tmp_path / "job.toml")}.items():
-        monkeypatch.setenv(name, value)
-    with pytest.raises(kofn_torch.TorchError, match=r"WORLD_SIZE is 2, job\.workers is 3: the same is needed"):
-        GroupJob(1, 2)
 
 
 def test_second_hook_is_refused(tmp_path: Path) -> None:
@@ -193,20 +178,6 @@ def test_objects_that_are_no_optimizer_or_scheduler_are_refused(
 # -- environments
 
 
-@pytest.mark.parametrize("name", ENVIRONMENT)
-def test_missing_variable_is_named(name: str) -> None:
-    with pytest.raises(kofn_torch.TorchError, match=f"{name} is not set: .* is needed"):
-        JobPlace.find((0, 1), {**ENVIRONMENT, name: ""})
-
-
-def test_ranks_that_differ_or_are_no_numbers_are_refused() -> None:
-    assert JobPlace.find((0, 1), ENVIRONMENT).rank == JobPlace.find((1, 3), ENVIRONMENT).rank == 1
-    with pytest.raises(kofn_torch.TorchError, match="KOFN_RANK is 1, the process group's rank is 2"):
-        JobPlace.find((2, 3), ENVIRONMENT)
-    with pytest.raises(kofn_torch.TorchError, match="KOFN_RANK is 'one': a number"):
-        JobPlace.find((0, 1), {**ENVIRONMENT, "KOFN_RANK": "one"})
-
-
 @pytest.fixture
 def controlled(tmp_path: Path) -> ControlledJob:
     (tmp_path / "job.toml").write_text("[job]\nworkers = 3\n")
@@ -230,7 +201,7 @@ def test_packets_leave_by_the_interface_of_the_environment(
     def made(service: str, **given: Any) -> None:
         raise OSError(f"to {service} by {given['interface']}")
 
-    monkeypatch.setattr("kofn_host.worker.Transport", made)
+    monkeypatch.setattr("kofn_host.worker.run.Transport", made)
     with pytest.raises(kofn_torch.TorchError, match=r"to 127\.0\.0\.1 by lo"):
         ddp_hook(ddp(line), job=controlled)
 

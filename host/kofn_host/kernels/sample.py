@@ -1,10 +1,9 @@
-"""Samples, norms and fingerprints of whole vectors."""
+"""Samples and norms of whole vectors."""
 
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
-import xxhash
 
 from kofn_host.arrays import Floats
 
@@ -29,14 +28,3 @@ def norm2(values: Floats) -> float:
     """Return the sum of squares to six digits; with more than MOST values, estimated from a sample."""
     looked_at = sample(values)
     return float(np.dot(looked_at, looked_at)) * (values.size / looked_at.size)
-
-
-def fingerprint(*parameters: npt.NDArray[Any]) -> str:
-    """Return a 64-bit hash of the parameters' bytes: bit-identical replicas have the same.
-
-    Several arrays have the hash of their concatenation.
-    """
-    found = xxhash.xxh3_64()
-    for part in parameters:
-        found.update(part.data)
-    return found.hexdigest()

@@ -15,7 +15,7 @@ from kofn_host.engine.pacing_rate import pacing_rate, packet_bytes
 from kofn_host.protocol.block_layout import BlockLayout
 from kofn_host.schedule.families import PassSchedule
 from kofn_host.schedule.layers import Layer, LayerTimes
-from kofn_host.schedule.partition import Piece, partition
+from kofn_host.schedule.pieces import Piece, partition
 
 LATENCY_S = 4e-3
 """Seconds from the last packet's departure until the training thread has the mean: the round trip, the transfer of the

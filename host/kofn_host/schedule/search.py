@@ -15,7 +15,7 @@ from typing import NamedTuple, Self
 from kofn_host.compression.side_values import SideValues
 from kofn_host.schedule.families import FAMILIES, PassSchedule
 from kofn_host.schedule.layers import Layer, LayerTimes
-from kofn_host.schedule.partition import distinct
+from kofn_host.schedule.pieces import distinct
 from kofn_host.schedule.pipeline import LinkModel, iteration_s
 from kofn_host.schedule.race import Race, longest
 

@@ -30,7 +30,7 @@ from kofn_host.kernels.sample import norm2
 from kofn_host.schedule.agreed_search import AgreedSearch
 from kofn_host.schedule.families import PassSchedule
 from kofn_host.schedule.layers import LayerTimes
-from kofn_host.schedule.partition import Piece, partition
+from kofn_host.schedule.pieces import Piece, partition
 from kofn_host.schedule.pipeline import LinkModel, leaving_order
 from kofn_host.schedule.search import Enumeration, GivenSchedule, Measured, Proposals, Search
 from kofn_host.schedule.wire_layout import WireLayout

@@ -1,1 +1,5 @@
 """A worker's computation: model, data, replica, injected stragglers."""
+
+from kofn_common.exports import lazy
+
+__getattr__, __dir__, __all__ = lazy(__name__, __file__)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from kofn_host.kernels.sample import fingerprint
+from kofn_host.arrays import fingerprint
 from kofn_host.workload.workload import Workload
 
 

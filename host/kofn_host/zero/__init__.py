@@ -3,3 +3,7 @@
 ZeRO: S. Rajbhandari et al., SC 2020.  1-bit Adam: H. Tang et al., ICML 2021.  1-bit LAMB: C. Li et al., HiPC 2022.
 It uses NumPy and a Communicator, but neither PyTorch nor packets.
 """
+
+from kofn_common.exports import lazy
+
+__getattr__, __dir__, __all__ = lazy(__name__, __file__)

@@ -21,11 +21,17 @@ from kofn_common.config.compress import CompressSection, Residual
 from kofn_common.config.schema import Config
 from kofn_common.results.memory import KeptMemory, Memory
 from kofn_common.wire.packet import WORD_BITS
-from kofn_host.collectives.call import Array
-from kofn_host.zero.compressed_mean import CompressedMean
-from kofn_host.zero.exact_calls import ExactCalls
-from kofn_host.zero.lockstep import Lockstep, LockstepCalls, LockstepMean, LockstepSwitch
-from kofn_host.zero.settings import CODECS, ZeroSettings
+from kofn_host.collectives import Array
+from kofn_host.zero import (
+    CODECS,
+    CompressedMean,
+    ExactCalls,
+    Lockstep,
+    LockstepCalls,
+    LockstepMean,
+    LockstepSwitch,
+    ZeroSettings,
+)
 
 RESIDUALS: tuple[Residual, ...] = get_args(Residual)
 

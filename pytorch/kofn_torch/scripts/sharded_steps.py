@@ -27,11 +27,10 @@ import kofn_torch
 from kofn_common.results.link_bytes import interface_bytes
 from kofn_common.results.memory import Memory
 from kofn_common.results.step_cost import STEPS_FILE, StepCost
-from kofn_host.collectives.call import Array
-from kofn_host.kernels.sample import fingerprint
-from kofn_host.workload.model import PIXELS, load_shard
+from kofn_host.collectives import Array
+from kofn_host.worker import GroupJob
+from kofn_host.workload import PIXELS, load_shard
 from kofn_torch.group_calls import GroupCalls
-from kofn_torch.group_job import GroupJob
 from kofn_torch.zero_job import GroupZero
 
 CLASSES = 10
@@ -45,7 +44,7 @@ class FollowedGroup(GroupZero):
         self.job = GroupJob(dist.get_rank(), dist.get_world_size())
 
     def stepped(self, shared: Array, memory: Memory) -> None:
-        self.job.stepped(fingerprint(shared), memory)
+        self.job.stepped(shared, memory=memory)
 
 
 def parse() -> Namespace:
@@ -97,7 +96,7 @@ def of_pytorch(asked: Namespace, model: nn.Sequential) -> tuple[nn.Module, Calla
         optimizer.zero_grad()
         own = [each.to_local() if asked.optimizer == "FSDP2" else each for each in model.parameters()]
         digest = zlib.crc32(torch.cat([each.detach().reshape(-1) for each in own]).numpy().data)
-        job.stepped(fingerprint(GroupCalls().gather(np.array([digest]))))
+        job.stepped(GroupCalls().gather(np.array([digest])))
 
     return called, step
 

@@ -5,7 +5,6 @@ The training runs in the calling thread; sockets and gRPC live on an event loop 
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -30,24 +29,9 @@ from kofn_host.training.reducer import Reducer
 from kofn_host.transport.event_loop import EventLoop
 from kofn_host.transport.fault_injection import faults_of
 from kofn_host.transport.transport import Transport
+from kofn_host.worker.worker_place import WorkerPlace
 
 STOP_TIMEOUT_S = 30.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerPlace:
-    """A worker's rank, and the addresses of its management interface, of the controller and of the summing service.
-
-    `service`: the address of the switch or the parameter server; `interface` leads there (empty: by the routes);
-    `workers`: all workers' addresses on the data network, by rank, if they sum among themselves.
-    """
-
-    rank: int
-    address: str
-    controller: str
-    service: str
-    interface: str = ""
-    workers: tuple[str, ...] = ()
 
 
 @contextlib.contextmanager

@@ -1,6 +1,6 @@
 """Hands out a job to its workers on any hosts (rendezvous.py): configuration, controller, switch, certificate, token.
 
-    python -m kofn_torch.scripts.hand_out mine.toml --controller 192.0.2.1:50052 --certs certs --at 192.0.2.1:29400
+    python -m kofn_host.worker.hand_out mine.toml --controller 192.0.2.1:50052 --certs certs --at 192.0.2.1:29400
 
 prints the two variables that every worker needs, and goes on until it is ended.
 """
@@ -17,8 +17,8 @@ from cryptography.fernet import Fernet
 from kofn_common.config.errors import ConfigError
 from kofn_common.config.schema import Config
 from kofn_common.rpc.names import AUTHORITY, token_name, worker_name
-from kofn_torch.errors import TorchError
-from kofn_torch.rendezvous import KEY, RENDEZVOUS, Handout, Rendezvous, split
+from kofn_host.errors import PlaceError
+from kofn_host.worker.rendezvous import KEY, RENDEZVOUS, Handout, Rendezvous, split
 
 
 def handouts(config: Path, environment: Mapping[str, str], certs: Path | None) -> dict[int, Handout]:
@@ -37,9 +37,7 @@ def _files(certs: Path | None, job: int, rank: int) -> dict[str, bytes]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m kofn_torch.scripts.hand_out", description=__doc__.partition("\n")[0]
-    )
+    parser = argparse.ArgumentParser(prog="python -m kofn_host.worker.hand_out", description=__doc__.partition("\n")[0])
     parser.add_argument("config", type=Path, help="the job's TOML file")
     parser.add_argument("--controller", required=True, metavar="HOST:PORT")
     parser.add_argument("--at", required=True, metavar="HOST:PORT", help="where workers come")
@@ -56,8 +54,8 @@ def main() -> None:
     try:
         split(given.controller)
         server = Rendezvous(split(given.at), key, handouts(given.config, environment, given.certs))
-    except (ConfigError, TorchError, OSError, ValueError) as error:
-        sys.exit(f"kofn_torch.scripts.hand_out: {error}")
+    except (ConfigError, PlaceError, OSError, ValueError) as error:
+        sys.exit(f"kofn_host.worker.hand_out: {error}")
     print(f"{RENDEZVOUS}={given.at}\n{KEY}={key}", flush=True)
     with server, contextlib.suppress(KeyboardInterrupt):
         server.serve_forever()

@@ -1,7 +1,7 @@
 """The rendezvous, where workers on any hosts get configuration, controller, switch, certificate and token of their job.
 
 With KOFN_RENDEZVOUS, KOFN_RENDEZVOUS_KEY and a rank in its environment a worker finds the rest, also after a restart by
-torchrun. scripts/hand_out.py is the other side. A worker sends a line with its rank, and gets a Handout as JSON,
+torchrun. hand_out.py is the other side. A worker sends a line with its rank, and gets a Handout as JSON,
 encrypted by the key.
 """
 
@@ -17,7 +17,7 @@ from socketserver import StreamRequestHandler, ThreadingTCPServer
 import msgspec
 from cryptography.fernet import Fernet, InvalidToken
 
-from kofn_torch.errors import TorchError
+from kofn_host.errors import PlaceError
 
 RENDEZVOUS, KEY = "KOFN_RENDEZVOUS", "KOFN_RENDEZVOUS_KEY"
 
@@ -29,7 +29,7 @@ LINE_BYTES = 32
 
 
 class Handout(msgspec.Struct, frozen=True, kw_only=True):
-    """Data for one worker; `environment` is for kofn_torch.place, `certificates` holds files of KOFN_CERTS, by name."""
+    """Data for one worker; `environment` is for JobPlace.find(), `certificates` holds files of KOFN_CERTS, by name."""
 
     config: str
     environment: dict[str, str]
@@ -59,17 +59,17 @@ class _Asked(StreamRequestHandler):
 def fetch(rank: int, environment: Mapping[str, str], limit_s: float = LIMIT_S) -> dict[str, str]:
     """Return the environment of this rank, with its files in a new folder; variables that are set stay.
 
-    Raises TorchError where no rendezvous answers within the limit, or has nothing for this rank and key.
+    Raises PlaceError where no rendezvous answers within the limit, or has nothing for this rank and key.
     """
     address, deadline = environment[RENDEZVOUS], time.monotonic() + limit_s
     while not (sealed := _asked(split(address), rank, limit_s)):
         if time.monotonic() > deadline:
-            raise TorchError(f"{RENDEZVOUS} is {address}: nothing for rank {rank} there in {limit_s:g} s")
+            raise PlaceError(f"{RENDEZVOUS} is {address}: nothing for rank {rank} there in {limit_s:g} s")
         time.sleep(AGAIN_S)
     try:
         handout = msgspec.json.decode(Fernet(environment.get(KEY, "")).decrypt(sealed), type=Handout)
     except (InvalidToken, ValueError) as error:
-        raise TorchError(f"{KEY} is not the one that the rendezvous at {address} has printed") from error
+        raise PlaceError(f"{KEY} is not the one that the rendezvous at {address} has printed") from error
     given = {**_unpacked(handout), "KOFN_RANK": str(rank), "KOFN_METRICS": f"worker-{rank}.jsonl"}
     given["KOFN_ADDRESS"] = _own_address(given["KOFN_CONTROLLER"])
     return given | dict(environment)
@@ -107,5 +107,5 @@ def _own_address(controller: str) -> str:
 def split(address: str) -> tuple[str, int]:
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or int(port) > 65535:
-        raise TorchError(f"an address must be HOST:PORT, with a port up to 65535, got {address!r}")
+        raise PlaceError(f"an address must be HOST:PORT, with a port up to 65535, got {address!r}")
     return host, int(port)

@@ -1,6 +1,6 @@
 """A worker's place in the job of its environment, whose calls go through the switch's exact slots.
 
-A process group "kofn" makes only such calls; a sharded optimizer (kofn_torch.zero) makes elastic ones as well.
+A process group "kofn" of PyTorch makes only such calls; a sharded optimizer makes elastic ones as well.
 """
 
 import asyncio
@@ -13,26 +13,28 @@ from dataclasses import asdict, dataclass
 from msgspec.structs import replace
 
 from kofn_common.config.compress import CompressSection, Residual
-from kofn_common.config.schema import Average, Config, JobSection
+from kofn_common.config.job import JobSection
+from kofn_common.config.model import Average
+from kofn_common.config.schema import Config
 from kofn_common.results.memory import Memory
 from kofn_common.results.worker_metrics import bitmap_of
 from kofn_host.agent.peer_source import PeerSource
+from kofn_host.arrays import fingerprint
 from kofn_host.collectives.block_rows import BlockRows, may_be_apart
+from kofn_host.collectives.call import Array
 from kofn_host.collectives.in_network import InNetwork, MeanMembers
 from kofn_host.compression.job_coding import JobCoding
 from kofn_host.compression.ledger_accounts import LedgerTotals
 from kofn_host.engine.pacing_rate import pacing_rate
-from kofn_host.errors import HostError
+from kofn_host.errors import HostError, PlaceError
 from kofn_host.protocol.results import Result
 from kofn_host.training.metrics import Metrics
 from kofn_host.training.peer_to_peer import PeerToPeer
-from kofn_host.transport.event_loop import EventLoop
 from kofn_host.transport.transport import Transport
-from kofn_host.worker import STOP_TIMEOUT_S, WorkerPlace, member_of
+from kofn_host.worker.job_place import JobPlace
+from kofn_host.worker.thread_member import ThreadMember
 from kofn_host.workload.replica import ReplicaState
 from kofn_host.zero.shards import Shards
-from kofn_torch.errors import TorchError
-from kofn_torch.place import JobPlace
 
 log = logging.getLogger(__name__)
 
@@ -52,14 +54,14 @@ class ElasticCalls:
     residual: Residual = "exact"
 
     def compress(self, config: Config) -> CompressSection:
-        """Return the job's [compress] with this codec. Raise TorchError for settings that contradict it."""
+        """Return the job's [compress] with this codec. Raise PlaceError for settings that contradict it."""
         if self.codec is None:
             return CompressSection()
         given, default = config.compress, CompressSection()
         if given.codec not in (default.codec, self.codec):
-            raise TorchError(f"compress.codec must be {self.codec!r} here, or none, got {given.codec!r}")
+            raise PlaceError(f"compress.codec must be {self.codec!r} here, or none, got {given.codec!r}")
         if (given.ratio, given.ratio_control) != (default.ratio, default.ratio_control):
-            raise TorchError("compress.ratio and ratio_control must not be given: all is sent in every step")
+            raise PlaceError("compress.ratio and ratio_control must not be given: all is sent in every step")
         compress = replace(given, codec=self.codec, residual=self._residual(given.residual))
         compress.check(workers=config.job.workers, words=config.job.words)
         return compress
@@ -86,9 +88,9 @@ class ElasticCalls:
         return rows
 
     def _residual(self, given: Residual) -> Residual:
-        """Return the script's setting, or else the configuration's. Raise TorchError where they differ."""
+        """Return the script's setting, or else the configuration's. Raise PlaceError where they differ."""
         if "exact" not in (given, self.residual) and given != self.residual:
-            raise TorchError(f"compress.residual must be {self.residual!r} here, or none, got {given!r}")
+            raise PlaceError(f"compress.residual must be {self.residual!r} here, or none, got {given!r}")
         return self.residual if given == "exact" else given
 
 
@@ -191,7 +193,7 @@ class NoReplica:
         return None
 
     def restore(self, state: ReplicaState) -> None:
-        raise TorchError("the job runs already: a process group needs every worker from the beginning to the end")
+        raise PlaceError("the job runs already: a process group needs every worker from the beginning to the end")
 
 
 class GroupJob:
@@ -202,21 +204,19 @@ class GroupJob:
 
     def __init__(self, rank: int, size: int, calls: ElasticCalls = ElasticCalls()) -> None:  # frozen
         self.place = place = JobPlace.find((rank, size))
-        config, self._loop = Config.load(place.config), EventLoop()
+        config, self._member = Config.load(place.config), ThreadMember()
         if (workers := config.job.workers) != size and (calls.codec is None or size > 1):
-            raise TorchError(f"WORLD_SIZE is {size}, job.workers is {workers}: the same is needed")
+            raise PlaceError(f"WORLD_SIZE is {size}, job.workers is {workers}: the same is needed")
         self.workers, self.reducer, self.metrics = workers, GroupReducer(config, place, calls), Metrics(place.metrics)
-        at = WorkerPlace(rank=place.rank, address=place.address, controller=place.controller, service=place.service)
-        self._member = self._loop.run(member_of(config, at, self.reducer, NoReplica(), place.certs))
-        self._loop.run(self._member.join())
+        self._member.join(config, place, self.reducer, NoReplica())
         self.communicator = self.reducer.communicator
         self._iteration, self._ended = 0, time.time()
         self._memory: Memory | None = None
         atexit.register(self.close)
 
-    def stepped(self, params: str, memory: Memory | None = None) -> None:
-        """Note the end of an iteration. `params` is a fingerprint of values that are equal at all workers, `memory`
-        this worker's memory, if known."""
+    def stepped(self, *shared: Array, memory: Memory | None = None) -> None:
+        """Note the end of an iteration. `shared` are values that are equal at all workers, `memory` is this worker's
+        memory, if known."""
         self._memory = memory
         self._iteration, started, self._ended = self._iteration + 1, self._ended, time.time()
         everyone = MeanMembers(self.workers, self.workers, list(range(self.workers)), late=False)
@@ -227,7 +227,7 @@ class GroupJob:
             started=started,
             time=self._ended,
             iteration_s=self._ended - started,
-            params=params,
+            params=fingerprint(*shared),
             k=made.k,
             count=made.count,
             members=bitmap_of(made.ranks),
@@ -239,10 +239,9 @@ class GroupJob:
         """Leave the job together with the others."""
         atexit.unregister(self.close)
         try:
-            self._loop.run(self._member.finish("iterations", STOP_TIMEOUT_S))
+            self._member.finish("iterations")
         finally:
-            self._loop.run(self._member.leave())
-            self._loop.close()
+            self._member.close()
             communicator = self.communicator
             self.metrics.sum_up(
                 self.reducer, "iterations", communicator.results, self._memory, received=communicator.receives

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from kofn_common.config.schema import Config
 from kofn_common.rpc import kofn_pb2
 from kofn_host.agent.exchange import Exchange, Update
-from kofn_host.arrays import Floats
+from kofn_host.arrays import Floats, fingerprint
+from kofn_host.collectives.call import Array
 from kofn_host.compression.aggregate import Aggregate
 from kofn_host.compression.alignment import Alignment, Direction
 from kofn_host.kernels.sample import norm2
@@ -67,10 +68,10 @@ class IterationLog:
             spent=Spent(compute_s=begun.first_s - begun.ready_s, times=exchange.times, reduced_s=now),
         )
 
-    def applied(self, update: Aggregate, step: Step | None) -> Callable[[str], None]:
+    def applied(self, update: Aggregate, step: Step | None) -> Callable[..., None]:
         """Note that an iteration's mean was applied; `step` is this worker's part in it.
 
-        Return a function that writes the record, with a fingerprint of the parameters.
+        Return a function that writes the record, given the arrays of the parameters, of which the record has a fingerprint.
         """
         direction, now = self._alignment.direction(update.mean), time.time()
         self._direction = direction if step else self._direction
@@ -78,8 +79,8 @@ class IterationLog:
         if step is not None and step.spent is not None:
             more["step_s"] = time.monotonic() - step.spent.reduced_s
 
-        def write(params: str) -> None:
-            evaluation = Evaluation(accuracy=None, owned_accuracy=None, params=params)
+        def write(*parameters: Array) -> None:
+            evaluation = Evaluation(accuracy=None, owned_accuracy=None, params=fingerprint(*parameters))
             self._metrics.write(**iteration_line(update, step, now, direction, evaluation) | more)
 
         return write

@@ -1,0 +1,10 @@
+from kofn_host.schedule.families import FAMILIES as FAMILIES
+from kofn_host.schedule.families import PassSchedule as PassSchedule
+from kofn_host.schedule.layers import Layer as Layer
+from kofn_host.schedule.layers import LayerTimes as LayerTimes
+from kofn_host.schedule.pieces import Piece as Piece
+from kofn_host.schedule.pieces import partition as partition
+from kofn_host.schedule.pipeline import LinkModel as LinkModel
+from kofn_host.schedule.pipeline import bound_s as bound_s
+from kofn_host.schedule.pipeline import iteration_s as iteration_s
+from kofn_host.schedule.wire_layout import WireLayout as WireLayout

@@ -1,0 +1,19 @@
+"""A worker's rank and addresses."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerPlace:
+    """A worker's rank, and the addresses of its management interface, of the controller and of the summing service.
+
+    `service`: the address of the switch or the parameter server; `interface` leads there (empty: by the routes);
+    `workers`: all workers' addresses on the data network, by rank, if they sum among themselves.
+    """
+
+    rank: int
+    address: str
+    controller: str
+    service: str
+    interface: str = ""
+    workers: tuple[str, ...] = ()
