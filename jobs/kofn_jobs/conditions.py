@@ -4,18 +4,11 @@ import datetime
 
 from msgspec.structs import replace
 
-from kofn_jobs.request import Phase, StatusCondition, TrainingStatus
+from kofn_jobs.phases import CONDITIONS
+from kofn_jobs.request import StatusCondition, TrainingStatus
 
 TIME = "%Y-%m-%dT%H:%M:%SZ"
 """The API's form of times, in UTC."""
-
-HELD: dict[str, tuple[Phase, ...]] = {
-    "Accepted": ("Preparing", "Starting", "Running", "Retrying", "Succeeded", "Failed"),
-    "Running": ("Running",),
-    "Complete": ("Succeeded",),
-    "Failed": ("Failed", "Refused", "Denied"),
-}
-"""The phases in which each condition is True."""
 
 
 def with_conditions(
@@ -26,11 +19,11 @@ def with_conditions(
         return status
     at = (now or datetime.datetime.now(datetime.UTC)).strftime(TIME)
     old = {each.type: each for each in before.conditions}
-    return replace(status, conditions=tuple(_condition(name, status, old.get(name), at) for name in HELD))
+    return replace(status, conditions=tuple(_condition(name, status, old.get(name), at) for name in CONDITIONS))
 
 
 def _condition(name: str, status: TrainingStatus, old: StatusCondition | None, at: str) -> StatusCondition:
-    held = "True" if status.phase in HELD[name] else "False"
+    held = "True" if status.phase in CONDITIONS[name] else "False"
     since = old.last_transition_time if old is not None and old.status == held else at
     return StatusCondition(
         type=name,

@@ -1,13 +1,8 @@
 """Decides the next actions for a request: `step(request, observed)`, a function of status and observations, without
-I/O.
+I/O. phases.py draws the order of the phases.
 
-    Pending -> Preparing -> Starting -> Running -> Succeeded
-       |          |            |           |
-       |          '------------+-----------+--> Retrying -> Preparing, or Failed
-       '--> Denied, Refused
-
-It is called again after every change, and after a restart: each action leaves a mark in the cluster, by which the next
-call sees that it is done. All actions may be repeated.
+`step` is called again after every change, and after a restart. Each action leaves a mark in the cluster, by which the
+next call sees that it is done, and may be repeated.
 """
 
 import datetime
@@ -21,7 +16,8 @@ from kofn_jobs.conditions import TIME
 from kofn_jobs.errors import JobsError
 from kofn_jobs.kinds import OF_ATTEMPT, AttemptOutcome, Role, attempt_of, choose
 from kofn_jobs.manifests import configuration
-from kofn_jobs.request import ENDED, Phase, TrainingRequest, TrainingStatus
+from kofn_jobs.phases import ENDED, Phase
+from kofn_jobs.request import TrainingRequest, TrainingStatus
 from kofn_jobs.split import Capacity, split
 
 PAUSE_MOST_S = 300

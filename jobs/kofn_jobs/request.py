@@ -7,7 +7,9 @@ from typing import Annotated, Any, Literal, Self
 import msgspec
 from msgspec import Meta
 
+from kofn_common.wire.sizes import RACK_WORKERS_MAX
 from kofn_jobs.errors import RequestError
+from kofn_jobs.phases import Phase
 from kofn_jobs.split import RING_LEAST, Capacity, NodePart
 
 GROUP = "kofn.dev"
@@ -15,9 +17,6 @@ VERSION = "v1alpha1"
 KIND = "TrainingRequest"
 PLURAL = "trainingrequests"
 API_VERSION = f"{GROUP}/{VERSION}"
-
-WORKERS_MAX = 64
-"""The most workers of a job on one switch."""
 
 SCRIPT_MAX = 262_144
 """Bytes of a script: a ConfigMap holds 1 MiB in all."""
@@ -34,10 +33,6 @@ Name = Annotated[str, Meta(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", min_lengt
 
 JobName = Annotated[str, Meta(pattern=r"^[a-z]([-a-z0-9]*[a-z0-9])?$", min_length=1, max_length=40)]
 """Pods' names, which are host names of 63 characters, begin with it."""
-
-Phase = Literal["Pending", "Preparing", "Starting", "Running", "Retrying", "Succeeded", "Failed", "Refused", "Denied"]
-
-ENDED: tuple[Phase, ...] = ("Succeeded", "Failed", "Refused", "Denied")
 
 WorkloadKind = Literal["auto", "JobSet", "MPIJob", "TrainJob"]
 
@@ -94,7 +89,9 @@ class Elastic(ApiStruct, frozen=True):
         | None
     ) = None
     start_workers: (
-        Annotated[int, Meta(ge=1, le=WORKERS_MAX, description="Workers with which training begins; else config's.")]
+        Annotated[
+            int, Meta(ge=1, le=RACK_WORKERS_MAX, description="Workers with which training begins; else config's.")
+        ]
         | None
     ) = None
 
@@ -108,7 +105,7 @@ TORCH_IMAGES = {"cpu": "kofn-worker-torch:0.1.0", "nvidia.com/gpu": "kofn-worker
 class TrainingSpec(ApiStruct, frozen=True, forbid_unknown_fields=True):
     """The requested training."""
 
-    accelerators: Annotated[int, Meta(ge=1, le=WORKERS_MAX, description="In all; each is one worker.")]
+    accelerators: Annotated[int, Meta(ge=1, le=RACK_WORKERS_MAX, description="In all; each is one worker.")]
     image: Annotated[
         str, Meta(pattern=r"^\S*$", max_length=512, description="The workers' image; else the operator's choice.")
     ] = ""
@@ -136,7 +133,7 @@ class TrainingSpec(ApiStruct, frozen=True, forbid_unknown_fields=True):
         Meta(max_length=64, description="To be filled in this order; else all that are ready."),
     ] = ()
     least_per_node: Annotated[
-        int, Meta(ge=1, le=WORKERS_MAX, description="The fewest accelerators of a node's part.")
+        int, Meta(ge=1, le=RACK_WORKERS_MAX, description="The fewest accelerators of a node's part.")
     ] = RING_LEAST
     elastic: Elastic = Elastic()
     workload: Annotated[

@@ -22,9 +22,10 @@ from kofn_common.config.dump import to_toml
 from kofn_common.config.errors import KofnError
 from kofn_common.results.folder import RunFolder, default_path
 from kofn_common.results.worker_metrics import read_begun
+from kofn_common.wire.sizes import RACK_WORKERS_MAX
 from kofn_jobs.errors import ClusterError, RequestError
 from kofn_jobs.manifests import ATTEMPT_LABEL, CONTROL, REQUEST_LABEL, ROLE_LABEL, WORKER, configuration
-from kofn_jobs.request import WORKERS_MAX, TrainingRequest
+from kofn_jobs.request import TrainingRequest
 from kofn_jobs.split import Capacity, split
 
 if TYPE_CHECKING:
@@ -179,7 +180,7 @@ def run(path: Path, data: Path | None, out: Path | None) -> None:
 
 
 def _nodes(request: TrainingRequest) -> tuple[Capacity, ...]:
-    return request.spec.capacities or (Capacity(THIS_MACHINE, WORKERS_MAX),)
+    return request.spec.capacities or (Capacity(THIS_MACHINE, RACK_WORKERS_MAX),)
 
 
 def _devices(request: TrainingRequest) -> str:

@@ -13,7 +13,8 @@ from msgspec.structs import replace
 from kofn_jobs.conditions import with_conditions
 from kofn_jobs.kinds import AttemptOutcome, Role, attempt_of
 from kofn_jobs.lifecycle import Action, Become, Observed, Start, left_s, pause_s, step
-from kofn_jobs.request import ENDED, Phase, RequestedNode, TrainingSpec, TrainingStatus
+from kofn_jobs.phases import ENDED, FOLLOWING, Phase
+from kofn_jobs.request import RequestedNode, TrainingSpec, TrainingStatus
 from tests.jobs.cluster import AT, Cluster
 
 Queue = tuple[tuple[Action, ...], int]
@@ -78,6 +79,7 @@ def check(graph: dict[State, list[State]]) -> set[State]:
 
 def check_arrow(one: Cluster, other: Cluster) -> None:
     assert one.status.attempt <= other.status.attempt
+    assert other.status.phase in (one.status.phase, *FOLLOWING[one.status.phase])
     if one.status.phase in ENDED:
         assert other.status == one.status
     for attempt in other.starts - one.starts:

@@ -33,6 +33,7 @@ from kofn_jobs.operator.observe import (
 )
 from kofn_jobs.operator.permissions import Permissions
 from kofn_jobs.operator.progress import Followed
+from kofn_jobs.phases import TROUBLED
 from kofn_jobs.request import GROUP, PLURAL, REQUESTER, REQUESTER_EXTRA, REQUESTER_GROUPS, VERSION, TrainingRequest
 
 _LOG = logging.getLogger(__name__)
@@ -161,7 +162,7 @@ class Handlers:
             return
         if now.phase != before.phase:
             self.metrics.phases.labels(now.phase).inc()
-        trouble = now.phase == before.phase or now.phase in ("Failed", "Refused", "Denied", "Retrying")
+        trouble = now.phase == before.phase or now.phase in TROUBLED
         (kopf.warn if trouble else kopf.info)(body, reason=now.phase, message=now.message)
 
     async def _remove(self, body: kopf.Body, **indices: Any) -> None:
