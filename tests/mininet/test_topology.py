@@ -5,12 +5,18 @@ import json
 from pathlib import Path
 
 import pytest
-from links import TopologyError
-from topology import SERVICE_IP, load, parse, star, tree
+from links import PORTS_MAX, TopologyError
+from topology import RACKS_MAX, SERVICE_IP, load, parse, star, tree
 
+from kofn_common.wire import sizes
 from kofn_common.wire.packet import SERVICE
 
 DEFAULT = json.loads((Path(__file__).resolve().parents[2] / "mininet" / "topology.json").read_text())
+
+
+def test_network_has_the_limits_of_the_packet() -> None:
+    """The network's scripts import nothing of kofn."""
+    assert (PORTS_MAX, RACKS_MAX) == (sizes.RACK_WORKERS_MAX, sizes.RACKS_MAX)
 
 
 def test_default_is_a_star_of_four() -> None:

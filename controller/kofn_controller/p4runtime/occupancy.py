@@ -13,11 +13,11 @@ from finsy import GRPCStatusCode
 from finsy.proto import p4r
 
 from kofn_common.wire.packet import MEMBERS_BITS, members_of
+from kofn_common.wire.sizes import SLOTS
 from kofn_controller.errors import InspectionError
 from kofn_controller.p4runtime.entries import JOBS, RECIPIENTS
 
 BLOCK_IDS, CONTRIBUTORS, STATES = "ingress.slot.block_ids", "ingress.members", "ingress.slot.states"
-RACK_ROWS = 4096  # of CONTRIBUTORS: rows from a slot's members of one rack to those of the next
 ATTEMPTS = 10
 NUMBER = (1 << 32) - 1  # mask of each of a block id's three numbers: generation, iteration, block
 NO_REGISTERS = "kofn slots needs the embedded switch: this switch does not read registers over P4Runtime (BMv2 cannot)"
@@ -69,10 +69,10 @@ class SwitchJob:
 
     def cells(self, slot: int) -> list[tuple[str, int]]:
         """Return the registers' cells of a slot in the order of reading. The second read of the block id shows whether
-        it has changed meanwhile.
+        it has changed meanwhile. The members of each rack stand SLOTS rows after those of the rack before it.
         """
         at = self.base + slot
-        bitmaps = [(CONTRIBUTORS, RACK_ROWS * rack + at) for rack in range(self.racks or 1)]
+        bitmaps = [(CONTRIBUTORS, SLOTS * rack + at) for rack in range(self.racks or 1)]
         return [(BLOCK_IDS, at), (STATES, at), *bitmaps, (BLOCK_IDS, at)]
 
     def slot(self, number: int, block_id: int, state: int, bitmaps: Sequence[int]) -> Slot:

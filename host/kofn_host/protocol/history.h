@@ -8,7 +8,7 @@
 
 enum {
     MEMBER_WORDS = KOFN_PARTS + KOFN_RACKS_MAX - 1, /* a tree's workers contribute part 0 alone */
-    RACK_RANKS = 64, /* of a rack; a worker's place is RACK_PLACES * rack + rank in the rack */
+    RACK_RANKS = KOFN_RACK_WORKERS_MAX, /* of a rack; a worker's place is RACK_PLACES * rack + rank in the rack */
     RACK_PLACES = KOFN_PARTS * RACK_RANKS,
 };
 
