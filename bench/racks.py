@@ -18,7 +18,8 @@ import numpy as np
 from bench.cluster import Cluster, cluster
 from bench.tables import Row, make_parser, say, show, whole
 from kofn_controller.estimate.measurements import BoolArray, FloatArray
-from kofn_controller.policy.objective import Forecast, Objective
+from kofn_controller.policy.forecast import Forecast
+from kofn_controller.policy.objective import Objective
 
 OWN_S, RACK_S = 0.005, 0.050
 """Mean blocking of each worker, and the additional one while its rack is slow."""

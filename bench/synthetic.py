@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kofn_controller.estimate.measurements import BoolArray, FloatArray
-from kofn_controller.policy.objective import Forecast
+from kofn_controller.policy.forecast import Forecast
 
 SERVICE_S = 0.010
 EVENT_S = 0.005

@@ -1,6 +1,6 @@
 """An objective that returns no costs."""
 
-from kofn_controller.policy.objective import Forecast
+from kofn_controller.policy.forecast import Forecast
 
 
 def costs(forecast: Forecast) -> list[float]:

@@ -16,8 +16,8 @@ from bench.synthetic import times_alone
 from kofn.cli import reference
 from kofn_common.config.schema import Config
 from kofn_common.rpc import kofn_pb2 as pb
+from kofn_controller.policy.forecast import Forecast
 from kofn_controller.policy.history import HistoryLog, TrainingHistory
-from kofn_controller.policy.objective import Forecast
 
 from .markdown import ROOT, anchors, blocks, documents, links, prose
 

@@ -17,8 +17,9 @@ from kofn_controller.estimate.model import Estimate
 from kofn_controller.policy.draws import law_times
 from kofn_controller.policy.evidence import Evidence, gain_error
 from kofn_controller.policy.expected_time import expected_times
+from kofn_controller.policy.forecast import Forecast
 from kofn_controller.policy.history import TrainingHistory
-from kofn_controller.policy.objective import Choice, Forecast, Objective, gains
+from kofn_controller.policy.objective import Choice, Objective, gains
 from kofn_controller.policy.policy import Policy, policy_costs
 from kofn_controller.policy.prediction import Prediction, Predictor
 from kofn_controller.policy.process import Beyond

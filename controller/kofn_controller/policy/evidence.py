@@ -19,7 +19,8 @@ import numpy as np
 from kofn_controller.estimate.measurements import BoolArray, FloatArray
 from kofn_controller.estimate.model import Estimate
 from kofn_controller.policy.expected_time import expected_counts_of
-from kofn_controller.policy.objective import Forecast, gains
+from kofn_controller.policy.forecast import Forecast
+from kofn_controller.policy.objective import gains
 
 CONVINCING = 3.0
 """Standard errors above 0 from which a gain convinces. Noise alone shows such a gain in one window of 700."""

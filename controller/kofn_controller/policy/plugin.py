@@ -8,7 +8,7 @@ continues with the last k.
 
 import copy
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -16,12 +16,10 @@ from kofn_common.config.errors import ConfigError
 from kofn_common.config.plugins import in_words
 from kofn_controller.errors import ObjectiveError
 from kofn_controller.estimate.measurements import FloatArray
-
-if TYPE_CHECKING:
-    from kofn_controller.policy.objective import Forecast  # which asks us for plug-ins
+from kofn_controller.policy.forecast import Forecast
 
 
-def guarded(called: str, costs: "Callable[[Forecast], Any]") -> "Callable[[Forecast], FloatArray]":
+def guarded(called: str, costs: Callable[[Forecast], Any]) -> Callable[[Forecast], FloatArray]:
     """Return a plug-in's costs function with checks: it raises ObjectiveError if the result is not usable. ConfigError
     if `costs` is no function.
     """
@@ -31,7 +29,7 @@ def guarded(called: str, costs: "Callable[[Forecast], Any]") -> "Callable[[Forec
             f"got {type(costs).__name__}"
         )
 
-    def checked(forecast: "Forecast") -> FloatArray:
+    def checked(forecast: Forecast) -> FloatArray:
         own = copy.deepcopy(forecast)
         try:
             found = np.array(costs(own), dtype=np.float64)

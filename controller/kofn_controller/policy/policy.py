@@ -1,16 +1,13 @@
 """Policies: plug-ins that choose k themselves and may keep state, while an objective only gives costs."""
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from kofn_common.config.plugins import in_words
 from kofn_controller.errors import ObjectiveError
 from kofn_controller.estimate.measurements import FloatArray
-
-if TYPE_CHECKING:
-    from kofn_controller.policy.objective import Forecast  # which asks us for policies
+from kofn_controller.policy.forecast import Forecast
 
 
 class Policy(ABC):
@@ -21,11 +18,11 @@ class Policy(ABC):
         self.workers = workers
 
     @abstractmethod
-    def choose(self, forecast: "Forecast") -> int:
+    def choose(self, forecast: Forecast) -> int:
         """Return k, 1 to forecast.workers. Called once a decision, after every live worker has reported."""
 
 
-def policy_costs(called: str, policy: Policy, forecast: "Forecast") -> FloatArray:
+def policy_costs(called: str, policy: Policy, forecast: Forecast) -> FloatArray:
     """Return costs (1, n) by which the policy's k is the cheapest; ObjectiveError if it did not choose a possible k."""
     try:
         k = policy.choose(forecast)

@@ -14,7 +14,7 @@ from kofn_common.config.policy import PolicySection
 from kofn_common.rpc import kofn_pb2 as pb
 from kofn_controller.job.status_message import status_message
 from kofn_controller.policy.control_loop import ControlLoop
-from kofn_controller.policy.objective import Forecast
+from kofn_controller.policy.forecast import Forecast
 
 
 def test_equal_workers_are_all_awaited() -> None:

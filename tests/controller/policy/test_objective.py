@@ -14,7 +14,8 @@ from kofn_controller.estimate.curves import Curves
 from kofn_controller.estimate.model import fit
 from kofn_controller.policy.chooser import cheapest
 from kofn_controller.policy.expected_time import GROUP_ABOVE, expected_counts, expected_times, lattice
-from kofn_controller.policy.objective import Choice, Forecast, Objective, objective
+from kofn_controller.policy.forecast import Forecast
+from kofn_controller.policy.objective import Choice, Objective, objective
 from kofn_controller.policy.objectives.throughput import throughput_costs
 from tests.controller.policy.test_process import estimate
 

@@ -2,7 +2,8 @@
 
 from kofn_common.config.late_rules import RULES, LatePolicy
 from kofn_controller.estimate.measurements import FloatArray
-from kofn_controller.policy.objective import Forecast, Objective
+from kofn_controller.policy.forecast import Forecast
+from kofn_controller.policy.objective import Objective
 
 LATE_POLICIES = (LatePolicy("async", 0.5), LatePolicy("async", 1.0), LatePolicy("batch-sync", 0.5))
 """The candidates. With the best k, one of them is nearly the best of all policies (docs/explanation/experiments.md)."""

@@ -1,7 +1,8 @@
 """The objective `throughput`: the most blocks of workers a second."""
 
 from kofn_controller.estimate.measurements import FloatArray
-from kofn_controller.policy.objective import Forecast, Objective
+from kofn_controller.policy.forecast import Forecast
+from kofn_controller.policy.objective import Objective
 
 
 def throughput_costs(forecast: Forecast) -> FloatArray:
