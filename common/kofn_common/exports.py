@@ -15,7 +15,7 @@ from typing import Any
 
 @cache
 def exports(file: str) -> Mapping[str, str]:
-    """Return the module of each name that the stub beside this `__init__.py` exports (`from module import Name as Name`).
+    """Return the module of each name that the stub of an `__init__.py` exports (`from module import Name as Name`).
 
     A name that the stub annotates (`name: type`) is a module of the package and has an empty string.
     """

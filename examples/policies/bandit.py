@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from kofn_controller.policy.policy import Policy
+from kofn import Policy
 
 HOLD = 6  # iterations that a k is judged by, after SETTLE others
 SETTLE = 2

@@ -17,15 +17,23 @@ import click
 import numpy as np
 import numpy.typing as npt
 
-from kofn_common.config.job import JobSection
-from kofn_common.wire.packet import SERVICE
-from kofn_controller.p4runtime.builders import SwitchEntry, addressing, exact, forwarding
-from kofn_controller.p4runtime.data_plane import DataPlane
-from kofn_controller.p4runtime.layout import SlotLayout
-from kofn_controller.p4runtime.roles import ONLY_SWITCH, SwitchRole
-from kofn_controller.p4runtime.topology import TopologyHost
-from kofn_host.collectives.packet_collective import Blocks, PacketCollective, Speaker
-from kofn_host.transport.udp import connected_socket
+from kofn import (
+    ONLY_SWITCH,
+    SERVICE,
+    Blocks,
+    DataPlane,
+    JobSection,
+    PacketCollective,
+    SlotLayout,
+    Speaker,
+    SwitchEntry,
+    SwitchRole,
+    TopologyHost,
+    addressing,
+    connected_socket,
+    exact,
+    forwarding,
+)
 
 HEADER = struct.Struct("!BBHIQ")  # atp_h: job, flags, index, sequence, bitmap
 RESEND, ECN, PARAMETER = 1, 2, 4

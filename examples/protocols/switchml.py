@@ -9,18 +9,29 @@ from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
+import numpy.typing as npt
 
-from kofn_common.config.job import JobSection
-from kofn_controller.p4runtime.builders import SwitchEntry, addressing, exact, forwarding
-from kofn_controller.p4runtime.data_plane import DataPlane
-from kofn_controller.p4runtime.layout import SlotLayout
-from kofn_controller.p4runtime.roles import ONLY_SWITCH, SwitchRole
-from kofn_host.arrays import Floats64
-from kofn_host.collectives.call import FLOATING, Array
-from kofn_host.collectives.communicator import Task
-from kofn_host.collectives.lane_communicator import SUMS
-from kofn_host.collectives.packet_collective import Blocks, PacketCollective, Speaker
-from kofn_host.collectives.work import WorkOutcome
+from kofn import (
+    FLOATING,
+    ONLY_SWITCH,
+    SUMS,
+    Array,
+    Blocks,
+    DataPlane,
+    JobSection,
+    PacketCollective,
+    SlotLayout,
+    Speaker,
+    SwitchEntry,
+    SwitchRole,
+    Task,
+    WorkOutcome,
+    addressing,
+    exact,
+    forwarding,
+)
+
+Floats64 = npt.NDArray[np.float64]
 
 HEADER = struct.Struct("!BBBHIB")  # switchml_h: job, worker, version, slot, block, exponent
 WORDS = 4

@@ -12,7 +12,7 @@ from accelerate import Accelerator
 from torch import nn
 
 import kofn_torch
-from kofn_host.workload.model import load_shard
+from kofn import load_shard
 
 accelerator = Accelerator(cpu=True)
 data = load_shard(accelerator.process_index, accelerator.num_processes, seed=1)

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import kofn_torch
-from kofn_host.workload.model import load_shard
+from kofn import load_shard
 
 dist.init_process_group("gloo")
 data = load_shard(dist.get_rank(), dist.get_world_size(), seed=1)

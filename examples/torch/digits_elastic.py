@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import kofn_torch
-from kofn_host.workload.model import load_shard
+from kofn import load_shard
 
 dist.init_process_group("gloo")
 torch.manual_seed(1)  # every worker begins with the same parameters

@@ -14,7 +14,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import kofn_torch
-from kofn_host.workload.model import load_shard
+from kofn import load_shard
 
 
 class Digits(lightning.LightningModule):

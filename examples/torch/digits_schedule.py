@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch import nn
 
 import kofn_torch
-from kofn_host.workload.model import load_shard
+from kofn import load_shard
 
 dist.init_process_group("gloo")
 torch.manual_seed(1)  # the same parameters everywhere: no DistributedDataParallel hands them out

@@ -12,7 +12,7 @@ from torch import nn
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
 import kofn_torch
-from kofn_host.workload.model import load_shard
+from kofn import load_shard
 
 
 class Digits(nn.Module):

@@ -2,9 +2,7 @@
 
 import numpy as np
 
-from kofn_host.workload.metric import Metric
-from kofn_host.workload.optimizer import Optimizer
-from kofn_host.workload.workload import Workload
+from kofn import Metric, Optimizer, Workload
 
 FEATURES = 64
 

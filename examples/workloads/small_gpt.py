@@ -6,8 +6,7 @@ from pathlib import Path
 import torch
 from torch.nn.functional import cross_entropy
 
-from kofn_host.workload.metric import Metric
-from kofn_host.workload.pytorch import TorchWorkload
+from kofn import Metric, TorchWorkload
 
 GPT = runpy.run_path(str(Path(__file__).parents[1] / "torch" / "gpt.py"), run_name="gpt")
 

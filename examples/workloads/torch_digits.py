@@ -3,8 +3,7 @@
 import torch
 from torch import nn
 
-from kofn_host.workload.model import load_shard
-from kofn_host.workload.pytorch import TorchWorkload
+from kofn import TorchWorkload, load_shard
 
 
 class TorchDigits(TorchWorkload):

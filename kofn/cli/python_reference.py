@@ -12,7 +12,7 @@ import kofn
 from kofn.cli.reference_tables import comments, table
 from kofn.report.frames import TABLES, Column
 from kofn.run import RunPackage
-from kofn_host.collectives.streamed_gradient import StreamedGradient
+from kofn_common.exports import exports
 
 INTRODUCTION = """\
 `import kofn` gives the names below; each is loaded when it is first used. [How to](../howto/python.md) use them.
@@ -20,6 +20,7 @@ INTRODUCTION = """\
 - `kofn.run`, `kofn.simulate` and `kofn.read` give a `kofn.Run`.
 - A configuration is a `kofn.Config`, a path, TOML text (what has a line break or a `=`), or a dict of tables.
 - `kofn.Communicator` is the interface of all collectives; [how to make and use one](../howto/communicator.md).
+- Your own codec, workload, objective or protocol derives from a [class of `kofn`](#classes-to-derive-from).
 - `kofn.KofnError` is the base of all errors, with the texts that the commands print; `kofn.ConfigError` is a
   configuration that cannot be run."""
 
@@ -37,6 +38,24 @@ CALLS = ("all_reduce", "begin", "reduce_scatter", "all_gather", "broadcast", "ba
 PIECES = ("put", "priority", "wait", "result")
 """Methods of a StreamedGradient."""
 
+DERIVED = {
+    "Codec": "codec",
+    "Workload": "model",
+    "TorchWorkload": "model",
+    "StragglerSource": "stragglers",
+    "Objective": "objective",
+    "Policy": "objective",
+    "PeerCommunicator": "collective",
+    "PacketCollective": "protocol",
+    "Speaker": "protocol",
+    "DataPlane": "protocol",
+}
+"""The classes that a user derives from, or whose methods a user's class has, and their how-to."""
+
+DERIVED_INTRODUCTION = """\
+`from kofn import Workload` needs the package `kofn`. On a machine with a worker or a controller alone, import the same
+class from its module in this table."""
+
 TORCH = Path(kofn.__file__).parents[1] / "pytorch" / "kofn_torch"
 """Read, not imported: PyTorch may not be there."""
 
@@ -48,12 +67,12 @@ def python() -> str:
     for name, function in FUNCTIONS.items():
         lines += [f"## kofn.{name}", f"```text\nkofn.{name}{signature(function)}\n```", inspect.getdoc(function) or ""]
     lines += ["## kofn.Run", inspect.getdoc(kofn.Run) or "", table(["member", ""], list(_members(kofn.Run)))]
-    for kind, names in ((kofn.Communicator, CALLS), (StreamedGradient, PIECES)):
-        lines += [f"## {'kofn.' * hasattr(kofn, kind.__name__)}{kind.__name__}", _text(kind)]
+    for kind, names in ((kofn.Communicator, CALLS), (kofn.StreamedGradient, PIECES)):
+        lines += [f"## kofn.{kind.__name__}", _text(kind)]
         for name in names:
             call = getattr(kind, name)
             lines += [f"### {name}", f"```text\n{name}{signature(call)}\n```", inspect.getdoc(call) or ""]
-    lines += list(_torch())
+    lines += list(_plug_ins()) + list(_torch())
     lines += [
         "## Data frames",
         "Columns that end in `_s` are seconds. In a simulation, time begins with the trial at 0.",
@@ -67,6 +86,24 @@ def python() -> str:
 def meaning(column: Column) -> str:
     """Return the comment on a column's field."""
     return next(said[column.field] for kind in column.kind.__mro__ if column.field in (said := comments(kind)))
+
+
+def _plug_ins() -> Iterator[str]:
+    """Yield the classes that a user derives from, and the other names that such classes need."""
+    modules = exports(kofn.__file__)
+    rows = [
+        [f"`{name}`", f"[{guide}](../howto/{guide}.md)", _summary(getattr(kofn, name)), f"`{modules[name]}`"]
+        for name, guide in DERIVED.items()
+    ]
+    yield from ("## Classes to derive from", DERIVED_INTRODUCTION, table(["name", "how to", "", "module"], rows))
+    described = {"Run", "Communicator", "StreamedGradient", *DERIVED, *(name.partition(".")[0] for name in FUNCTIONS)}
+    others = [[f"`{name}`", f"`{modules[name]}`"] for name in sorted(modules) if name not in described]
+    yield from ("## Other names", "Such classes use the other names of `kofn`:", table(["name", "module"], others))
+
+
+def _summary(kind: type) -> str:
+    """Return the first paragraph of a docstring in one line."""
+    return (inspect.getdoc(kind) or "").partition("\n\n")[0].replace("\n", " ")
 
 
 def _torch() -> Iterator[str]:

@@ -14,7 +14,9 @@ from kofn_host.collectives.packet_collective import Blocks as Blocks
 from kofn_host.collectives.packet_collective import PacketCollective as PacketCollective
 from kofn_host.collectives.packet_collective import Speaker as Speaker
 from kofn_host.collectives.peers import PeerCommunicator as PeerCommunicator
+from kofn_host.collectives.peers import Stalled as Stalled
 from kofn_host.collectives.streamed_gradient import StreamedGradient as StreamedGradient
 from kofn_host.collectives.work import Work as Work
 from kofn_host.collectives.work import WorkOutcome as WorkOutcome
 from kofn_host.stopwatch import Times as Times
+from kofn_host.transport.udp import connected_socket as connected_socket

@@ -6,6 +6,7 @@ from kofn_host.agent.gradient_stream import GradientStream as GradientStream
 from kofn_host.agent.pending import Pending as Pending
 from kofn_host.agent.pending import enter_pending as enter_pending
 from kofn_host.agent.pending import pending_after as pending_after
+from kofn_host.checkpoint.folder import CheckpointFolder as CheckpointFolder
 from kofn_host.compression.aggregate import Aggregate as Aggregate
 from kofn_host.compression.codec import MAGNITUDE_MAX as MAGNITUDE_MAX
 from kofn_host.compression.codec import Codec as Codec

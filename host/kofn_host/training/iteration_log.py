@@ -71,7 +71,7 @@ class IterationLog:
     def applied(self, update: Aggregate, step: Step | None) -> Callable[..., None]:
         """Note that an iteration's mean was applied; `step` is this worker's part in it.
 
-        Return a function that writes the record, given the arrays of the parameters, of which the record has a fingerprint.
+        Return a function that writes the record; its arguments are the parameters, for their fingerprint.
         """
         direction, now = self._alignment.direction(update.mean), time.time()
         self._direction = direction if step else self._direction

@@ -13,6 +13,7 @@ from kofn_host.workload.replica import ReplicaState as ReplicaState
 from kofn_host.workload.straggler_source import StragglerSource as StragglerSource
 from kofn_host.workload.straggler_source import load_stragglers as load_stragglers
 from kofn_host.workload.straggler_source import straggler_class as straggler_class
+from kofn_host.workload.stragglers.trace import read_trace as read_trace
 from kofn_host.workload.stragglers.trace import write_trace as write_trace
 from kofn_host.workload.workload import Workload as Workload
 from kofn_host.workload.workload import load_workload as load_workload
