@@ -36,9 +36,7 @@ from kofn_common.config.job import JobSection
 from kofn_common.wire.packet import HEADER_BYTES, WORD_BYTES
 from kofn_common.wire.sizes import WORDS_MAX
 from kofn_host.arrays import Floats
-from kofn_host.collectives.in_network import InNetwork
-from kofn_host.collectives.kinds.ring import Ring
-from kofn_host.collectives.streamed_gradient import StreamedGradient
+from kofn_host.collectives import InNetwork, Ring, StreamedGradient
 from kofn_host.engine.pacing_rate import pacing_rate
 from kofn_host.errors import HostError
 from kofn_host.transport.transport import Transport

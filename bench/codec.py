@@ -23,24 +23,17 @@ from kofn_common.wire.packet import WORD_BYTES
 from kofn_common.wire.sizes import RACK_WORKERS_MAX, WEIGHT_UNIT
 from kofn_host.arrays import Floats
 from kofn_host.compression.aggregate import Sums
-from kofn_host.compression.codec import (
-    UNIT,
-    Codec,
-    check,
-    encode_packed,
-    statistics,
-)
-from kofn_host.compression.job_coding import JobCoding
+from kofn_host.compression.codec import UNIT, check, encode_packed, statistics
 from kofn_host.compression.ledger import Ledger
 from kofn_host.compression.ledger_native import Gradient
 from kofn_host.compression.ledger_storage import LedgerStorage
 from kofn_host.compression.plan import Planner
-from kofn_host.compression.registry import load_codecs
 from kofn_host.errors import CodecError
 from kofn_host.kernels.lanes import code_of
 from kofn_host.protocol.block_layout import BlockLayout
 from kofn_host.protocol.instructions import Packed, PackedBlocks
 from kofn_host.protocol.results import RESULT, BlockResults
+from kofn_host.training import Codec, JobCoding, load_codecs
 
 CODECS: tuple[tuple[str, Rounding], ...] = (
     ("int32", "nearest"),

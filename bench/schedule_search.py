@@ -16,8 +16,8 @@ from math import log10
 import numpy as np
 
 from bench.tables import Row, make_parser, say, show, whole
+from kofn_host.schedule import PassSchedule
 from kofn_host.schedule.agreed_search import AgreedSearch
-from kofn_host.schedule.families import PassSchedule
 from kofn_host.schedule.search import GROWTH, MICRO, THRESHOLDS, Enumeration, Search
 
 LAYERS, FIRST = 5, PassSchedule("front-first", 2048)

@@ -26,9 +26,9 @@ from kofn_common.wire.packet import (
 )
 from kofn_common.wire.sizes import WEIGHT_UNIT
 from kofn_host.arrays import Values
+from kofn_host.collectives import connected_socket
 from kofn_host.kernels.lanes import pack, unpack
 from kofn_host.transport.datagrams import Packet
-from kofn_host.transport.udp import connected_socket
 
 EXCHANGE_S = 3.0
 RESEND_S = 0.25

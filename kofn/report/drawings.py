@@ -22,7 +22,7 @@ from kofn.report.figures import (
     metric_figure,
 )
 from kofn.report.svg import svg
-from kofn_host.workload.metric import Metric
+from kofn_host.workload import Metric
 
 Row = tuple[str | float, ...]
 

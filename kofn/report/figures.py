@@ -16,7 +16,7 @@ import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from kofn_host.workload.metric import Metric
+from kofn_host.workload import Metric
 
 Floats = npt.NDArray[np.float64]
 

@@ -16,7 +16,7 @@ from kofn.report.summary import TrialSummary
 from kofn_common.config.schema import Config
 from kofn_common.results.event_log import LoggedEvent
 from kofn_common.results.worker_metrics import Iteration
-from kofn_host.workload.workload import metric_of
+from kofn_host.workload import metric_of
 
 
 class TrialKey(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,7 +10,7 @@ from kofn.report.interval import Interval
 from kofn.report.summary import RunSummary, Summary, TrialSummary
 from kofn.report.table import PlainTable
 from kofn_common.results.provenance import Provenance
-from kofn_host.workload.metric import Metric
+from kofn_host.workload import Metric
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -40,7 +40,7 @@ from kofn_common.results.event_log import read_event_log
 from kofn_common.results.folder import RunFolder, TrialFolder
 from kofn_common.results.link_bytes import read_links
 from kofn_common.results.worker_metrics import WorkerMetrics, read_worker
-from kofn_host.workload.workload import metric_of
+from kofn_host.workload import metric_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

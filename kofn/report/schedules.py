@@ -6,7 +6,7 @@ from typing import Self, cast
 
 import pandas as pd
 
-from kofn_host.schedule.families import PassSchedule
+from kofn_host.schedule import PassSchedule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from kofn.report.table import PlainTable
 from kofn_common.config.errors import ConfigError
 from kofn_common.config.schema import Config
 from kofn_common.results.folder import RunFolder
-from kofn_host.workload.metric import Metric
+from kofn_host.workload import Metric
 
 FIGURES = ("time_to_target_s", "iterations_to_target", "mean_iteration_s", "k_iterations", "bytes_sent", "link_bytes")
 """Values of each trial in JSON."""

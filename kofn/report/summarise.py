@@ -30,9 +30,8 @@ from kofn_common.results.worker_metrics import (
     read_trial,
     read_worker,
 )
-from kofn_host.training.divergence import DIVERGED
-from kofn_host.workload.metric import Metric
-from kofn_host.workload.workload import metric_of
+from kofn_host.training import DIVERGED
+from kofn_host.workload import Metric, metric_of
 
 
 def summarise_run(folder: RunFolder, configs: Sequence[Config], early_end: str) -> RunSummary:

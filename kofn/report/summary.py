@@ -30,7 +30,7 @@ from kofn_common.results.errors import ResultsError
 from kofn_common.results.memory import Memory
 from kofn_common.results.provenance import Provenance
 from kofn_common.results.ranks import FEW, each, name_workers
-from kofn_host.workload.metric import Metric
+from kofn_host.workload import Metric
 
 COARSE = 0.01
 """Share of the gradients' elements, or without compression of their norm: above it a note is printed."""

@@ -28,7 +28,7 @@ from kofn_common.results.objective_notes import objective_notes
 from kofn_common.results.tail import LineTail
 from kofn_common.rpc import kofn_pb2 as pb
 from kofn_common.rpc.document import document
-from kofn_host.workload.workload import metric_of
+from kofn_host.workload import metric_of
 from kofn_switch.engine.faults import FaultRule
 
 PROGRESS_S = 60.0

@@ -17,7 +17,7 @@ from kofn_common.results.tail import LineTail
 from kofn_common.results.worker_metrics import Iteration, Logged, Tail, Totals, last_logged
 from kofn_common.results.worker_state import worker_state
 from kofn_common.rpc import kofn_pb2
-from kofn_host.workload.metric import Metric
+from kofn_host.workload import Metric
 
 SHOWN = 0.05
 """The least number of gradients, by weight, that is shown."""

@@ -4,11 +4,10 @@ from kofn_common.config.errors import ConfigError
 from kofn_common.config.objectives import OBJECTIVES, check_objective
 from kofn_common.config.plugins import CODECS
 from kofn_common.config.schema import Config
-from kofn_host.collectives.check import check_collective
-from kofn_host.compression.registry import load_codecs
+from kofn_host.collectives import check_collective
 from kofn_host.errors import CodecError
-from kofn_host.workload.check import check_workload
-from kofn_host.workload.straggler_source import straggler_class
+from kofn_host.training import load_codecs
+from kofn_host.workload import check_workload, straggler_class
 
 
 def check_plugins(config: Config) -> None:
@@ -17,7 +16,7 @@ def check_plugins(config: Config) -> None:
     check_collective(config)
     check_workload(config)
     if config.schedule.family is not None:
-        from kofn_host.training.overlapped import check_schedule  # noqa: PLC0415  # the agent and the engine
+        from kofn_host.training import check_schedule  # noqa: PLC0415  # the agent and the engine
 
         check_schedule(config)
     straggler_class(config)

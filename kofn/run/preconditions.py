@@ -15,8 +15,7 @@ from kofn_common.collectives.job_collective import load_collective
 from kofn_common.config.errors import ConfigError
 from kofn_common.config.network import NetworkSection
 from kofn_common.config.schema import Config
-from kofn_host.workload.straggler_source import straggler_class
-from kofn_host.workload.workload import workload_class
+from kofn_host.workload import straggler_class, workload_class
 from kofn_switch.identity import BMV2
 
 BOOT_S = 30.0

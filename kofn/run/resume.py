@@ -20,7 +20,7 @@ from kofn_common.results.event_log import LoggedEvent, read_event_log
 from kofn_common.results.files import write_synced
 from kofn_common.results.folder import RunFolder, TrialFolder, point_latest
 from kofn_common.results.ranks import name_workers
-from kofn_host.checkpoint.folder import CheckpointFolder
+from kofn_host.training import CheckpointFolder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from kofn.run.display import say
 from kofn_common.config.errors import ConfigError
 from kofn_common.results.folder import RunFolder
 from kofn_common.results.worker_metrics import WorkerMetrics, read_trial
-from kofn_host.workload.stragglers.trace import write_trace
+from kofn_host.workload import write_trace
 
 
 def check_record(path: Path, *, jobs: int = 1, seeds: int = 1) -> None:

@@ -24,12 +24,12 @@ from kofn_common.wire.sizes import WEIGHT_UNIT
 from kofn_controller.policy.control_loop import ControlLoop
 from kofn_host.compression.aggregate import aggregate
 from kofn_host.compression.encoder import Encoder
-from kofn_host.compression.job_coding import JobCoding
 from kofn_host.protocol.core import Protocol
 from kofn_host.protocol.instructions import Packed, Send
 from kofn_host.protocol.results import BlockId, BlockResults, Result
+from kofn_host.training import JobCoding
 from kofn_host.transport.datagrams import Datagrams, Packet
-from kofn_host.workload.straggler_source import load_stragglers
+from kofn_host.workload import load_stragglers
 
 REPEATS = 9
 

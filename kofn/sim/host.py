@@ -9,7 +9,6 @@ from kofn.sim.network import Link, put
 from kofn_common.wire.packet import KofnHeader
 from kofn_host.engine.pacing_rate import PacingRate
 from kofn_host.protocol.core import Protocol
-from kofn_host.protocol.core_state import URGENT
 from kofn_host.protocol.instructions import Instruction
 
 
@@ -22,7 +21,7 @@ class HostedProtocol(Protocol):
         """Return instructions that packets have made urgent. Raise ProtocolError for an impossible packet."""
         if self.host.failed:
             self._fail()
-        return self._take() if self._state[URGENT] else []
+        return self._take() if self._state.urgent_count else []
 
     def held_back(self) -> list[Instruction]:
         """Return all instructions, urgent or not."""

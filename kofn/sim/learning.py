@@ -10,17 +10,16 @@ import numpy.typing as npt
 
 from kofn_common.config.schema import Config
 from kofn_host.arrays import Floats
-from kofn_host.compression.aggregate import Aggregate, Sums, aggregate, missed
+from kofn_host.compression.aggregate import Sums, aggregate, missed
 from kofn_host.compression.alignment import Alignment, Direction, agreement
 from kofn_host.compression.encoder import Finished
-from kofn_host.compression.job_coding import JobCoding
-from kofn_host.compression.plan import Plan
 from kofn_host.kernels.sample import sample
 from kofn_host.protocol.results import BlockResults
+from kofn_host.training import Aggregate, JobCoding, Plan
 from kofn_host.training.divergence import Divergence
+from kofn_host.workload import load_workload
 from kofn_host.workload.evaluation import Evaluation
 from kofn_host.workload.replica import Replica
-from kofn_host.workload.workload import load_workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -47,10 +47,8 @@ from kofn_common.rpc.document import document
 from kofn_controller.job.journal import Journal
 from kofn_controller.job.status_message import status_message
 from kofn_controller.policy.control_loop import ControlLoop
-from kofn_host.training import alone
-from kofn_host.training.metrics import Metrics
-from kofn_host.workload.straggler_source import straggler_class
-from kofn_host.workload.workload import workload_class
+from kofn_host.training import Metrics, alone
+from kofn_host.workload import straggler_class, workload_class
 
 EXAMPLES = """
 \b

@@ -9,13 +9,11 @@ from typing import Any
 from kofn.report.table import PlainTable
 from kofn_common.config.errors import ConfigError
 from kofn_common.config.schema import Config
-from kofn_host.compression.job_coding import JobCoding
-from kofn_host.schedule.families import FAMILIES, PassSchedule
-from kofn_host.schedule.layers import LayerTimes
-from kofn_host.schedule.pipeline import LinkModel, bound_s, iteration_s
+from kofn_host.schedule import FAMILIES, LayerTimes, LinkModel, PassSchedule, bound_s, iteration_s
 from kofn_host.schedule.search import Proposals
-from kofn_host.workload.layered import LayeredModel, LayeredWorkload
-from kofn_host.workload.workload import load_workload
+from kofn_host.training import JobCoding
+from kofn_host.workload import LayeredWorkload, load_workload
+from kofn_host.workload.layered import LayeredModel
 from kofn_host.workload.workloads.accelerator import times_of
 
 REPEATS = 5

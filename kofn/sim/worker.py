@@ -21,9 +21,10 @@ from kofn_host.compression.encoder import Finished
 from kofn_host.engine.pacing_rate import pacing_rate
 from kofn_host.protocol.results import BlockResults, Result
 from kofn_host.stopwatch import UNTIMED, Part
+from kofn_host.training import Step
 from kofn_host.training.attempts import Attempts
-from kofn_host.training.loop import Step, Work, report_of
-from kofn_host.workload.straggler_source import load_stragglers
+from kofn_host.training.loop import Work, report_of
+from kofn_host.workload import load_stragglers
 
 KEEPERS = 8
 """At most this number of workers keep results for all others: the results of 1,024 would fill the memory."""

@@ -15,17 +15,14 @@ from kofn_host.arrays import Floats64, Integers
 from kofn_host.compression.age_weight import AgeWeight
 from kofn_host.compression.alignment import Direction
 from kofn_host.compression.encoder import Encoder, Finished
-from kofn_host.compression.job_coding import JobCoding
 from kofn_host.compression.plan import Planner
 from kofn_host.kernels.sample import norm2
 from kofn_host.protocol.block_layout import BlockLayout
 from kofn_host.protocol.instructions import Packed, PackedBlocks
 from kofn_host.protocol.results import BlockResults
-from kofn_host.training.divergence import DIVERGED
-from kofn_host.training.loop import Step, Work, iteration_line
-from kofn_host.training.metrics import Metrics
-from kofn_host.workload.straggler_source import load_stragglers
-from kofn_host.workload.workload import metric_of
+from kofn_host.training import DIVERGED, JobCoding, Metrics, Step
+from kofn_host.training.loop import Work, iteration_line
+from kofn_host.workload import load_stragglers, metric_of
 
 NOWHERE = Direction(norm2=0.0, products=())
 

@@ -7,7 +7,7 @@ began, in milliseconds where a name ends in `_ms`.
 import msgspec
 
 from kofn_common.results.samples import SlotSample
-from kofn_host.workload.metric import Metric
+from kofn_host.workload import Metric
 
 
 class JobHeader(msgspec.Struct, frozen=True, kw_only=True):

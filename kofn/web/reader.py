@@ -13,7 +13,7 @@ from kofn.web.timeline import Timeline
 from kofn_common.config.errors import ConfigError
 from kofn_common.config.schema import Config
 from kofn_common.results.folder import RunFolder
-from kofn_host.workload.workload import metric_of
+from kofn_host.workload import metric_of
 
 
 class RunReader:

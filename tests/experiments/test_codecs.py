@@ -30,7 +30,7 @@ from kofn.report.summary import TrialSummary
 from kofn.run.plan import RunPlan, prepare
 from kofn_common.config.errors import ConfigError
 from kofn_common.results.folder import RunFolder
-from kofn_host.compression.registry import load_codecs
+from kofn_host.training import load_codecs
 from tests.experiments.test_chaos import SUMMARY
 from tests.run import fake_run
 

@@ -7,8 +7,7 @@ from kofn.experiments.schedule.arms import contender_arms
 from kofn.experiments.schedule.claims import CLAIMS, of_accelerators
 from kofn.experiments.schedule.contenders import ALL, COMPUTE_MS, REAL, link_of
 from kofn.experiments.schedule.tables import tables
-from kofn_host.workload.layered import LayeredWorkload
-from kofn_host.workload.workload import load_workload
+from kofn_host.workload import LayeredWorkload, load_workload
 from kofn_host.workload.workloads.accelerator import layers_of, times_of
 
 

@@ -20,8 +20,7 @@ from kofn.experiments.zero.training import TASKS, Learned, train
 from kofn_common.config.compress import CompressSection
 from kofn_common.config.job import JobSection
 from kofn_host.arrays import Floats
-from kofn_host.zero.compressed_mean import SwitchMean
-from kofn_host.zero.lockstep import Lockstep, LockstepMean, LockstepSwitch
+from kofn_host.zero import Lockstep, LockstepMean, LockstepSwitch, SwitchMean
 from tests.system.zero.crews import WORDS, all_of, beneath_a_switch
 
 WORKERS, ELEMENTS, STEPS = 3, 3000, 6

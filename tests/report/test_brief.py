@@ -9,7 +9,7 @@ from rich.console import Console
 from kofn.report.brief import brief_rows, brief_tables, headlines
 from kofn.report.in_force import InForce
 from kofn.report.summary import Alone, RunSummary, Summary, TrialSummary
-from kofn_host.workload.metric import ACCURACY
+from kofn_host.workload import ACCURACY
 from tests.experiments.test_chaos import SUMMARY
 
 LATE = replace(

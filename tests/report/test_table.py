@@ -8,7 +8,7 @@ from rich.console import Console
 
 from kofn.report.summary import Summary
 from kofn.report.table import PlainTable, make_console
-from kofn_host.workload.metric import ACCURACY
+from kofn_host.workload import ACCURACY
 from tests.experiments.test_chaos import SUMMARY
 
 WIDE = PlainTable(["name", *(f"column {number}" for number in range(12))], [["first", *["123.456 ms"] * 12]])

@@ -13,7 +13,8 @@ from kofn_common.config.dump import to_toml
 from kofn_common.config.run import RunSection
 from kofn_common.config.schema import Config
 from kofn_common.results.folder import RunFolder, TrialFolder
-from kofn_host.checkpoint.folder import CheckpointFolder, Manifest
+from kofn_host.checkpoint.folder import Manifest
+from kofn_host.training import CheckpointFolder
 
 
 @pytest.fixture

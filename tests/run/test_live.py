@@ -15,7 +15,7 @@ from kofn.run.live_table import LiveTable
 from kofn.run.stall import START_S
 from kofn_common.results.folder import RunFolder
 from kofn_common.rpc import kofn_pb2
-from kofn_host.workload.metric import Metric
+from kofn_host.workload import Metric
 from tests.run.fake_run import append, compress, simulate
 
 NEVER = Metric(name="accuracy", target=2.0, percent=True)

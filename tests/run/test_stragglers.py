@@ -18,7 +18,7 @@ from kofn.run.stragglers import blocked, check_record
 from kofn_common.config.errors import ConfigError
 from kofn_common.config.schema import Config
 from kofn_common.results.worker_metrics import Iteration, Totals, WorkerMetrics
-from kofn_host.workload.stragglers.trace import read_trace
+from kofn_host.workload import read_trace
 from tests.run.real_run import RealRun
 from tests.sim.lab import COSTS, written
 

@@ -19,7 +19,7 @@ from kofn_common.config.schema import Config
 from kofn_common.results.folder import RunFolder, TrialFolder
 from kofn_common.results.worker_metrics import WorkerMetrics, read_trial
 from kofn_controller.job.journal import Journal
-from kofn_host.training.metrics import Metrics
+from kofn_host.training import Metrics
 
 SMALL = """
 [run]

@@ -17,14 +17,12 @@ from kofn_common.config.late_rules import RULES
 from kofn_common.config.schema import Config
 from kofn_common.results.worker_metrics import read_trial
 from kofn_common.wire.sizes import PARTS
-from kofn_host.arrays import Floats64, Integers
-from kofn_host.compression.aggregate import Aggregate
-from kofn_host.arrays import fingerprint
+from kofn_host.arrays import Floats64, Integers, fingerprint
 from kofn_host.kernels.sample import norm2
 from kofn_host.protocol.results import BlockResults
+from kofn_host.training import Aggregate
 from kofn_host.training.loop import Work
-from kofn_host.workload.model import Perceptron, load_shard
-from kofn_host.workload.optimizer import Momentum
+from kofn_host.workload import Momentum, Perceptron, load_shard
 from tests.sim.lab import Trained, written
 
 FAULTS = """

@@ -17,9 +17,7 @@ from kofn_common.config.errors import ConfigError
 from kofn_common.config.shards import CLASSES
 from kofn_common.places import folder_of
 from kofn_host.errors import HostError
-from kofn_host.workload.model import PIXELS, Perceptron, load_shard
-from kofn_host.workload.optimizer import Momentum
-from kofn_host.workload.workloads.replay import load_gradients
+from kofn_host.workload import PIXELS, Momentum, Perceptron, load_gradients, load_shard
 
 DIGITS = "digits"
 """The model that is trained."""

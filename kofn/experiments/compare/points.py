@@ -17,10 +17,11 @@ from kofn.experiments.matrix import Scenario
 from kofn_common.collectives.job_collective import JobCollective, load_collective
 from kofn_common.config.errors import ConfigError
 from kofn_common.config.job import SWITCH
+from kofn_common.config.k_bounds import bound_k
 from kofn_common.config.objectives import DEFAULT
 from kofn_common.config.schema import Config
 from kofn_common.config.stragglers import StragglerSection
-from kofn_host.compression.registry import load_codecs
+from kofn_host.training import load_codecs
 
 IN_NETWORK = ("full", "fixed", "adaptive")
 """The switch sums: of all workers, of a fixed k, of the k that the controller chooses."""
@@ -189,7 +190,7 @@ def points(
         Point(
             setting=Setting(model=model, straggler=straggler, workers=workers, mbps=mbps),
             contender=contender,
-            k=max(1, workers - 1) if k is None else k,
+            k=bound_k(workers - 1, workers) if k is None else k,
         )
         for model, straggler, workers in product(models, stragglers, rates)
         for mbps in rates[workers]

@@ -9,11 +9,8 @@ from statistics import median
 from kofn.experiments.schedule.contenders import ALL, link_of
 from kofn.experiments.trials import FinishedTrial, Row
 from kofn_common.results.worker_metrics import Iteration, WorkerMetrics
-from kofn_host.schedule.families import PassSchedule
-from kofn_host.schedule.layers import Layer, LayerTimes
-from kofn_host.schedule.pipeline import bound_s, iteration_s
-from kofn_host.workload.layered import LayeredWorkload
-from kofn_host.workload.workload import load_workload
+from kofn_host.schedule import Layer, LayerTimes, PassSchedule, bound_s, iteration_s
+from kofn_host.workload import LayeredWorkload, load_workload
 
 SETTLED = 30
 """Iterations at the end that are measured."""

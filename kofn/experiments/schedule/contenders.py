@@ -10,8 +10,8 @@ from kofn.experiments import matrix
 from kofn.experiments.matrix import Scenario, of_scenario
 from kofn_common.config.schedule import LayerSection
 from kofn_common.config.schema import Config
-from kofn_host.compression.job_coding import JobCoding
-from kofn_host.schedule.pipeline import LinkModel
+from kofn_host.schedule import LinkModel
+from kofn_host.training import JobCoding
 
 COMPUTE_MS = 300.0
 """Computation of one iteration, without waiting."""

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from kofn.experiments.schedule.arms import TIME, Arms, ContenderArm
 from kofn.experiments.tables import Columns, TextTable, count, milliseconds, shown, span
-from kofn_host.schedule.families import PassSchedule
+from kofn_host.schedule import PassSchedule
 
 LEGEND = (
     "Medians over the seeds, of the slowest worker, of the last 30 iterations; k = n. x sequential: of the time without"

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 
 from kofn_common.config.compress import Residual
-from kofn_host.zero.settings import ZeroSettings
+from kofn_host.zero import ZeroSettings
 
 WORKERS = 4
 

@@ -13,8 +13,7 @@ from kofn.experiments.zero.contenders import stage_name
 from kofn.run.display import say
 from kofn_common.config.errors import ConfigError
 from kofn_common.results.memory import KINDS, KeptMemory, Memory
-from kofn_host.zero.memory import expected, not_sharded
-from kofn_host.zero.settings import ZeroSettings
+from kofn_host.zero import ZeroSettings, expected, not_sharded
 
 WORKERS = (2, 4, 8)
 

@@ -14,13 +14,17 @@ from kofn_common.config.schema import Config
 from kofn_common.config.shards import CLASSES
 from kofn_host.arrays import Floats
 from kofn_host.errors import GradientError
-from kofn_host.workload.model import PIXELS, Batch, Perceptron, load_shard
-from kofn_host.workload.workload import load_workload
-from kofn_host.zero.compressed_mean import CompressedMean
-from kofn_host.zero.lockstep import Lockstep, LockstepCalls, LockstepMean, LockstepSwitch
-from kofn_host.zero.settings import CODECS
-from kofn_host.zero.two_sided import TwoSidedMean
-from kofn_host.zero.zero_optimizer import ZeroOptimizer
+from kofn_host.workload import PIXELS, Batch, Perceptron, load_shard, load_workload
+from kofn_host.zero import (
+    CODECS,
+    CompressedMean,
+    Lockstep,
+    LockstepCalls,
+    LockstepMean,
+    LockstepSwitch,
+    TwoSidedMean,
+    ZeroOptimizer,
+)
 
 GPT = Path(kofn.__file__).parents[1] / "examples" / "workloads" / "small_gpt.toml"
 """A file of a checkout."""

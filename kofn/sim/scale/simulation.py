@@ -20,7 +20,7 @@ from kofn_controller.policy.control_loop import ControlLoop
 from kofn_controller.policy.decision_pacer import QUIET_S, DecisionPacer
 from kofn_controller.policy.objective import objective
 from kofn_controller.policy.process import IntArray
-from kofn_host.workload.straggler_source import straggler_class
+from kofn_host.workload import straggler_class
 
 CELLS = 2**17
 """Maximum of workers x seeds that are simulated side by side; a single seed may have more workers."""

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import pytest
 
 from kofn_common.collectives.job_collective import load_collective
-from kofn_host.collectives.communicator import Communicator
+from kofn_host.collectives import Communicator
 from tests.loopback import loopback
 from tests.system.collectives.switched import SWITCHES, place
 

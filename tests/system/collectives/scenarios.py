@@ -14,8 +14,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from kofn_host.collectives.call import DTYPES, FLOATING, Array
-from kofn_host.collectives.communicator import Communicator
+from kofn_host.collectives import FLOATING, Array, Communicator
+from kofn_host.collectives.call import DTYPES
 from kofn_host.errors import CollectiveError
 
 LIMIT_S = 30.0

@@ -21,7 +21,7 @@ from kofn_controller.p4runtime.layout import lay_out
 from kofn_controller.p4runtime.planes.kofn import KofnPlane
 from kofn_controller.p4runtime.slots import Slots
 from kofn_controller.p4runtime.switch_link import SwitchLink
-from kofn_host.collectives.in_network import InNetwork
+from kofn_host.collectives import InNetwork
 from kofn_host.transport.event_loop import EventLoop
 from kofn_host.transport.transport import Transport
 from kofn_switch.identity import BMV2

@@ -12,11 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kofn_host.collectives.communicator import Communicator
-from kofn_host.collectives.kinds.gloo import Gloo
-from kofn_host.collectives.kinds.mpi import Mpi
-from kofn_host.collectives.kinds.ring import Ring
-from kofn_host.collectives.work import Work
+from kofn_host.collectives import Communicator, Gloo, Mpi, Ring, Work
 from kofn_host.errors import CollectiveError
 from tests.loopback import loopback
 from tests.system.collectives import scenarios

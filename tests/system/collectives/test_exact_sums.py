@@ -13,7 +13,7 @@ import pytest
 
 from kofn_common.config.job import JobSection
 from kofn_common.wire.packet import FORWARDED_PORT, PORT
-from kofn_host.collectives.in_network import InNetwork
+from kofn_host.collectives import InNetwork
 from kofn_host.errors import CollectiveError
 from kofn_host.transport.transport import Transport
 from tests.loopback import loopback

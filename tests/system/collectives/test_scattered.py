@@ -15,8 +15,7 @@ from kofn_common.config.compress import CompressSection
 from kofn_common.config.job import JobSection
 from kofn_common.wire.packet import HEADER_BYTES
 from kofn_host.arrays import Floats
-from kofn_host.collectives.block_rows import BlockRows
-from kofn_host.collectives.in_network import InNetwork
+from kofn_host.collectives import BlockRows, InNetwork
 from kofn_host.errors import AgentError, CollectiveError
 from kofn_host.transport.transport import Transport
 from tests.loopback import loopback

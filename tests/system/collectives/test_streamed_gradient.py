@@ -13,9 +13,7 @@ from kofn_common.config.compress import CompressSection
 from kofn_common.wire.packet import PORT
 from kofn_host.agent.missed_results import LAST_ITERATION
 from kofn_host.arrays import Floats
-from kofn_host.collectives.in_network import InNetwork
-from kofn_host.collectives.streamed_gradient import StreamedGradient
-from kofn_host.collectives.work import WorkOutcome
+from kofn_host.collectives import InNetwork, StreamedGradient, WorkOutcome
 from kofn_host.compression.encoder import SLICE
 from kofn_host.compression.pieces import Pieces
 from kofn_host.errors import CollectiveError, GradientError

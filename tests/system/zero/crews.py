@@ -11,8 +11,7 @@ from kofn_common.config.compress import CompressSection
 from kofn_common.config.faults import FaultSection
 from kofn_common.config.job import JobSection
 from kofn_common.config.model import Average
-from kofn_host.collectives.block_rows import BlockRows
-from kofn_host.collectives.in_network import InNetwork
+from kofn_host.collectives import BlockRows, InNetwork
 from kofn_host.transport.fault_injection import Faults
 from kofn_host.transport.transport import Transport
 from tests.host.protocol.specification.slot_model import SlotModel

@@ -15,13 +15,10 @@ import numpy.typing as npt
 import pytest
 
 from kofn_host.arrays import Floats
-from kofn_host.collectives.in_network import InNetwork
+from kofn_host.collectives import InNetwork
 from kofn_host.errors import ZeroError
-from kofn_host.zero.compressed_mean import SwitchMean
-from kofn_host.zero.exact_calls import CommunicatorCalls
-from kofn_host.zero.settings import CODECS, ZeroSettings
+from kofn_host.zero import CODECS, CommunicatorCalls, SwitchMean, ZeroOptimizer, ZeroSettings
 from kofn_host.zero.shards import Shards
-from kofn_host.zero.zero_optimizer import ZeroOptimizer
 from tests.system.collectives.crews import Processes, addresses, threads
 from tests.system.collectives.scenarios import error_of, one_call
 from tests.system.collectives.switched import MODEL, place
