@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 from kofn_common.config.errors import ConfigError
+from kofn_common.config.k_bounds import bound_k
 from kofn_common.config.late_rules import RULES, RuleName
 from kofn_common.config.plugins import Registry
 from kofn_common.config.suggestion import did_you_mean
@@ -28,7 +29,7 @@ def check_objective(text: str, workers: int, field: str) -> Fixed | None:
     ConfigError for other text."""
     name, colon, number = text.partition(":")
     if colon and (name == "fixed" or name in RULES):
-        if not (number.isdecimal() and 1 <= int(number) <= workers):
+        if not number.isdecimal() or int(number) != bound_k(int(number), workers):
             raise ConfigError(f"{field} must be {allowed(workers)}, got {text!r}")
         return Fixed(int(number), RULES[name].name if name in RULES else None)
     if not OBJECTIVES.known(text):

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from scipy import special
 
+from kofn_common.config.k_bounds import bound_k
 from kofn_common.config.late_rules import LatePolicy
 from kofn_common.config.model import Average
 from kofn_common.config.objectives import check_objective
@@ -227,7 +228,7 @@ class ControlLoop:
         reason = f"worker {rank} {why}: {count} of {self.workers} live"
         if self._forecast(now_s) and self.inclusion.rank is None:
             return self._choose(f"{reason}; {self.goal.name}:", 0.0 if self.k > count else self.policy.margin)
-        return self._set_k(min(self.k, count), reason)
+        return self._set_k(self.k, reason)
 
     def worker_joined(self, rank: int, why: str, now_s: float, iteration: int = 0) -> Change | None:
         """Add a worker that joins late or rejoins in this iteration to the live ones, and choose k.
@@ -248,11 +249,11 @@ class ControlLoop:
 
     def _start_k(self, text: str) -> int:
         """Return an objective's first k: its fixed K; half of the live workers if it chooses the rule; else all."""
-        live = max(int(self.live.sum()), 1)
+        live = int(self.live.sum())
         fixed = check_objective(text, self.workers, "objective")
         if fixed is None:
-            return live if len(self.late_policies) == 1 else max(live // 2, 1)
-        return min(fixed.k, live)
+            return bound_k(live if len(self.late_policies) == 1 else live // 2, live)
+        return bound_k(fixed.k, live)
 
     def _include(self, rank: int) -> Change | None:
         """Set k to n until this worker has been in a sum."""
@@ -327,13 +328,16 @@ class ControlLoop:
             known, self.late_policies, k=self.k, late_policy=self.late_policy, margin=margin, iterations=iterations
         )
         if choice is None:
-            return self._set_k(min(self.k, int(self.live.sum())), f"{reason} {self.chooser.fault}")
+            return self._set_k(self.k, f"{reason} {self.chooser.fault}")
         numbers = _numbers(choice, self.k, self.late_policy, self.goal)
         return self._set_k(choice.k, f"{reason} {numbers}", choice.late_policy)
 
     def _set_k(self, k: int, reason: str, late_policy: LatePolicy | None = None) -> Change | None:
-        """Record and return a change; None if k and the late policy (default: the present one) stay the same."""
-        late_policy = late_policy or self.late_policy
+        """Record and return a change; None if k and the late policy (default: the present one) stay the same.
+
+        k becomes one that the live workers permit.
+        """
+        k, late_policy = bound_k(k, int(self.live.sum())), late_policy or self.late_policy
         if k == self.k and late_policy == self.late_policy:
             return None
         expected_s, predicted_s = _of(self.choice, k)
@@ -354,7 +358,7 @@ class ControlLoop:
 
 def _of(choice: Choice | None, k: int) -> tuple[float, float]:
     """Return E_k[T] and the predicted iteration time of this k; NaN if unknown."""
-    if choice is None or k > choice.forecast.workers:
+    if choice is None or k != bound_k(k, choice.forecast.workers):
         return float("nan"), float("nan")
     return float(choice.forecast.expected_s[k - 1]), float(choice.forecast.predicted_s[k - 1])
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from kofn_common.config.k_bounds import bound_k
 from kofn_common.config.late_rules import RULES, LatePolicy
 from kofn_common.rpc import kofn_pb2 as pb
 from kofn_controller.policy.control_loop import ControlLoop
@@ -25,7 +26,7 @@ def resume(loop: ControlLoop, state: pb.ControlState, iteration: int, now_s: flo
     """
     live = np.flatnonzero(loop.live).tolist()
     if state.objective == loop.goal.name and state.late_gradient in RULES:
-        loop.k = min(max(state.k, 1), len(live))
+        loop.k = bound_k(state.k, len(live))
         loop.late_policy = LatePolicy(RULES[state.late_gradient].name, state.age_weight)
     reports = [aged for aged in state.reports if aged.rank in live]
     if reports:

@@ -7,6 +7,7 @@ from functools import partial
 import numpy as np
 
 from kofn_common.config.errors import ConfigError
+from kofn_common.config.k_bounds import bound_k
 from kofn_common.config.late_rules import LatePolicy, RuleName
 from kofn_common.config.objectives import OBJECTIVES, check_objective
 from kofn_common.config.plugins import in_words
@@ -76,7 +77,7 @@ class Choice:
 
     def place_of(self, late_policy: LatePolicy, k: int) -> tuple[int, int] | None:
         """Return the place of an option in `all_costs`; None if it is no option."""
-        if late_policy not in self.late_policies or not 1 <= k <= self.all_costs.shape[1]:
+        if late_policy not in self.late_policies or k != bound_k(k, self.all_costs.shape[1]):
             return None
         return self.late_policies.index(late_policy), k - 1
 

@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 
 import numpy as np
 
+from kofn_common.config.k_bounds import bound_k
 from kofn_common.config.plugins import in_words
 from kofn_controller.errors import ObjectiveError
 from kofn_controller.estimate.measurements import FloatArray
@@ -28,6 +29,6 @@ def policy_costs(called: str, policy: Policy, forecast: Forecast) -> FloatArray:
         k = policy.choose(forecast)
     except Exception as error:  # whatever it raises: it must not end the controller
         raise ObjectiveError(f"{called} failed: {in_words(error)}") from error
-    if isinstance(k, bool) or not isinstance(k, int | np.integer) or not 1 <= k <= forecast.workers:
+    if isinstance(k, bool) or not isinstance(k, int | np.integer) or k != bound_k(int(k), forecast.workers):
         raise ObjectiveError(f"{called} must choose a whole number from 1 to {forecast.workers}, got {k!r}")
     return np.abs(forecast.ks - k)[None, :]

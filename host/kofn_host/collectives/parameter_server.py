@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 
 import click
 
+from kofn_common.config.k_bounds import bound_k
 from kofn_common.wire import packet as wire
 from kofn_common.wire.errors import ChecksumError, WireError
 from kofn_common.wire.packet import EVERYONE, Kind, KofnHeader, Lanes
@@ -167,7 +168,7 @@ def main(
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     k = len(workers) if k is None else k
     try:
-        if k > len(workers):
+        if k != bound_k(k, len(workers)):
             raise HostError(f"--k must be 1 to {len(workers)}, the number of workers, got {k}")
         rules = NativeSlots.open(workers=len(workers), k=k, slots=slots)
         rules.generation = generation or 0

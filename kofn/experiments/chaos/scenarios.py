@@ -15,6 +15,7 @@ from kofn_common.config.compress import CompressSection
 from kofn_common.config.faults import FaultSection
 from kofn_common.config.interventions import EventSection, LinkSection
 from kofn_common.config.job import JobSection
+from kofn_common.config.k_bounds import bound_k
 from kofn_common.config.model import ModelSection
 from kofn_common.config.network import NetworkSection
 from kofn_common.config.objectives import check_objective
@@ -76,7 +77,7 @@ def _at_root(event: EventSection) -> EventSection:
 def _bounded(objective: str, workers: int) -> str:
     """Return RULE:K with a k that a job with fewer workers permits."""
     name, _, k = objective.partition(":")
-    return f"{name}:{min(int(k), workers)}" if k.isdecimal() else objective
+    return f"{name}:{bound_k(int(k), workers)}" if k.isdecimal() else objective
 
 
 def scenarios(racks: int = 1) -> Iterator[FaultScenario]:

@@ -25,6 +25,7 @@ from kofn.run.switch_identity import bmv2
 from kofn_common.collectives.job_collective import load_collective
 from kofn_common.config.errors import ConfigError
 from kofn_common.config.job import SWITCH
+from kofn_common.config.k_bounds import bound_k
 from kofn_common.config.plugins import CODECS
 from kofn_common.config.plugins import COLLECTIVES as REGISTERED
 
@@ -60,7 +61,7 @@ class Axes:
             CODECS.check(codec, "--codec")
         if GPT in self.models and importlib.util.find_spec("torch") is None:
             raise ConfigError(f"--model {GPT}: PyTorch is not installed: kofn/run/setup.sh torch, or pip install torch")
-        if self.k is not None and self.k > min(self.workers):
+        if self.k is not None and self.k != bound_k(self.k, min(self.workers)):
             raise ConfigError(f"--k must be 1 to {min(self.workers)}, the least of --workers, got {self.k}")
 
     def wants(self, point: Point) -> bool:
