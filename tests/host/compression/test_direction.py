@@ -19,6 +19,7 @@ from kofn_common.config.schema import Config
 from kofn_common.config.stragglers import Law, ShockSection, StragglerSection
 from kofn_common.rpc.limits import LAGS
 from kofn_common.wire.sizes import WEIGHT_UNIT
+from kofn_host.arrays import fingerprint
 from kofn_host.compression.aggregate import aggregate
 from kofn_host.compression.alignment import Alignment
 from kofn_host.compression.codec import FRACTION_BITS
@@ -27,7 +28,6 @@ from kofn_host.compression.job_coding import JobCoding
 from kofn_host.compression.ledger_native import checksums
 from kofn_host.compression.plan import Plan, Planner
 from kofn_host.kernels.lanes import pack
-from kofn_host.arrays import fingerprint
 from kofn_host.kernels.sample import MOST, RUN, norm2, sample
 from kofn_host.protocol.results import BlockId, BlockResults, Result
 from kofn_host.workload.blocking_laws import DRAWN, quantile
