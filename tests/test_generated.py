@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from kofn_common.config.errors import ConfigError
+from kofn_common.nativebuild import struct_text
 from kofn_common.wire import header_text
 from kofn_common.wire.packet import HEADER_FIELDS
 from kofn_controller.p4runtime import p4c
@@ -95,3 +96,8 @@ def test_generated_header_files_match_the_fields():
         "docs/reference/protocol.md is stale: run `make header`"
     )
     assert [*header_text.MEANINGS] == [name for name, _ in HEADER_FIELDS]
+
+
+@pytest.mark.parametrize("output", struct_text.OUTPUTS, ids=lambda output: output.path.parent.name)
+def test_generated_structs_match_the_c_headers(output: struct_text.Output) -> None:
+    assert output.path.read_text() == struct_text.module_text(output), f"{output.path} is stale: run `make header`"

@@ -1,12 +1,13 @@
 """The runtime's functions through ctypes: argument types in one table, buffers in and out."""
 
 import ctypes
-from ctypes import POINTER, c_char_p, c_double, c_int, c_int64, c_uint32, c_uint64, c_void_p
+from ctypes import POINTER, c_char_p, c_int, c_int64, c_uint32, c_uint64, c_void_p
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from kofn_common.nativebuild.library import Signatures, load_library
+from kofn_switch import structs
 from kofn_switch.compiler.build import compile_runtime
 
 DROPS = (
@@ -34,37 +35,6 @@ TAKE_BYTES = 1 << 18  # bytes of records taken at once; many packets fit
 INJECT_BYTES = 1 << 22  # all outputs of one injected packet; as many bytes as a ring holds
 
 
-class CCount(ctypes.Structure):
-    """struct count."""
-
-    _fields_ = [("packets", c_uint64), ("bytes", c_uint64)]
-
-
-class CReplica(ctypes.Structure):
-    """struct replica."""
-
-    _fields_ = [("port", ctypes.c_uint16), ("instance", ctypes.c_uint16)]
-
-
-class CPacketTime(ctypes.Structure):
-    """struct packet_time."""
-
-    _fields_ = [("receiving", c_uint64), ("processing", c_uint64), ("sending", c_uint64)]
-
-
-class CFaultRule(ctypes.Structure):
-    """struct fault_rule."""
-
-    _fields_ = [
-        ("port", c_uint32),
-        ("directions", c_uint32),
-        *((name, c_double) for name in ("drop", "duplicate", "corrupt", "reorder")),
-        *((name, c_uint64) for name in ("delay_ns", "jitter_ns", "from_ns", "until_ns")),
-        ("first_number", c_uint32),
-        ("numbers", c_uint32),
-    ]
-
-
 PORT_DOWN = ctypes.CFUNCTYPE(None, c_uint32)  # called by the packet thread
 Limbs = POINTER(c_uint64)
 Words: TypeAlias = "ctypes.Array[c_uint32]"
@@ -83,18 +53,18 @@ SIGNATURES: Signatures = {
     "core_close_ports": (None, [c_void_p]),
     "core_start": (c_int, [c_void_p]),
     "core_stop": (None, [c_void_p]),
-    "core_set_group": (c_int, [c_void_p, c_uint32, POINTER(CReplica), c_uint32]),
-    "core_set_session": (c_int, [c_void_p, *[c_uint32] * 3, POINTER(CReplica), c_uint32]),
+    "core_set_group": (c_int, [c_void_p, c_uint32, POINTER(structs.Replica), c_uint32]),
+    "core_set_session": (c_int, [c_void_p, *[c_uint32] * 3, POINTER(structs.Replica), c_uint32]),
     "core_send": (None, [c_void_p, c_char_p, c_uint32]),
     "core_inject": (c_int64, [c_void_p, c_uint32, c_char_p, c_uint32, c_void_p, c_uint64]),
     "core_take_digests": (c_int64, [c_void_p, c_void_p, c_uint64, c_int]),
     "core_take_reports": (c_int64, [c_void_p, c_void_p, c_uint64, c_int]),
     "core_take_packet_ins": (c_int64, [c_void_p, c_void_p, c_uint64, c_int]),
     "core_stats": (None, [c_void_p, c_uint32, Limbs, Limbs]),
-    "core_packet_time": (None, [c_void_p, POINTER(CPacketTime)]),
+    "core_packet_time": (None, [c_void_p, POINTER(structs.PacketTime)]),
     "core_set_faults": (
         c_int,
-        [c_void_p, POINTER(CFaultRule), c_uint32, POINTER(c_uint32), c_uint32, c_uint64, c_uint32],
+        [c_void_p, POINTER(structs.FaultRule), c_uint32, POINTER(c_uint32), c_uint32, c_uint64, c_uint32],
     ),
     "core_fault_counts": (None, [c_void_p, c_uint32, c_uint32, Limbs]),
     "core_read": (None, [c_void_p, c_void_p, c_void_p, c_uint64]),

@@ -70,7 +70,7 @@ def compile_texts(
     `optimise`: the compiler's flags for its time and the result's speed. The library is built unless the cache has it.
     Raises CompilerMissing, CompileError.
     """
-    compiler = _compiler()
+    compiler = compiler_command()
     included = {path.name: path.read_text() for path in include.glob("*.[ch]")} if include else {}
     flags = (*FLAGS, *optimise)
     library = _cache() / f"{_digest(texts, included, compiler, flags)}.so"
@@ -152,7 +152,7 @@ def _prune(folder: Path) -> None:
                 shutil.rmtree(building, ignore_errors=True)
 
 
-def _compiler() -> list[str]:
+def compiler_command() -> list[str]:
     command = shlex.split(os.environ.get("CC", "cc"))
     if not command or shutil.which(command[0]) is None:
         raise CompilerMissing(MISSING.format(command=command[0] if command else "CC is empty"))

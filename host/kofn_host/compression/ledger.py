@@ -113,7 +113,7 @@ class Ledger:
         """
         self._native.ledger_add(self._at, self.aged(gradient), blocks.ctypes.data, blocks.size)
 
-    def aged(self, gradient: Gradient) -> Gradient:
+    def aged(self, gradient: structs.Gradient) -> structs.Gradient:
         """Return the gradient with its shares by its present age."""
         age = gradient.now - gradient.key // PARTS
         gradient.open_share, gradient.closed_share = self.age.at(max(0, age)), self.age.at(max(0, age + 1))

@@ -5,6 +5,7 @@ survive a crash of the machine.  compression/ledger.c takes care of the order of
 """
 
 import contextlib
+import ctypes
 import mmap
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,6 +18,7 @@ import numpy.typing as npt
 
 from kofn_common.config.compress import Residual
 from kofn_common.wire.sizes import PARTS
+from kofn_host import structs
 from kofn_host.arrays import Integers
 from kofn_host.errors import LedgerError
 
@@ -36,35 +38,11 @@ GENERATIONS = 2
 """A contribution is kept until the second iteration after it, or until all workers are known to have contributed to the
 next one: a rejoining worker compares its last two iterations' results with the others'."""
 
-RECORD = np.dtype(
-    [
-        (name, np.int64)
-        for name in (
-            "entered",  # newest gradient: PARTS * its iteration + its number there
-            "settled",  # 2**PARTS * latest iteration with a known result + this worker's parts in it
-            "late",  # iteration of the first sum that closed without the gradients that no part contains now; 0: none
-            "entered_weight",  # like all weights in 1 / WEIGHT_UNIT
-            "aggregated_weight",
-            "discarded_weight",
-            "gradients",  # checksums
-            "aggregated",
-            "discarded",
-        )
-    ]
-)
-"""`struct record` in ledger.c."""
+RECORD = np.dtype([(name, np.int64) for name, *_ in structs.Record._fields_])
+"""struct record of ledger_rows.h, with its checksums as signed numbers."""
 
-SENT = np.dtype(
-    [
-        ("iteration", np.int64),  # in which it was sent; 0: none, or being written
-        ("weight", np.int64),  # of the gradients in it
-        ("late", np.int64),  # first iteration whose sum closed without them; 0: none
-        ("scale", np.int32),
-        ("lanes", np.int16),  # their code
-        ("row", np.int16),  # in `packed`, 0 to GENERATIONS - 1
-    ]
-)
-"""`struct sent` in ledger.c."""
+SENT = np.dtype(structs.Sent)
+"""struct sent of ledger_rows.h."""
 
 Placed = tuple[str, Any, tuple[int, ...]]
 """An array: name, type, shape."""
@@ -72,7 +50,7 @@ Placed = tuple[str, Any, tuple[int, ...]]
 Records = npt.NDArray[Any]
 """An array of RECORD or of SENT."""
 
-JOURNAL_NUMBERS = 3 + RECORD.itemsize // 8
+JOURNAL_NUMBERS = ctypes.sizeof(structs.Journal) // 8
 """Numbers before the values in the journal."""
 
 

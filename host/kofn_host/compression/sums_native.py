@@ -1,30 +1,15 @@
 """sums.c through ctypes."""
 
 import ctypes
-from ctypes import c_double, c_int64, c_void_p
+from ctypes import c_int64, c_void_p
 from functools import cache
 
 import numpy as np
 
 from kofn_common.nativebuild.library import Signatures, load_library
-from kofn_common.wire.packet import WIDTHS
 from kofn_host.arrays import Floats64
 from kofn_host.native import compiled, required
 from kofn_host.protocol.results import BlockResults
-
-
-class NativeSums(ctypes.Structure):
-    """`struct sums` in sums.h."""
-
-    _fields_ = (
-        ("lanes", c_int64),
-        ("elements", c_int64),
-        ("most", c_int64 * len(WIDTHS)),
-        ("gap", c_void_p),
-        ("unit", c_double),
-        *((name, c_void_p) for name in ("factors", "checksums", "closed_s", "closed")),
-    )
-
 
 SIGNATURES: Signatures = {
     "sums_take": (c_int64, [c_void_p, c_void_p, c_void_p, c_int64, c_void_p]),

@@ -14,9 +14,10 @@ import socket
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import astuple, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Any, NoReturn
 
+from kofn_host import structs
 from kofn_host.compression.reduction_native import NativeReduction
 from kofn_host.engine.pacing_rate import PacingRate
 from kofn_host.errors import AgentError, HostError, ProtocolError
@@ -134,7 +135,7 @@ class WorkerEngine:
             raise AgentError("no thread, memory or file descriptors for the engine")
         self._engine = ctypes.c_void_p(found)
         self._end = weakref.finalize(self, self._library.engine_close, self._engine)
-        self._traffic = (ctypes.c_int64 * len(fields(Traffic))).from_address(self._call("traffic"))
+        self._traffic = structs.Traffic.from_address(self._call("traffic"))
         for at, each in enumerate(self._protocols):
             each.engine, each.port = self, ctypes.c_void_p(self._call("port", at))
         self._news_fd = protocol.fileno()
@@ -167,16 +168,16 @@ class WorkerEngine:
 
     @property
     def traffic(self) -> Traffic:
-        return Traffic(*self._traffic)
+        return Traffic(**{each.name: getattr(self._traffic, each.name) for each in fields(Traffic)})
 
     def close(self) -> None:
         """End the thread; waiting packets are lost.  Further calls do nothing."""
         if self._end.alive:
             for each in self._protocols:
                 each.engine = None
-            last, kind = astuple(self.traffic), type(self._traffic)
+            last = structs.Traffic.from_buffer_copy(self._traffic)
             self._end()
-            self._traffic = kind(*last)
+            self._traffic = last
 
 
 def check_lengths(protocols: Sequence[Protocol]) -> None:

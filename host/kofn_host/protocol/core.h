@@ -105,7 +105,7 @@ struct news {
 /* A question about a block that does not close: a PULL with a number of words that the block never has. The switch answers
  * FORMAT_MISMATCH with the members, as long as the slot has the block. */
 struct slot_query {
-    int32_t asked, answered; /* slot_query.py repeats the fields up to `members` */
+    int32_t asked, answered;
     int64_t block;
     uint64_t members[KOFN_PARTS];
     struct header header;
@@ -125,7 +125,7 @@ struct link_probe {
 };
 
 struct core {
-    /* fields that callers read, in the order of core_state.py */
+    /* fields that callers read */
     int64_t iteration;  /* 0 before the first */
     int64_t newest;     /* the latest iteration with a known result */
     int64_t generation; /* of the slots in use */

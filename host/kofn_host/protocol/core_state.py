@@ -1,29 +1,16 @@
-"""The state of the protocol core of core.c, read from its memory."""
+"""The state of the protocol core, read from its memory."""
 
 import ctypes
 import weakref
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from kofn_host import structs
 from kofn_host.protocol.block_layout import BlockLayout
 from kofn_host.protocol.slot_query import SlotQuery
-
-STATE = 11
-"""Number of the first fields of struct core, 64 bits each."""
-
-ITERATION, NEWEST, GENERATION, REGROUPING, K, COUNT, OPEN, WAITING, INSTRUCTIONS, URGENT, GIVEN = range(STATE)
-
-PLACES = 5
-"""Number of pointers in struct core_places."""
-
-COUNTED = 8
-"""Number of counters in struct statistics."""
-
-_WIRE_BYTES = 7
-"""The place of wire_bytes among them."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -54,54 +41,54 @@ class CoreState:
         """Attach to a struct core, which this object owns from now on."""
         self.address = ctypes.c_void_p(address)
         weakref.finalize(self, self.library.core_close, self.address)
-        self._state = memoryview((ctypes.c_int64 * STATE).from_address(address)).cast("B").cast("q")
-        places, blocks = (ctypes.c_uint64 * PLACES)(), self.layout.total
-        self.library.core_read(self.address, places)
-        self._open = array_at(ctypes.c_uint8, blocks, places[1])
-        self._counted = (ctypes.c_int64 * COUNTED).from_address(places[3])
-        self.query = SlotQuery(places[4])
+        self._state = structs.Core.from_address(address)
+        places = structs.CorePlaces()
+        self.library.core_read(self.address, ctypes.byref(places))
+        self._open = array_at(ctypes.c_uint8, self.layout.total, places.open)
+        self._counted = structs.Statistics.from_address(places.statistics)
+        self.query = SlotQuery(places.query)
         """The members of a block that does not close, if the switch was asked in this iteration."""
 
     @property
     def iteration(self) -> int:
         """The current iteration; 0 before the first."""
-        return self._state[ITERATION]
+        return self._state.iteration
 
     @property
     def generation(self) -> int:
         """The generation of the slots in use."""
-        return self._state[GENERATION]
+        return self._state.generation
 
     @property
     def k(self) -> int:
         """The k of the newest iteration with a known result; 0: not known."""
-        return self._state[K]
+        return self._state.k
 
     @property
     def regrouping(self) -> bool:
         """Whether resume() must follow a regroup()."""
-        return bool(self._state[REGROUPING])
+        return bool(self._state.regrouping)
 
     @property
     def statistics(self) -> Statistics:
-        for field, number in zip(fields(Statistics), self._counted, strict=False):
-            setattr(self._own, field.name, number)
+        for name, _ in structs.Statistics._fields_:
+            setattr(self._own, name, getattr(self._counted, name))
         return self._own
 
     @property
     def wire_bytes(self) -> int:
         """The counter of the same name in `statistics`."""
-        return self._counted[_WIRE_BYTES]
+        return self._counted.wire_bytes
 
     @property
     def left_behind(self) -> bool:
         """Whether the others have finished the current iteration: results of a later one were seen."""
-        return self._state[NEWEST] > self._state[ITERATION]
+        return self._state.newest > self._state.iteration
 
     @property
     def over(self) -> bool:
         """Whether the current iteration ended elsewhere: its blocks are closed, or results of a later one were seen."""
-        return not self._state[OPEN] or self.left_behind
+        return not self._state.open_count or self.left_behind
 
     def is_over(self, iteration: int) -> bool:
         """Return whether an iteration that was begun here is over, here or elsewhere."""
@@ -111,20 +98,20 @@ class CoreState:
     def missing(self) -> list[int]:
         """Open blocks of the current iteration, ascending."""
         # copied: the engine changes it, and flatnonzero() reads it twice
-        missing: list[int] = np.flatnonzero(self._open.copy()).tolist() if self._state[OPEN] else []
+        missing: list[int] = np.flatnonzero(self._open.copy()).tolist() if self._state.open_count else []
         return missing
 
     @property
     def share(self) -> float:
         """The share of the current iteration's blocks that are closed, 0 to 1."""
-        return 1 - self._state[OPEN] / max(1, self._state[COUNT])
+        return 1 - self._state.open_count / max(1, self._state.count)
 
     @property
     def waiting_count(self) -> int:
         """Contributions that count among the k and wait for the window."""
-        return self._state[WAITING]
+        return self._state.waiting_count
 
 
 def array_at(kind: Any, size: int, address: int) -> npt.NDArray[Any]:
     """Return the core's memory as an array, without a copy."""
-    return np.ctypeslib.as_array((kind * size).from_address(address))
+    return np.frombuffer((kind * size).from_address(address), np.dtype(kind))

@@ -1,4 +1,4 @@
-"""Instruction objects from the table that core.c fills."""
+"""Instruction objects from the table that the protocol core fills."""
 
 import ctypes
 from collections.abc import Iterator
@@ -8,31 +8,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kofn_common.wire.packet import HEADER_BYTES, KofnHeader, headers_of
+from kofn_common.wire.packet import KofnHeader, headers_of
+from kofn_host import structs
 from kofn_host.protocol.instructions import AskPeers, Complete, Deliver, EncodeAgain, Instruction, Send
 from kofn_host.protocol.results import BlockId, BlockResults
+from kofn_host.structs import InstructionKind
 
-INSTRUCTION = np.dtype(
-    [
-        ("kind", np.int32),
-        ("part", np.int32),
-        ("counts", np.int32),
-        ("scale", np.int32),
-        ("lanes", np.int32),
-        ("hint", np.int32),
-        ("iteration", np.int64),
-        ("block", np.int64),
-        ("time_s", np.float64),
-        ("launch", np.int64),
-        ("size", np.int64),
-        ("values", np.uint64),
-        ("header", np.uint8, (HEADER_BYTES,)),
-    ],
-    align=True,
-)
-"""struct instruction."""
-
-SEND, DELIVER, COMPLETE, ENCODE_AGAIN, ASK_PEERS = range(5)
+INSTRUCTION = np.dtype(structs.Instruction)
+"""struct instruction of core.h."""
 
 
 def read_instructions(table: npt.NDArray[Any], results: npt.NDArray[Any], source: object) -> Iterator[Instruction]:
@@ -44,16 +27,16 @@ def read_instructions(table: npt.NDArray[Any], results: npt.NDArray[Any], source
 def _of_one_kind(run: npt.NDArray[Any], results: npt.NDArray[Any], source: object) -> Iterator[Instruction]:
     """Yield the instructions of one kind; `results`: those of DELIVERs, whose values `source` keeps."""
     kind = run[0]["kind"]
-    if kind == DELIVER:
+    if kind == InstructionKind.DELIVER:
         of = BlockResults(int(run[0]["iteration"]), run["block"], results, source)
         yield Deliver(of, run["hint"].astype(np.int64), run["time_s"])
-    elif kind == SEND:
+    elif kind == InstructionKind.SEND:
         yield from map(_send, headers_of(run["header"].tobytes()), run["values"], run["size"], run["launch"])
-    elif kind == ENCODE_AGAIN:
+    elif kind == InstructionKind.ENCODE_AGAIN:
         for row in run[["block", "part", "counts", "scale", "lanes"]].tolist():
             block, part, counts, scale, lanes = row
             yield EncodeAgain(block=block, part=part, counts=bool(counts), scale=scale, lanes=lanes)
-    elif kind == ASK_PEERS:
+    elif kind == InstructionKind.ASK_PEERS:
         yield from (AskPeers(id=BlockId(*id)) for id in run[["iteration", "block"]].tolist())
     else:
         yield Complete(iteration=int(run[0]["iteration"]))

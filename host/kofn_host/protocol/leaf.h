@@ -27,7 +27,7 @@ struct leaf_slot {
 };
 
 struct leaf {
-    int32_t rack, workers, k, shift; /* leaf.py repeats the first fields */
+    int32_t rack, workers, k, shift;
     uint32_t generation;
     int64_t count;
     struct leaf_slot slots[];

@@ -4,10 +4,9 @@ The question is a PULL with a number of words that the block never has.  The swi
 members, as long as the slot has the block, open or closed.
 """
 
-import ctypes
-
 from kofn_common.wire.packet import members_of
-from kofn_common.wire.sizes import PARTS, RACK_WORKERS_MAX
+from kofn_common.wire.sizes import RACK_WORKERS_MAX
+from kofn_host import structs
 
 
 class SlotQuery:

@@ -15,7 +15,7 @@ struct slot {
 };
 
 struct slots {
-    int32_t workers, k, room; /* slots.py repeats the first fields */
+    int32_t workers, k, room;
     uint32_t generation;
     int32_t racks; /* of a root, 0: a switch alone */
     int64_t count;

@@ -2,9 +2,10 @@
 
 import ctypes
 import weakref
-from ctypes import c_int32, c_uint32
+from ctypes import c_int32
 
 from kofn_common.wire.packet import EVERYONE, HEADER_BYTES, KofnHeader, encode_header, headers_of
+from kofn_host import structs
 from kofn_host.errors import ProtocolError
 from kofn_host.native import library
 
@@ -15,18 +16,12 @@ NUMBERS = 1 << 16
 """The number of slots that a header can name."""
 
 
-class NativeSlots(ctypes.Structure):
-    """The slots of a job of `workers` workers on a switch alone, or on a root: the first fields of struct slots.
+class NativeSlots(structs.Slots):
+    """The slots of a job of `workers` workers on a switch alone, or on a root.
 
     A block closes with `k` counted contributions, or when a lane's sum has no more `room`.  Packets of another
     `generation` are dropped.
     """
-
-    workers: int
-    k: int
-    room: int
-    generation: int
-    _fields_ = (("workers", c_int32), ("k", c_int32), ("room", c_int32), ("generation", c_uint32))
 
     @classmethod
     def open(cls, *, workers: int, k: int, slots: int, racks: int = 0) -> "NativeSlots":

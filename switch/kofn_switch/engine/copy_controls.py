@@ -3,10 +3,10 @@
 import ctypes
 from collections.abc import Sequence
 
+from kofn_switch import structs
 from kofn_switch.compiler.ir.program import PORT_MAX
 from kofn_switch.engine.controls import Controls
 from kofn_switch.errors import EntryNotFound, InvalidEntry
-from kofn_switch.native import CReplica
 from kofn_switch.state.entries import CloneSession, Replica
 
 GROUP_MAX = 0xFFFF
@@ -115,8 +115,8 @@ def _note(numbers: set[int], number: int, lasting: bool) -> None:
         numbers.discard(number)
 
 
-def _replicas(replicas: Sequence[Replica]) -> ctypes.Array[CReplica]:
+def _replicas(replicas: Sequence[Replica]) -> ctypes.Array[structs.Replica]:
     for replica in replicas:
         if not 0 <= replica.port <= PORT_MAX or not 0 <= replica.instance <= INSTANCE_MAX:
             raise InvalidEntry(f"{replica}: port 0..{PORT_MAX}, instance 0..{INSTANCE_MAX}")
-    return (CReplica * max(1, len(replicas)))(*(CReplica(one.port, one.instance) for one in replicas))
+    return (structs.Replica * max(1, len(replicas)))(*(structs.Replica(one.port, one.instance) for one in replicas))

@@ -10,8 +10,8 @@ from ctypes import c_uint32
 from dataclasses import dataclass, fields
 from typing import Any
 
+from kofn_switch import structs
 from kofn_switch.errors import FaultError
-from kofn_switch.native import CFaultRule
 
 DIRECTIONS = {"in": 1, "out": 2, "both": 3}  # bit 0: into the switch
 NUMBER_MAX = (1 << 32) - 1
@@ -138,16 +138,16 @@ def _text(value: Any) -> str:
 def native_rules(rules: Sequence[FaultRule]) -> tuple[Any, Any, int]:
     """Return the rules for core_set_faults: an array of rules, all their frame numbers, and their count."""
     numbers = [number for rule in rules for number in rule.packets]
-    made: list[CFaultRule] = []
+    made: list[structs.FaultRule] = []
     first = 0
     for rule in rules:
         made.append(_native(rule, first))
         first += len(rule.packets)
-    return (CFaultRule * len(made))(*made), (c_uint32 * max(1, len(numbers)))(*numbers), len(numbers)
+    return (structs.FaultRule * len(made))(*made), (c_uint32 * max(1, len(numbers)))(*numbers), len(numbers)
 
 
-def _native(rule: FaultRule, first_number: int) -> CFaultRule:
-    return CFaultRule(
+def _native(rule: FaultRule, first_number: int) -> structs.FaultRule:
+    return structs.FaultRule(
         port=rule.port,
         directions=DIRECTIONS[rule.direction],
         drop=rule.drop,

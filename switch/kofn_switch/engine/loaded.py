@@ -7,12 +7,13 @@ import ctypes
 import struct
 from collections.abc import Iterator
 
+from kofn_switch import structs
 from kofn_switch.compiler.build import Built
 from kofn_switch.compiler.codegen.layout import c_type, limbs, mask_of
 from kofn_switch.compiler.codegen.messages import message_of, numbered_messages
 from kofn_switch.compiler.ir.program import Array, Program
 from kofn_switch.errors import InvalidEntry, SwitchError
-from kofn_switch.native import CCount, load_program, runtime
+from kofn_switch.native import load_program, runtime
 from kofn_switch.state.entries import Count, Digest, Entry, Key, LogReport
 from kofn_switch.state.meters import Meters
 from kofn_switch.state.named import named
@@ -82,13 +83,13 @@ class Loaded:
 
     def read_count(self, address: int) -> Count:
         """Return the content of the cell at `address`."""
-        cell = CCount()
+        cell = structs.Count()
         self._native.core_read(self._core, ctypes.addressof(cell), address, ctypes.sizeof(cell))
         return Count(packets=cell.packets, bytes=cell.bytes)
 
     def write_count(self, address: int, count: Count) -> None:
         """Set the cell at `address`."""
-        cell = CCount(packets=count.packets, bytes=count.bytes)
+        cell = structs.Count(packets=count.packets, bytes=count.bytes)
         self._native.core_write(self._core, address, ctypes.addressof(cell), ctypes.sizeof(cell))
 
     def read_register(self, name: str, index: int) -> int:
@@ -128,7 +129,7 @@ class Loaded:
     def reset_counters(self, name: str) -> None:
         """Set all cells of an indirect counter to 0."""
         _, array = named(self._counters, "counter", name)
-        self._clear(self.counter_at(name, 0), array.size, ctypes.sizeof(CCount))
+        self._clear(self.counter_at(name, 0), array.size, ctypes.sizeof(structs.Count))
 
     def _clear(self, start: int, cells: int, size: int) -> None:
         zeros = ctypes.create_string_buffer(PART_BYTES)

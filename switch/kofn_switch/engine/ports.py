@@ -11,9 +11,10 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from kofn_switch import structs
 from kofn_switch.engine.faults import FaultRule, native_rules
 from kofn_switch.errors import FaultError, PortError, SwitchError
-from kofn_switch.native import DROPS, PORT_DOWN, CPacketTime, runtime
+from kofn_switch.native import DROPS, PORT_DOWN, runtime
 from kofn_switch.state.entries import FaultCounts, PacketTime, PortStats, Stats
 
 LOG = logging.getLogger(__name__)
@@ -113,7 +114,7 @@ class Ports:
         return Stats(ports=ports, drops=dict(zip(DROPS, drops, strict=True)), packet_time=self._packet_time())
 
     def _packet_time(self) -> PacketTime:
-        packet_time = CPacketTime()
+        packet_time = structs.PacketTime()
         self._native.core_packet_time(self._core, packet_time)
         return PacketTime(
             receiving=packet_time.receiving, processing=packet_time.processing, sending=packet_time.sending

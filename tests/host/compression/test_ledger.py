@@ -27,6 +27,7 @@ from kofn_common.config.shards import ShardSection as ClassShard
 from kofn_common.config.stragglers import StragglerSection
 from kofn_common.wire.packet import bit_of
 from kofn_common.wire.sizes import PARTS, WEIGHT_MAX, WEIGHT_UNIT
+from kofn_host import structs
 from kofn_host.compression.age_weight import NOTHING_FADES, AgeWeight
 from kofn_host.compression.codec import FRACTION_BITS
 from kofn_host.compression.codecs.fixed_point import FixedPoint
@@ -34,7 +35,6 @@ from kofn_host.compression.ledger import Ledger
 from kofn_host.compression.ledger_native import checksums, factors_of, library
 from kofn_host.compression.ledger_storage import LedgerStorage
 from kofn_host.errors import GradientError, LedgerError, ProtocolError
-from kofn_host.protocol.core_state import GIVEN, STATE
 from kofn_host.protocol.results import BlockId, Result
 from kofn_host.workload.model import Perceptron, load_shard, load_shards
 from kofn_host.workload.optimizer import Momentum
@@ -756,9 +756,8 @@ def sends_on(storage: LedgerStorage, iteration: int, given: int) -> Ledger:
     """Send in `iteration` after sending in the previous one; all workers are known to have given to
     iteration `given`.
     """
-    ledger, known = ledger_of(storage, CODEC), np.zeros(STATE, np.int64)
-    known[GIVEN] = given
-    protocol: Any = SimpleNamespace(address=ctypes.c_void_p(known.ctypes.data), keeps=known)
+    ledger, known = ledger_of(storage, CODEC), structs.Core(given=given)
+    protocol: Any = SimpleNamespace(address=ctypes.c_void_p(ctypes.addressof(known)), keeps=known)
     ledger.attach_protocol(protocol)
     ledger.begin(iteration)
     add(ledger, np.full(4, iteration, np.float32), iteration)

@@ -9,21 +9,12 @@ from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
 from kofn_common.wire.packet import FRAME_BYTES
+from kofn_host import structs
 from kofn_host.engine.pacing_rate import PacingRate
 from kofn_host.native import library
 from kofn_host.transport.timers import Clock, Timer
 
 T = TypeVar("T")
-
-
-class _Pacer(ctypes.Structure):
-    """struct pacer."""
-
-    _fields_ = (
-        *((name, ctypes.c_double) for name in ("byte_s", "burst_s", "late_s", "full_s", "rings_s")),
-        ("queue", ctypes.c_void_p),
-        *((name, ctypes.c_int64) for name in ("first", "count", "capacity", "queued_bytes")),
-    )
 
 
 class Pacer(Generic[T]):
@@ -35,7 +26,7 @@ class Pacer(Generic[T]):
 
     def __init__(self, pace: PacingRate, clock: Clock, take: Callable[[list[T]], object]) -> None:
         self._library, self._clock, self._take = library(), clock, take
-        self._pacer = _Pacer()
+        self._pacer = structs.Pacer()
         self._library.pacer_open(ctypes.byref(self._pacer), pace.mbps, pace.burst_bytes, pace.late_s)
         weakref.finalize(self, self._library.pacer_close, ctypes.byref(self._pacer))
         self._waiting: dict[int, T] = {}

@@ -7,14 +7,12 @@ import numpy as np
 
 from kofn_common.wire.packet import KofnHeader
 from kofn_common.wire.sizes import PARTS
+from kofn_host import structs
 from kofn_host.arrays import Integers
 from kofn_host.engine.engine import EnginePort
 from kofn_host.protocol.core import Protocol
-from kofn_host.protocol.core_state import COUNT, GIVEN, PLACES, WAITING, array_at
+from kofn_host.protocol.core_state import array_at
 from kofn_host.protocol.instructions import Instruction, Packed, Send, request_of
-
-WAITING_BYTES = 32
-"""Size of struct waiting."""
 
 
 class Watched(Protocol):
@@ -23,11 +21,11 @@ class Watched(Protocol):
 
     def _attach(self, address: int) -> None:
         super()._attach(address)
-        places, blocks = (ctypes.c_uint64 * PLACES)(), self.layout.total
-        self.library.core_read(self.address, places)
-        self._blocks = array_at(ctypes.c_int32, blocks, places[0])
-        waiting = array_at(ctypes.c_int64, blocks * PARTS * WAITING_BYTES // 8, places[2])
-        self._waits = waiting.reshape(blocks, PARTS, -1)[:, 0, 0]
+        places, blocks = structs.CorePlaces(), self.layout.total
+        self.library.core_read(self.address, ctypes.byref(places))
+        self._blocks = array_at(ctypes.c_int32, blocks, places.blocks)
+        waiting = array_at(structs.Waiting, blocks * PARTS, places.waiting)
+        self._waits = waiting["values"].reshape(blocks, PARTS)[:, 0]
 
     def contribute(
         self, block: int, packed: Packed, *, now: float, part: int = 0, counts: bool = True, uses: int | None = None
@@ -47,14 +45,14 @@ class Watched(Protocol):
     @property
     def blocks(self) -> Integers:
         """The blocks of the current iteration, ascending."""
-        return self._blocks[: self._state[COUNT]].astype(np.int64)
+        return self._blocks[: self._state.count].astype(np.int64)
 
     @property
     def given(self) -> int:
         """The latest iteration to which all workers are known to have contributed; 0: none, or
         `workers` was not given.
         """
-        return self._state[GIVEN]
+        return self._state.given
 
     @property
     def deadline(self) -> float | None:
@@ -65,7 +63,7 @@ class Watched(Protocol):
     @property
     def waiting(self) -> list[int]:
         """The blocks whose part 0 waits for the window."""
-        waiting: list[int] = np.flatnonzero(self._waits.copy()).tolist() if self._state[WAITING] else []
+        waiting: list[int] = np.flatnonzero(self._waits.copy()).tolist() if self._state.waiting_count else []
         return waiting
 
 
