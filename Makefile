@@ -97,7 +97,7 @@ picture: setup-dev ## docs/picture.svg, the picture of the README
 screenshots: setup-dev ## docs/images/ of the live page, from the default run; needs root and chromium
 	@exec .venv/bin/python -m tests.web.screenshots
 
-header: setup-dev ## rewrite what repeats the header's fields and limits: C header, p4src/sizes.p4, protocol.md's table
+header: setup-dev ## rewrite what repeats the header's fields and limits: C header, p4src/sizes.p4, protocol.md's tables
 	@.venv/bin/python -m kofn_common.wire.header_text
 	@.venv/bin/python -m kofn_common.nativebuild.struct_text
 

@@ -1,8 +1,9 @@
-"""Generates what repeats KofnHeader and sizes.py: the C header, p4src/sizes.p4, and docs/reference/protocol.md's table.
+"""Generates all that repeats KofnHeader and sizes.py: C header, p4src/sizes.p4, tables of docs/reference/protocol.md.
 
 `python -m kofn_common.wire.header_text` (`make header`) writes all three; tests fail while they are stale.
 """
 
+import re
 from itertools import accumulate
 from pathlib import Path
 
@@ -142,11 +143,28 @@ def field_table() -> str:
     return "\n".join(("| field | bits | meaning |", "|---|---|---|", *rows))
 
 
+def constants_table() -> str:
+    """Return a table of the packet's and the switch's constants."""
+    rows = {
+        "UDP port of the switch; of a parameter server; between workers": (
+            f"{wire.PORT}; {wire.FORWARDED_PORT}; {wire.FORWARDED_PORT}"
+        ),
+        "words in a packet": f"1 to {sizes.WORDS_MAX}, of {wire.WORD_BYTES} bytes",
+        "workers of a job": f"1 to {sizes.RACK_WORKERS_MAX} at one switch; {sizes.WORKERS_MAX:,} in a [tree](tree.md)",
+        "parts: contributions of a worker to a block": f"{sizes.PARTS}",
+        "slots of all jobs together": f"{sizes.SLOTS:,}",
+        "slots of a job": "`job.slots`, a power of two",
+        "window": "`job.window`, a power of two, at most half of the slots",
+        "unit of a weight": f"1/{sizes.WEIGHT_UNIT} gradient",
+        "unit of a gradient in fixed point": "2**-40",
+    }
+    return "\n".join(("| constant | value |", "|---|---|", *(f"| {name} | {text} |" for name, text in rows.items())))
+
+
 def protocol() -> str:
-    """Return docs/reference/protocol.md with the current table."""
-    before, _, rest = PROTOCOL.read_text().partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n\n{field_table()}\n\n{END}{after}"
+    """Return docs/reference/protocol.md with the current tables."""
+    tables = iter((field_table(), constants_table()))
+    return re.sub(f"{BEGIN}.*?{END}", lambda _: f"{BEGIN}\n\n{next(tables)}\n\n{END}", PROTOCOL.read_text(), flags=re.S)
 
 
 def main() -> None:
