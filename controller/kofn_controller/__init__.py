@@ -6,6 +6,6 @@
 by gRPC, `p4runtime.switch_link` to the switch by P4Runtime.
 """
 
-import os
+from kofn_common import check_name
 
-os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # read when gRPC is imported; this package logs a failure once
+check_name(__name__)

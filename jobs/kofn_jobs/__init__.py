@@ -1,6 +1,7 @@
 """Training jobs on Kubernetes: a TrainingRequest becomes workers on nodes, a switch and a controller, until their end.
 
     request.py      the request and its status: structs, from which the CRD is made (crd.py)
+    phases.py       the phases of a request, their order, and which are final
     split.py        distributes accelerators over nodes
     lifecycle.py    decides the next actions; no I/O
     manifests.py    the objects that are made; workloads.py makes those of the workers
@@ -9,6 +10,6 @@
 It knows nothing of packets: pods run `kofn` commands.
 """
 
-import os
+from kofn_common import check_name
 
-os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # read when gRPC is imported; kofn reports each failure once
+check_name(__name__)

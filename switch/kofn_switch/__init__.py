@@ -13,6 +13,6 @@ runtime/     the fixed C part; native.py calls it through ctypes
 errors.py    the exceptions, as one tree
 """
 
-import os
+from kofn_common import check_name
 
-os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # read when gRPC is imported; kofn reports each failure once
+check_name(__name__)
