@@ -31,7 +31,7 @@ def command(*words: str | Path) -> "subprocess.CompletedProcess[str]":
 
 
 def test_every_program_and_command_imports_without_the_extras() -> None:
-    run = without_extras(f"import {', '.join([*MODULES, *(module for module, _ in LAZY.values())])}")
+    run = without_extras(f"import {', '.join([*MODULES, *(lazy.module for lazy in LAZY.values())])}")
     assert run.returncode == 0, run.stderr
 
 

@@ -9,41 +9,56 @@ import importlib
 import importlib.util
 import sys
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import click
 
 from kofn_common.config.suggestion import did_you_mean
 
+
+class Lazy(NamedTuple):
+    """A command that is not imported yet."""
+
+    module: str
+    attribute: str
+    text: str
+    """A line for `kofn --help`, which imports no command."""
+
+
 LAZY = {
-    "run": ("kofn.run.runner", "command"),
-    "simulate": ("kofn.sim.runner", "command"),
-    "report": ("kofn.cli.report", "command"),
-    "runs": ("kofn.cli.runs", "command"),
-    "stop": ("kofn.run.clean", "stop"),
-    "clean": ("kofn.run.clean", "command"),
-    "doctor": ("kofn.doctor.command", "command"),
-    "chaos": ("kofn.experiments.chaos.command", "command"),
-    "experiment": ("kofn.experiments.command", "command"),
-    "compare": ("kofn.experiments.compare.command", "command"),
-    "certs": ("kofn.run.certs", "command"),
-    "jobs": ("kofn.cli.jobs", "jobs"),
-    "switch": ("kofn.cli.machines", "switch"),
-    "controller": ("kofn.cli.machines", "controller"),
-    "worker": ("kofn.cli.machines", "worker"),
-    "link": ("kofn.cli.machines", "link"),
-    "slots": ("kofn.cli.slots", "command"),
-    "hosts": ("kofn.cli.hosts", "hosts"),
-    "exec": ("kofn.cli.hosts", "command"),
-    "shell": ("kofn.cli.hosts", "shell"),
-    "schedule": ("kofn.cli.schedule", "command"),
-    "export": ("kofn.cli.export", "command"),
-    "k": ("kofn.cli.query_commands", "k"),
-    "lambda": ("kofn.cli.query_commands", "lambda_"),
-    "set-k": ("kofn.cli.query_commands", "set_k"),
-    "status": ("kofn.cli.query_commands", "status"),
-    "watch": ("kofn.cli.query_commands", "watch"),
+    "run": Lazy("kofn.run.runner", "command", "train through the switch, once for each trial"),
+    "simulate": Lazy("kofn.sim.runner", "command", "the same in virtual time, without a network"),
+    "report": Lazy("kofn.cli.report", "command", "write the summary and the page of a run again"),
+    "runs": Lazy("kofn.cli.runs", "command", "list the runs and experiments in runs/"),
+    "stop": Lazy("kofn.run.clean", "stop", "end the run that is going on"),
+    "clean": Lazy("kofn.run.clean", "command", "remove what crashed runs left behind"),
+    "doctor": Lazy("kofn.doctor.command", "command", "check this machine, from root's rights to exact sums"),
+    "chaos": Lazy("kofn.experiments.chaos.command", "command", "train under every kind of fault"),
+    "experiment": Lazy(
+        "kofn.experiments.command", "command", "answer a question by many runs: k, codecs, protocols, ..."
+    ),
+    "compare": Lazy(
+        "kofn.experiments.compare.command", "command", "measure switch, server, ring, gloo and MPI side by side"
+    ),
+    "certs": Lazy("kofn.run.certs", "command", "make certificates for controller, workers and commands"),
+    "jobs": Lazy("kofn.cli.jobs", "jobs", "submit training requests to a Kubernetes cluster"),
+    "switch": Lazy("kofn.cli.machines", "switch", "the switch of a job on several machines"),
+    "controller": Lazy("kofn.cli.machines", "controller", "the controller of a job on several machines"),
+    "worker": Lazy("kofn.cli.machines", "worker", "one worker of a job, on this machine"),
+    "link": Lazy("kofn.cli.machines", "link", "a worker's interface to a switch on another machine"),
+    "slots": Lazy("kofn.cli.slots", "command", "show which workers are missing from open slots"),
+    "hosts": Lazy("kofn.cli.hosts", "hosts", "show the hosts of the current run"),
+    "exec": Lazy("kofn.cli.hosts", "command", "run a command inside a host of the current run"),
+    "shell": Lazy("kofn.cli.hosts", "shell", "open a shell inside a host of the current run"),
+    "schedule": Lazy("kofn.cli.schedule", "command", "show the schedules of a run"),
+    "export": Lazy("kofn.cli.export", "command", "write the data frames of a run as files"),
+    "k": Lazy("kofn.cli.query_commands", "k", "for each k its expected and measured iteration time"),
+    "lambda": Lazy("kofn.cli.query_commands", "lambda_", "each worker's mean blocking time, with its interval"),
+    "set-k": Lazy("kofn.cli.query_commands", "set_k", "set k: a number, all workers, or by an objective"),
+    "status": Lazy("kofn.cli.query_commands", "status", "show k, workers and the latest decisions once"),
+    "watch": Lazy("kofn.cli.query_commands", "watch", "show the same live"),
 }
-"""Commands: module and name of the click command.  A command without its package is not listed."""
+"""Commands by name.  A command without its package is not listed."""
 
 
 class LazyGroup(click.Group):
@@ -57,11 +72,15 @@ class LazyGroup(click.Group):
         """The command; None where it is not installed, or there is none of this name."""
         if not _there(name):
             return None
-        module, attribute = LAZY[name]
         with _kept():
-            command = getattr(importlib.import_module(module), attribute)
+            command = getattr(importlib.import_module(LAZY[name].module), LAZY[name].attribute)
         assert isinstance(command, click.Command)
         return command
+
+    def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the list of commands without importing one."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, LAZY[name].text) for name in self.list_commands(context)])
 
     def invoke(self, context: click.Context) -> object:
         """Run the command; 130 where Ctrl-C comes before it handles signals, or it handles none."""
@@ -91,7 +110,7 @@ def _kept() -> Iterator[None]:
 
 def _there(name: str) -> bool:
     """Whether there is such a command, and what it is in is installed."""
-    return name in LAZY and importlib.util.find_spec(LAZY[name][0]) is not None
+    return name in LAZY and importlib.util.find_spec(LAZY[name].module) is not None
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})

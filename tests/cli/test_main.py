@@ -276,7 +276,7 @@ def test_help_is_printed(command: str) -> None:
 
 
 def test_only_installed_commands_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(cli.LAZY, "magic", ("kofn.cli.magic", "command"))
+    monkeypatch.setitem(cli.LAZY, "magic", cli.Lazy("kofn.cli.magic", "command", ""))
     output = invoke("--help").output
     assert [name in output for name in ("  doctor ", "  certs ", "  magic ")] == [True, True, False]
     result = invoke("magic")
@@ -287,6 +287,20 @@ def test_only_installed_commands_are_listed(monkeypatch: pytest.MonkeyPatch) -> 
 def test_inspecting_commands_import_no_libraries_of_runs() -> None:
     code = f"import sys, kofn.cli.main; print([name for name in {list(EXTRAS)} if name in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout == "[]\n"
+
+
+def test_help_has_every_command_on_a_line_and_imports_none() -> None:
+    code = """if True:
+        import contextlib, sys
+        from kofn.cli.main import LAZY, main
+        with contextlib.suppress(SystemExit):
+            main(["--help"])
+        print([lazy.module for lazy in LAZY.values() if lazy.module in sys.modules])
+    """
+    lines = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.splitlines()
+    assert lines[-1] == "[]"
+    listed = [line.split(maxsplit=1) for line in lines[lines.index("Commands:") + 1 : -1]]
+    assert listed == [[name, lazy.text] for name, lazy in cli.LAZY.items()]
 
 
 def test_version_is_the_packages() -> None:
@@ -306,7 +320,7 @@ def test_ctrl_c_while_libraries_are_loaded_ends_quietly(tmp_path: Path) -> None:
 def test_ctrl_c_while_a_command_is_loaded_ends_quietly(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "interrupted.py").write_text("raise KeyboardInterrupt")
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setitem(cli.LAZY, "magic", ("interrupted", "command"))
+    monkeypatch.setitem(cli.LAZY, "magic", cli.Lazy("interrupted", "command", ""))
     result = invoke("magic")
     assert (result.exit_code, result.output) == (130, "")
 
