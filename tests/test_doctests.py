@@ -5,12 +5,12 @@ from importlib import import_module
 
 import pytest
 
-from tests.test_rooms import ROOT, modules
+from tests.workspace import ROOT, modules
 
-EXAMPLES = [f"kofn.{name}" for name, path in modules().items() if ">>> " in path.read_text()]
+EXAMPLES = [name for name, path in modules().items() if ">>> " in path.read_text()]
 
 
-@pytest.mark.parametrize("name", ["kofn", *EXAMPLES])
+@pytest.mark.parametrize("name", EXAMPLES)
 def test_examples_of_docstrings_run(name: str) -> None:
     failed, tried = doctest.testmod(import_module(name), optionflags=doctest.ELLIPSIS)
     assert tried and not failed

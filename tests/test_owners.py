@@ -3,7 +3,7 @@
 import ast
 from collections.abc import Iterator
 
-from tests.test_rooms import modules
+from tests.workspace import modules
 
 METHODS, PARAMETERS = 25, 8
 """Limits: methods and properties in a class's own body, and parameters of its __init__ besides self.
@@ -12,9 +12,9 @@ The fields of a dataclass do not count: it has no __init__ of its own.
 """
 
 EXCEPTIONS = {
-    "host.protocol.core.Protocol": "opens a struct core, which has these numbers and no others",
-    "host.collectives.in_network.InNetwork": "is the user's own call: all but four are options, by keyword",
-    "switch.engine.engine.Engine": "likewise: the options of kofn-switch, by keyword",
+    "kofn_host.protocol.core.Protocol": "opens a struct core, which has these numbers and no others",
+    "kofn_host.collectives.in_network.InNetwork": "is the user's own call: all but four are options, by keyword",
+    "kofn_switch.engine.engine.Engine": "likewise: the options of kofn-switch, by keyword",
 }
 """Classes whose constructors have more parameters, and why."""
 

@@ -17,7 +17,7 @@ from kofn_jobs.operator.permissions import VERB
 from kofn_jobs.request import TORCH_IMAGES, WORKER_IMAGE
 from kofn_jobs.workloads import RUNTIME
 from tests.jobs.published import faults, published
-from tests.test_rooms import ROOT
+from tests.workspace import ROOT
 
 DEPLOY = ROOT / "jobs" / "deploy"
 

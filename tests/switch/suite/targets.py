@@ -9,9 +9,9 @@ from typing import cast
 
 from google.protobuf import text_format
 
+from kofn_switch import identity
 from kofn_switch.compiler.ir.program import Program
 from kofn_switch.engine.engine import Engine
-from kofn_switch.identity import bmv2
 from kofn_switch.state.entries import Digest
 from tests.switch.reference import ReferenceEngine
 from tests.switch.suite.bmv2 import running
@@ -78,4 +78,4 @@ def bmv2(json: Path, statements: Sequence[Statement]) -> Iterator[Injected]:
 
 
 TARGETS = {"native": native, "reference": reference, "bmv2": bmv2}
-PRESENT = [name for name in TARGETS if name != "bmv2" or bmv2()]
+PRESENT = [name for name in TARGETS if name != "bmv2" or identity.bmv2()]
