@@ -10,12 +10,14 @@ ARGS ?=
 FUZZ_S ?= 600
 SOAK_S ?= 3600
 SWITCH ?= 127.0.0.1:50051
+ROOM ?=
 # Tests wait for a third of their time: a process more than there are cores.
 PYTEST = .venv/bin/python -m pytest --numprocesses $$(($$(nproc) + 1)) --maxprocesses 4 --dist loadfile
+QUICK = not (slow or root or bmv2 or long or cluster or torch or browser)
 
 .PHONY: help run chaos compare doctor stop clean test quick long test-k8s torch-tests accelerator check explore fuzz soak results docs reference crd picture \
     screenshots header p4 proto shell \
-    setup setup-dev setup-docs
+    setup setup-quick setup-dev setup-docs
 
 help: ## this text
 	@echo "usage: make TARGET [CONFIG=mine.toml] [ARGS='more arguments']"
@@ -41,13 +43,11 @@ clean: ## remove what a crashed run left behind, and caches; runs/ is kept
 	@rm -rf .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	@find . \( -name .git -o -name '.venv*' -o -name runs \) -prune -o -name __pycache__ -type d -print0 | xargs -0 rm -rf
 
-test: setup-dev ## all tests, a file in each of up to four processes; ARGS='-k wire' for some
-	@exec $(PYTEST) --no-loadscope-reorder $(ARGS)
+test: setup-dev ## all tests, or ROOM=switch: those of tests/switch; ARGS='-k wire' for some
+	@exec $(PYTEST) --no-loadscope-reorder $(ROOM:%=tests/%) $(ARGS)
 
-QUICK = tests/test_rooms.py tests/test_generated.py tests/common/config tests/controller/estimate tests/controller/policy tests/common/wire \
-    tests/host/protocol tests/host/compression tests/host/agent tests/cli
-quick: setup-dev ## the tests to run before each commit, a minute: no root, nothing slow
-	@exec $(PYTEST) -q -m 'not (slow or root or bmv2 or long or cluster)' $(QUICK) $(ARGS)
+quick: setup-quick ## the tests to run before each commit, a minute: no root, no PyTorch, nothing slow; ROOM=switch for some
+	@exec $(PYTEST) -q -m '$(QUICK)' $(ROOM:%=tests/%) $(ARGS)
 
 long: setup-dev ## more whole runs than `make test`: other signals, deaths, faults of hosts, sizes
 	@exec $(PYTEST) -m long $(ARGS)
@@ -114,8 +114,11 @@ shell: ## look into the running switch (SWITCH=HOST:PORT) with p4runtime-shell
 	@kofn/run/setup.sh shell
 	@exec .venv-shell/bin/python -m p4runtime_sh --grpc-addr $(SWITCH) --device-id 0 --election-id 0,1 $(ARGS)
 
-setup:
+setup: ## what `make run` needs, in .venv; the other targets call it, or set up more
 	@kofn/run/setup.sh
+
+setup-quick:
+	@kofn/run/setup.sh quick
 
 setup-dev:
 	@kofn/run/setup.sh dev

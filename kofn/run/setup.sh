@@ -2,6 +2,7 @@
 # Makes this checkout ready to use: system packages, and a virtual environment.
 #
 #   kofn/run/setup.sh          what `kofn run` needs
+#   kofn/run/setup.sh quick    what `make quick` needs as well
 #   kofn/run/setup.sh dev      what the tests and checks need as well, a browser and PyTorch included where they can be had
 #   kofn/run/setup.sh docs     what the tests need, and what builds the documentation's site
 #   kofn/run/setup.sh torch    the same, and an error where PyTorch's CPU build (200 MB, 1 GB installed) cannot be had
@@ -118,19 +119,33 @@ explain() { # LOG
     fail "pip could not install the packages (its message is above); nothing is lost, run this again"
 }
 
-install() { # NAME PIP-ARGUMENTS...
-    local name=$1
+install() { # NAME EXTRA...: the distributions of this checkout, and extras of kofn
+    local name=$1 pip=("$venv/bin/python" -m pip --disable-pip-version-check install --progress-bar off)
     shift
     make_venv
     say "installing Python packages into $venv, a minute or two (its log: $venv/pip.log)"
-    "$venv/bin/python" -m pip install --disable-pip-version-check --progress-bar off "$@" 2>&1 \
-        | tee "$venv/pip.log" | one_line || explain "$venv/pip.log"
-    # without its dependency, PyTorch: on x86_64 the index has gigabytes of CUDA
-    [ "$name" = run ] || "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps -e ./pytorch \
-        >>"$venv/pip.log" 2>&1 || explain "$venv/pip.log"
-    fingerprint "$name" >"$venv/.ready-$name.new"
-    mv "$venv/.ready-$name.new" "$venv/.ready-$name"
+    {
+        # setuptools builds the distributions, without an environment for each; PyTorch comes below, not from the index
+        "${pip[@]}" -c constraints.txt setuptools \
+            && "${pip[@]}" --no-build-isolation -r requirements.txt ${1+-e ".[$(IFS=,; echo "$*")]"} \
+            && "${pip[@]}" --no-build-isolation --no-deps -e ./pytorch
+    } 2>&1 | tee "$venv/pip.log" | one_line || explain "$venv/pip.log"
+    is_ready "$name"
+}
+
+is_ready() { # NAME: write its stamp
+    fingerprint "$1" >"$venv/.ready-$1.new"
+    mv "$venv/.ready-$1.new" "$venv/.ready-$1"
     say "$venv is ready"
+}
+
+# The packages of p4runtime-shell have an environment of their own.
+install_shell() {
+    make_venv
+    say "installing Python packages into $venv (its log: $venv/pip.log)"
+    "$venv/bin/python" -m pip --disable-pip-version-check install --progress-bar off -r "${inputs[@]}" 2>&1 \
+        | tee "$venv/pip.log" | one_line || explain "$venv/pip.log"
+    is_ready shell
 }
 
 # PyTorch's +cpu build of constraints.txt: from the indexes of this machine, or from PyTorch's.  It is nowhere else, so
@@ -157,21 +172,21 @@ want_torch() {
 }
 
 venv=.venv
-inputs=(pyproject.toml */pyproject.toml constraints.txt)
-rooms=(-e ./common -e ./p4src -e ./switch -e ./host -e ./controller -e ./mininet -e ./jobs) # pip must see all at once
+inputs=(pyproject.toml */pyproject.toml constraints.txt requirements.txt)
 case $extra in
-    "") ready run || ready dev || ready docs || install run -c constraints.txt "${rooms[@]}" -e '.[all]' ;;
+    "") ready run || ready quick || ready dev || ready docs || install run ;;
+    quick) ready quick || ready dev || ready docs || install quick test ;;
     dev | torch)
-        ready dev || ready docs || install dev -c constraints.txt "${rooms[@]}" -e '.[dev]'
+        ready dev || ready docs || install dev dev
         [ "$extra" = dev ] || rm -f "$venv/.ready-no-torch"
         want_torch
         [ "$extra" = dev ] || ready torch || fail "PyTorch is not installed (above)"
         ;;
-    docs) ready docs || install docs -c constraints.txt "${rooms[@]}" -e '.[dev,docs]' ;;
+    docs) ready docs || install docs dev docs ;;
     shell)
         venv=.venv-shell
         inputs=(requirements-shell.txt)
-        ready shell || install shell -r requirements-shell.txt
+        ready shell || install_shell
         ;;
-    *) fail "the argument must be none, 'dev', 'docs', 'torch' or 'shell', got '$extra'" ;;
+    *) fail "the argument must be none, 'quick', 'dev', 'docs', 'torch' or 'shell', got '$extra'" ;;
 esac
