@@ -1,6 +1,6 @@
 """One worker process: gradients in, aggregates out.
 
-worker.py puts it together. In the order of a gradient: workload/ computes it, training/ loops, agent/ joins encoder and
+worker/ puts it together. In the order of a gradient: workload/ computes it, training/ loops, agent/ joins encoder and
 engine, compression/ encodes it and keeps the ledger, protocol/ decides what to send, wire/ is the packet, engine/ the
 thread that moves packets, transport/ the socket, membership/ the line to controller and peers. collectives/ has
 communicators and a parameter server; kernels/ the arithmetic on whole arrays; zero/ optimizers whose state is sharded.
