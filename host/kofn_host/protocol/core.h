@@ -39,17 +39,9 @@
 #pragma once
 #include "history.h"
 #include "in_flight.h"
+#include "layout.h"
 
-enum { LANE_CODES = 5, PLANES_MOST = 7, ERROR_BYTES = 1024 };
-
-/* Bits of a lane, by its code; the last code's lanes are votes. */
-static const int64_t LANE_WIDTHS[LANE_CODES] = {32, 16, 8, 4, 1};
-
-/* As BlockLayout: blocks of a gradient, and words of a block in lanes of `widest` bits; 0 summary words: no summary block;
- * planes of a sum of votes. */
-struct layout {
-    int64_t blocks, words, widest, summary_words, planes;
-};
+enum { ERROR_BYTES = 1024 };
 
 enum instruction_kind { SEND, DELIVER, COMPLETE, ENCODE_AGAIN, ASK_PEERS };
 
@@ -236,7 +228,9 @@ void core_regroup(struct core *core, uint32_t generation);
 int core_resume(struct core *core, double now);
 
 /* Whether results of a later iteration were seen. */
-int core_left_behind(const struct core *core);
+static inline int core_left_behind(const struct core *core) {
+    return core->newest > core->iteration;
+}
 double core_deadline_s(const struct core *core);
 /* The bytes that a packet with `size` bytes of values, and its frame, need on a link; those of its answer if they are more and
  * it comes to this worker. If each sum goes to one worker, a worker gets one of n answers, whose planes are at most n packets. */

@@ -25,3 +25,7 @@ int header_compare(const struct header *header, const struct block_id *other);
 struct header header_read(const uint8_t *wire);
 /* Write all KOFN_HEADER_BYTES, with `checksum` as given. */
 void header_write(const struct header *header, uint8_t *wire);
+
+static inline int header_same_block(const struct header *one, const struct header *other) {
+    return one->generation == other->generation && one->iteration == other->iteration && one->block == other->block;
+}

@@ -1,0 +1,75 @@
+/* The probe of the link: how long a gradient's packets wait in it.
+ *
+ * This part measures. It delays no packet and changes no timer.
+ */
+#include "core_parts.h"
+
+#include <math.h>
+
+void core_probe_link(struct core *core) {
+    core->probe.wanted = 1;
+}
+
+/* Whether this worker's part 0 of every open block has left. */
+static int all_left(const struct core *core) {
+    for (int64_t place = core->closed; place < core->count; place++)
+        if (core->open[core->blocks[place]] && !core->launched[request_of(core->blocks[place], 0)])
+            return 0;
+    return 1;
+}
+
+/* Whether so many packets have left that one packet's time is negligible, and the next ones wait for other workers. */
+static int is_burst(const struct core *core, int32_t part) {
+    const int64_t most = core->count < core->window ? core->count : core->window;
+    return core->probe.left > 1 && 2 * core->probe.left >= most && (part || core->waiting_all || all_left(core));
+}
+
+/* Send a probe behind the packets that have left, once an iteration, unless a probe is still unanswered. */
+int link_probe_send(struct core *core, int32_t part, double now) {
+    struct link_probe *probe = &core->probe;
+    if (!probe->wanted || probe->done || core->regrouping || core->owner || !is_burst(core, part))
+        return 0;
+    if (probe->asked && now < probe->sent_s + RTO_MAX_S)
+        return 0;
+    const struct header header = slot_query_header(core, probe->last / KOFN_PARTS);
+    if (header.words * KOFN_WORD_BYTES > core->history.room)
+        return 0; /* the answer would not fit a buffer */
+    probe->asked = probe->done = 1;
+    probe->header = header;
+    probe->sent_s = now;
+    probe->share = (double)probe->left / (double)core->count;
+    return instruct_send(core, &probe->header, core->zeros, probe->header.words * KOFN_WORD_BYTES, 0);
+}
+
+static double link_wait_s(const struct core *core, double now) {
+    const double soonest_s = core->in_flight.reordering.soonest_s;
+    return fmax(0, now - core->probe.sent_s - (isinf(soonest_s) ? 0 : soonest_s)) / core->probe.share;
+}
+
+/* Whether this is the answer to a probe. */
+int link_probe_hears(struct core *core, const struct header *answer, double now) {
+    struct link_probe *probe = &core->probe;
+    if (!probe->asked || answer->words != probe->header.words || !header_same_block(answer, &probe->header))
+        return 0;
+    probe->asked = 0;
+    probe->fresh = 1;
+    probe->wait_s = link_wait_s(core, now);
+    return 1;
+}
+
+/* If this worker's contribution to a later iteration has reached the switch, an unanswered probe was lost. */
+void link_probe_passed(struct core *core, const struct header *answer, const struct result *result) {
+    const int mine = answer->kind == KOFN_LATE || result_parts(result, place_of(core, core->rank));
+    if (mine && answer->iteration > core->probe.header.iteration)
+        core->probe.asked = 0;
+}
+
+double core_take_link_wait(struct core *core, double now) {
+    struct link_probe *probe = &core->probe;
+    const double waits_s = probe->asked ? link_wait_s(core, fmin(now, probe->sent_s + RTO_MAX_S)) : 0;
+    const int longer = waits_s > probe->wait_s;
+    if (!probe->fresh && !longer)
+        return -1;
+    probe->fresh = 0;
+    return longer ? waits_s : probe->wait_s;
+}
