@@ -86,7 +86,7 @@ int core_contribute(struct core *core, const struct packed *ready, int64_t count
             continue;
         if (!layout_words(&core->layout, ready[at].block, ready[at].lanes))
             return core_fail(core, "block %d cannot be sent in lanes of code %d: it has %" PRId64 " words in lanes of %" PRId64
-                        " bits", ready[at].block, ready[at].lanes, core->layout.words, core->layout.widest);
+                             " bits", ready[at].block, ready[at].lanes, core->layout.words, core->layout.widest);
         const int32_t in = uses < 0 ? ready[at].lanes : uses;
         const struct waiting waits = {
             .values = ready[at].values,

@@ -28,10 +28,12 @@ static int check_known(struct core *core, int64_t iteration, const struct iterat
         if (place[block] < 0 && known->results[block].values)
             foreign[count++] = (int32_t)block;
     char text[256];
-    return !count ? 0 : core_fail(core,
-                             "blocks %s of iteration %" PRId64 " were summed, which this worker was not told to send in it:"
-                             " the workers' plans have parted",
-                             listed(foreign, count, text, sizeof text), iteration);
+    if (!count)
+        return 0;
+    return core_fail(core,
+                     "blocks %s of iteration %" PRId64 " were summed, which this worker was not told to send in it:"
+                     " the workers' plans have parted",
+                     listed(foreign, count, text, sizeof text), iteration);
 }
 
 static int check_blocks(struct core *core, int64_t iteration, const int32_t *blocks, int64_t count) {
@@ -39,9 +41,10 @@ static int check_blocks(struct core *core, int64_t iteration, const int32_t *blo
     for (int64_t at = 1; at < count; at++)
         fits &= blocks[at - 1] < blocks[at];
     char text[256];
-    return fits ? 0 : core_fail(core,
-                           "blocks of iteration %" PRId64 " must be one or more of 0 to %" PRId64 ", ascending, got %s",
-                           iteration, core->total - 1, listed(blocks, count, text, sizeof text));
+    if (fits)
+        return 0;
+    return core_fail(core, "blocks of iteration %" PRId64 " must be one or more of 0 to %" PRId64 ", ascending, got %s",
+                     iteration, core->total - 1, listed(blocks, count, text, sizeof text));
 }
 
 static int check_begins(struct core *core, int64_t iteration, int32_t lanes) {
@@ -53,7 +56,7 @@ static int check_begins(struct core *core, int64_t iteration, int32_t lanes) {
                 missing[count++] = (int32_t)block;
         char text[256];
         return core_fail(core, "iteration %" PRId64 " begins, but %" PRId64 " has open blocks: %s", iteration, core->iteration,
-                    listed(missing, count, text, sizeof text));
+                         listed(missing, count, text, sizeof text));
     }
     if (iteration <= core->iteration)
         return core_fail(core, "an iteration must come after %" PRId64 ", got %" PRId64, core->iteration, iteration);

@@ -32,7 +32,7 @@ int core_owned(struct core *core, const int64_t *owner, int64_t span, double now
     const int64_t most = core->slots / 2 + 1 - span;
     if (most < 1)
         return core_fail(core, "blocks that may each be another worker's must be at most %" PRId64 " (half of %" PRId64
-                    " slots), got %" PRId64, core->slots / 2, core->slots, span);
+                         " slots), got %" PRId64, core->slots / 2, core->slots, span);
     core->owner = owner;
     core->reach = most < core->window ? most : core->window;
     core->in_flight.owned = 1;

@@ -26,10 +26,10 @@ static int check_words(struct core *core, const struct header *answer) {
     if (words && other != (answer->words == words))
         return 0;
     return core_fail(core,
-                "block %" PRIu32 " of iteration %" PRIu32 " is summed in lanes of code %d with another number of words than"
-                " by worker %d, whose blocks have %" PRId64 " in lanes of %" PRId64
-                " bits: all workers of a job must have the same job.words and compress.codec",
-                answer->block, answer->iteration, answer->lanes, core->rank, core->layout.words, core->layout.widest);
+                     "block %" PRIu32 " of iteration %" PRIu32 " is summed in lanes of code %d with another number of words"
+                     " than by worker %d, whose blocks have %" PRId64 " in lanes of %" PRId64
+                     " bits: all workers of a job must have the same job.words and compress.codec",
+                     answer->block, answer->iteration, answer->lanes, core->rank, core->layout.words, core->layout.widest);
 }
 
 static int64_t rank_of(const struct core *core, uint16_t place) {

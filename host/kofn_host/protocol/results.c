@@ -28,16 +28,17 @@ static int check_same(struct core *core, int64_t iteration, int64_t block, const
         return 0;
     char here[16 * MEMBER_WORDS + 128], there[sizeof here];
     return core_fail(core,
-                "block %" PRId64 " of iteration %" PRId64 " has two results: %s here, %s there; the replicas have parted",
-                block, iteration, described(known, here, sizeof here), described(other, there, sizeof there));
+                     "block %" PRId64 " of iteration %" PRId64 " has two results: %s here, %s there; the replicas have parted",
+                     block, iteration, described(known, here, sizeof here), described(other, there, sizeof there));
 }
 
 static int check_summed(struct core *core, int64_t block) {
-    return core->place[block] >= 0 ? 0
-                                   : core_fail(core,
-                                          "blocks [%" PRId64 "] of iteration %" PRId64 " were summed, which this worker was"
-                                          " not told to send in it: the workers' plans have parted",
-                                          block, core->iteration);
+    if (core->place[block] >= 0)
+        return 0;
+    return core_fail(core,
+                     "blocks [%" PRId64 "] of iteration %" PRId64 " were summed, which this worker was not told to send in it:"
+                     " the workers' plans have parted",
+                     block, core->iteration);
 }
 
 static void close_block(struct core *core, int64_t block, int32_t hint, int32_t to_again) {
