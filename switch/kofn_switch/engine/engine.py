@@ -209,7 +209,7 @@ class Engine(TableControls, CellControls, CopyControls, Outcomes):
         """Process a packet as received on the CPU port (packet-out, controller header in front)."""
         if self._cpu_port is None:
             raise InvalidEntry("a packet-out needs a CPU port; the switch was made without")
-        self._native.core_send(self._core, packet, len(packet))
+        self._native.core_packet_out(self._core, packet, len(packet))
 
     def receive(self, port: int, frame: bytes) -> None:
         """Process a frame as received on one of the ports, with all effects: counts, faults, frames sent."""

@@ -122,9 +122,9 @@ class Ports:
 
     def _fault_counts(self, port: int, direction: int) -> FaultCounts:
         """Return the counts of a port and direction; 0 is into the switch."""
-        five = (ctypes.c_uint64 * len(fields(FaultCounts)))()
-        self._native.core_fault_counts(self._core, port, direction, five)
-        return FaultCounts(**{field.name: count for field, count in zip(fields(FaultCounts), five, strict=True)})
+        counts = structs.FaultCounts()
+        self._native.core_fault_counts(self._core, port, direction, counts)
+        return FaultCounts(**{each.name: getattr(counts, each.name) for each in fields(FaultCounts)})
 
     def capture_errors(self) -> dict[tuple[int, str], str]:
         found = {

@@ -19,6 +19,7 @@
 #define SEND_QUEUE 1024     // packets sent at once
 #define ARENA_BYTES (8u << 20)  // headers of the packets waiting to be sent
 #define RING_BYTES (4u << 20)
+#define SOCKET_BUFFER (32 << 20)
 
 _Static_assert(HEADROOM + PACKET_BYTES <= PACKET_MAX, "a program must bear every packet");
 
@@ -61,6 +62,7 @@ struct core {
     struct instance *instance;
     uint32_t swaps;  // of instances
     struct port ports[PORTS];
+    void (*process)(struct core *core, uint32_t port, const uint8_t *packet, uint32_t length);  // core_process
     int cpu_port;  // -1: none
     void (*port_down)(uint32_t port);  // called by the packet thread without the lock
     struct group groups[GROUPS];
@@ -92,14 +94,27 @@ struct core {
     struct queues *queues;
 };
 
+// lock.c
 void core_lock(struct core *core);
 void core_unlock(struct core *core);
-void core_process(struct core *core, uint32_t port, const uint8_t *packet, uint32_t length);
-void core_flush(struct core *core);
-void core_send_frame(struct core *core, uint32_t port, const uint8_t *bytes, uint32_t length);
-void core_size_buffer(struct core *core, uint32_t port);
 void core_wake(struct core *core);
 uint64_t core_clock_ns(void);
+
+// frames.c
+void core_set_buffer(int socket, int force, int option, int bytes);
+void core_size_buffer(struct core *core, uint32_t port);
+void core_send_frame(struct core *core, uint32_t port, const uint8_t *bytes, uint32_t length);
+void core_send_messages(struct core *core, uint32_t port, const uint64_t *lengths, uint32_t count);
+int core_unblock(struct core *core, uint32_t port);
+
+// sending.c
+uint8_t *core_reserve(struct core *core, uint32_t bytes);
+void core_emit(struct core *core, uint32_t port, const uint8_t *head, uint32_t head_bytes, const uint8_t *tail,
+               uint32_t tail_bytes, const uint8_t *payload, uint32_t payload_bytes);
+void core_flush(struct core *core);
+
+// core.c
+void core_process(struct core *core, uint32_t port, const uint8_t *packet, uint32_t length);
 
 // Return whether the frames of a port in one direction go through faults_pass.
 static inline int faults_at(const struct core *core, enum fault_direction direction, uint32_t port) {

@@ -80,7 +80,7 @@ static void deliver(struct core *core, struct frame *frame) {
         free(frame);
         return;
     }
-    core_process(core, frame->port, frame->bytes, frame->length);
+    core->process(core, frame->port, frame->bytes, frame->length);
     frame->next = core->faults->spent;
     core->faults->spent = frame;
 }
@@ -199,18 +199,15 @@ void faults_pass(struct core *core, enum fault_direction direction, uint32_t por
     apply(core, lane, frame, 0, now_ns);
 }
 
-// Deliver the frames whose time has come.
+// Deliver the frames whose time has come; the caller sends the outputs.
 void faults_release(struct core *core) {
     struct faults *faults = core->faults;
-    core_lock(core);
     uint64_t now_ns = core_clock_ns();
     while (faults->waiting_count && faults->waiting[0]->due_ns <= now_ns) {
         struct frame *frame = faults->waiting[0];
         take_out(faults, frame);
         deliver(core, frame);
     }
-    core_flush(core);
-    core_unlock(core);
 }
 
 // Return the time until then; NULL when no frame waits.
@@ -296,11 +293,9 @@ int core_set_faults(struct core *core, const struct fault_rule *rules, uint32_t 
     return -ENOMEM;
 }
 
-// Return the counts: dropped, duplicated, corrupted, delayed, reordered.
-void core_fault_counts(struct core *core, uint32_t port, uint32_t direction, uint64_t *five) {
-    static const struct fault_counts none;
+void core_fault_counts(struct core *core, uint32_t port, uint32_t direction, struct fault_counts *counts) {
     core_lock(core);
     const struct faults *faults = core->faults;
-    memcpy(five, faults ? &faults->lanes[direction][port % FAULT_PORTS].counts : &none, sizeof none);
+    *counts = faults ? faults->lanes[direction][port % FAULT_PORTS].counts : (struct fault_counts){0};
     core_unlock(core);
 }

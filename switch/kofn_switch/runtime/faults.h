@@ -61,7 +61,7 @@ struct faults {
 // Set the rules, while the thread does not run. Return 0 or a negative error number.
 int core_set_faults(struct core *core, const struct fault_rule *rules, uint32_t rule_count, const uint32_t *numbers,
                     uint32_t number_count, uint64_t seed, uint32_t udp_port);
-void core_fault_counts(struct core *core, uint32_t port, uint32_t direction, uint64_t *five);
+void core_fault_counts(struct core *core, uint32_t port, uint32_t direction, struct fault_counts *counts);
 
 void faults_reset(struct core *core);
 void faults_clear(struct faults *faults);

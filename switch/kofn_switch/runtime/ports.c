@@ -15,28 +15,14 @@
 #define PACKET_IGNORE_OUTGOING 23
 #endif
 
-#define SOCKET_BUFFER (32 << 20)
-#define QUEUED_BUFFER (104 << 10)  // the kernel doubles it
-
 static int set_option(int socket, int level, int option, int value) {
     return setsockopt(socket, level, option, &value, sizeof value);
-}
-
-// Set the size of a buffer: beyond the administrator's limit if the process has the right, otherwise up to the limit.
-static void set_buffer(int socket, int force, int option, int bytes) {
-    if (set_option(socket, SOL_SOCKET, force, bytes) < 0) set_option(socket, SOL_SOCKET, option, bytes);
-}
-
-// Limit the buffer of a port's interface: with queues in the switch to the default, so that packets wait there.
-void core_size_buffer(struct core *core, uint32_t port) {
-    const int socket = core->ports[port].socket, bytes = core->services.enqueue ? QUEUED_BUFFER : SOCKET_BUFFER;
-    if (socket >= 0 && !core->ports[port].is_file) set_buffer(socket, SO_SNDBUFFORCE, SO_SNDBUF, bytes);
 }
 
 static int attach(const struct core *core, int socket, int index) {
     struct sockaddr_ll address = {.sll_family = AF_PACKET, .sll_protocol = htons(ETH_P_ALL), .sll_ifindex = index};
     struct packet_mreq promiscuous = {.mr_ifindex = index, .mr_type = PACKET_MR_PROMISC};
-    set_buffer(socket, SO_RCVBUFFORCE, SO_RCVBUF, SOCKET_BUFFER);
+    core_set_buffer(socket, SO_RCVBUFFORCE, SO_RCVBUF, SOCKET_BUFFER);
     if (set_option(socket, SOL_PACKET, PACKET_AUXDATA, 1) < 0) return -errno;
     // The kernel keeps a socket's own frames from it either way.
     if (!core->outgoing && set_option(socket, SOL_PACKET, PACKET_IGNORE_OUTGOING, 1) < 0) return -errno;
@@ -162,6 +148,14 @@ static void sleep_on(struct core *core, struct pollfd *polled, const uint32_t *n
     while (polled[0].revents & POLLIN && read(core->wake, &wakes, sizeof wakes) < 0 && errno == EINTR) continue;
 }
 
+// Deliver the frames whose injected delay is over, and send the outputs.
+static void release_delayed(struct core *core) {
+    core_lock(core);
+    faults_release(core);
+    core_flush(core);
+    core_unlock(core);
+}
+
 static void *forward(void *argument) {
     struct core *core = argument;
     struct mmsghdr messages[BATCH] = {0};
@@ -172,7 +166,7 @@ static void *forward(void *argument) {
     while (!atomic_load(&core->stopping)) {
         int busy = 0;
         for (int i = 1; i < count; i++) busy |= receive_batch(core, numbers[i], messages) > 0;
-        if (core->faults) faults_release(core);
+        if (core->faults) release_delayed(core);
         queues_release(core);
         if (!busy) sleep_on(core, polled, numbers, count);
     }
@@ -188,13 +182,6 @@ int core_start(struct core *core) {
     core->running = result == 0;
     if (!core->running) close(core->wake);
     return -result;
-}
-
-// Wake the thread. The caller must hold the lock, or no other thread may stop it meanwhile.
-void core_wake(struct core *core) {
-    uint64_t one = 1;
-    if (!core->running || pthread_equal(pthread_self(), core->thread)) return;
-    while (write(core->wake, &one, sizeof one) < 0 && errno == EINTR) continue;
 }
 
 void core_stop(struct core *core) {

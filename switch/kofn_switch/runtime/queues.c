@@ -101,46 +101,12 @@ void queues_serve(struct core *core) {
     if (queues->count) core_wake(core);
 }
 
-// Keep a frame that the interface does not take now, and stop the port's queues; return 0 without queues.
-int queues_block(struct core *core, uint32_t port, const struct iovec *parts, size_t count) {
-    if (!core->services.enqueue) return 0;
-    uint32_t length = 0;
-    for (size_t i = 0; i < count; i++) length += (uint32_t)parts[i].iov_len;
-    struct blocked *one = malloc(sizeof *one + length), **last = &core->queues->blocked[port];
-    if (!one) return 0;
-    one->next = NULL;
-    one->length = 0;
-    for (size_t i = 0; i < count; i++) {
-        memcpy(one->bytes + one->length, parts[i].iov_base, parts[i].iov_len);
-        one->length += (uint32_t)parts[i].iov_len;
-    }
-    while (*last) last = &(*last)->next;
-    *last = one;
-    return 1;
-}
-
-static int unblock(struct core *core, uint32_t port) {
-    struct blocked *one = core->queues->blocked[port];
-    struct port *to = &core->ports[port];
-    if (!one) return 0;
-    if (to->socket >= 0 && send(to->socket, one->bytes, one->length, MSG_DONTWAIT) < 0) {
-        if (errno == EAGAIN) return 0;
-        core->drops[errno == ENOBUFS ? DROP_SEND_QUEUE_FULL : DROP_SEND_FAILED]++;
-    } else {
-        to->sent_packets++;
-        to->sent_bytes += one->length;
-    }
-    core->queues->blocked[port] = one->next;
-    free(one);
-    return 1;
-}
-
 // Serve queues after a wait of the packet thread: interfaces may take frames again, and packets may be due.
 void queues_release(struct core *core) {
     if (!core->services.enqueue) return;
     core_lock(core);
     for (uint32_t port = 0; port < QUEUE_PORTS; port++)
-        while (unblock(core, port)) continue;
+        while (core_unblock(core, port)) continue;
     queues_serve(core);
     core_unlock(core);
 }

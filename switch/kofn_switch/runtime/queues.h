@@ -54,7 +54,6 @@ void queues_clear(struct queues *queues);
 void queues_program(struct core *core);
 void queues_serve(struct core *core);
 void queues_release(struct core *core);
-int queues_block(struct core *core, uint32_t port, const struct iovec *parts, size_t count);
 short queues_events(const struct core *core, uint32_t port);
 const struct timespec *queues_timeout(struct core *core, const struct timespec *timeout, struct timespec *own);
 
