@@ -41,8 +41,8 @@ class CheckpointError(HostError):
     """A checkpoint is damaged, or belongs to another configuration."""
 
 
-class ScriptError(HostError):
-    """A training script's model, call, settings or environment is one that kofn cannot work with."""
+class PlaceError(HostError):
+    """A process cannot take its place in a job: its environment, the rendezvous or the configuration does not fit."""
 
 
 class ZeroError(HostError):

@@ -10,7 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from kofn_host.worker import JobPlace
 from kofn_torch.elastic import Callback, ElasticSteps, check_elastic, named_parts
-from kofn_torch.errors import TorchError
+from kofn_torch.errors import TorchError, place_errors
 from kofn_torch.job import ControlledJob, TorchJob
 from kofn_torch.replica import Stateful
 from kofn_torch.scheduled import ScheduledSession
@@ -96,9 +96,15 @@ def schedule(
     in_group = dist.is_initialized()
     group = (dist.get_rank(), dist.get_world_size()) if in_group else (0, 1)
     check_statistics(model)
-    session = ScheduledSession(model, optimizer, scheduler, job or ControlledJob(JobPlace.find(group)), max_norm)
+    session = ScheduledSession(model, optimizer, scheduler, job or _job_of(group), max_norm)
     session.join()
     return session
+
+
+def _job_of(group: tuple[int, int]) -> ControlledJob:
+    """Return the job of the environment for a process group of this rank and size."""
+    with place_errors():
+        return ControlledJob(JobPlace.find(group))
 
 
 def _session(model: DistributedDataParallel, job: TorchJob | None) -> Session:
@@ -111,7 +117,7 @@ def _session(model: DistributedDataParallel, job: TorchJob | None) -> Session:
     if model._use_python_reducer:
         raise TorchError('optimize_ddp must be True or False, got "python_reducer", which has no buckets')
     group = model.process_group.rank(), model.process_group.size()
-    found = job or ControlledJob(JobPlace.find(group))
+    found = job or _job_of(group)
     if found.config.schedule.family is not None:
         raise TorchError("schedule.family is given: kofn_torch.schedule() trains by it, DDP has an order of its own")
     workers = found.config.job.workers

@@ -1,6 +1,19 @@
 """Errors between a training in PyTorch and its job."""
 
-from kofn_host.errors import ScriptError
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-TorchError = ScriptError
-"""A model, an optimizer, a call or an environment that kofn_torch cannot work with; a worker's place raises it too."""
+from kofn_host.errors import HostError, PlaceError
+
+
+class TorchError(HostError):
+    """A model, an optimizer, a call or an environment that kofn_torch cannot work with."""
+
+
+@contextmanager
+def place_errors() -> Iterator[None]:
+    """Raise TorchError where the process cannot take its place in the job."""
+    try:
+        yield
+    except PlaceError as error:
+        raise TorchError(str(error)) from error

@@ -30,7 +30,7 @@ from torch.utils._pytree import tree_leaves
 
 from kofn_host.collectives import Array, Communicator, Op, Work
 from kofn_host.worker import RENDEZVOUS, GroupJob
-from kofn_torch.errors import TorchError
+from kofn_torch.errors import TorchError, place_errors
 from kofn_torch.group_work import Completions, JoinedWork, SwitchFuture, SwitchWork
 from kofn_torch.layout import flat
 from kofn_torch.staging import Staging, digests, on_host
@@ -275,7 +275,8 @@ def _communicator(rank: int, size: int) -> Communicator:
             "there is no communicator: kofn_torch.use(communicator) comes before init_process_group, or a job's"
             " environment (kofn run --torch sets it)"
         )
-    job = GroupJob(rank, size)
+    with place_errors():
+        job = GroupJob(rank, size)
     _job.set(job)
     use(job.communicator)
     return job.communicator

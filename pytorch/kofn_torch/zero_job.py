@@ -12,7 +12,7 @@ from kofn_common.results.memory import Memory
 from kofn_host.collectives import Array
 from kofn_host.worker import ElasticCalls, GroupJob
 from kofn_host.zero import CODECS, CommunicatorCalls, CompressedMean, ExactCalls, SwitchMean, TwoSidedMean, ZeroSettings
-from kofn_torch.errors import TorchError
+from kofn_torch.errors import TorchError, place_errors
 from kofn_torch.group_calls import GroupCalls
 
 
@@ -31,7 +31,8 @@ class SwitchedZero:
     """The job of the environment (docs/howto/zero.md), until the process ends."""
 
     def connect(self, units: Sequence[int], settings: ZeroSettings) -> tuple[ExactCalls, CompressedMean | None]:
-        self._job = GroupJob(*_group(), elastic_calls(units, settings))
+        with place_errors():
+            self._job = GroupJob(*_group(), elastic_calls(units, settings))
         communicator = self._job.communicator
         compressed = SwitchMean(communicator, sum(units)) if settings.bits < 32 else None
         return CommunicatorCalls(communicator), compressed

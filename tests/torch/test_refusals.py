@@ -178,6 +178,13 @@ def test_objects_that_are_no_optimizer_or_scheduler_are_refused(
 # -- environments
 
 
+def test_missing_variable_is_an_error_of_kofn_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ENVIRONMENT:
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(kofn_torch.TorchError, match=r"KOFN_RANK is not set: .* is needed"):
+        ddp_hook(ddp(line))
+
+
 @pytest.fixture
 def controlled(tmp_path: Path) -> ControlledJob:
     (tmp_path / "job.toml").write_text("[job]\nworkers = 3\n")

@@ -38,6 +38,7 @@ from kofn_common.results.memory import Memory
 from kofn_host.collectives import Array, BlockRows, Communicator, InNetwork
 from kofn_host.errors import GradientError, HostError
 from kofn_host.zero import CODECS, CommunicatorCalls, CompressedMean, ExactCalls, SwitchMean, ZeroSettings
+from kofn_torch.errors import place_errors
 from kofn_torch.zero_job import GroupZero, ZeroJob, elastic_calls
 from tests.system.collectives.crews import threads
 from tests.system.collectives.switched import MODEL as SLOTS
@@ -375,7 +376,8 @@ def test_residuals_may_be_set_in_the_script_or_the_configuration() -> None:
         return elastic_calls([10], ZeroSettings(residual=script)).compress(config)
 
     assert compress("int8", "exact").residual == compress("exact", "int8").residual == "int8"
-    with pytest.raises(kofn_torch.TorchError, match=r"compress\.residual must be 'bfloat16' here, or none, got 'int8'"):
+    words = r"compress\.residual must be 'bfloat16' here, or none, got 'int8'"
+    with pytest.raises(kofn_torch.TorchError, match=words), place_errors():
         compress("bfloat16", "int8")
     with pytest.raises(kofn_torch.TorchError, match=r'residual must be "exact" with through = "gloo"'):
         GroupZero().connect([10], ZeroSettings(residual="int8", bits=1))

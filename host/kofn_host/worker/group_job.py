@@ -26,7 +26,7 @@ from kofn_host.collectives.in_network import InNetwork, MeanMembers
 from kofn_host.compression.job_coding import JobCoding
 from kofn_host.compression.ledger_accounts import LedgerTotals
 from kofn_host.engine.pacing_rate import pacing_rate
-from kofn_host.errors import HostError, ScriptError
+from kofn_host.errors import HostError, PlaceError
 from kofn_host.protocol.results import Result
 from kofn_host.training.metrics import Metrics
 from kofn_host.training.peer_to_peer import PeerToPeer
@@ -54,14 +54,14 @@ class ElasticCalls:
     residual: Residual = "exact"
 
     def compress(self, config: Config) -> CompressSection:
-        """Return the job's [compress] with this codec. Raise ScriptError for settings that contradict it."""
+        """Return the job's [compress] with this codec. Raise PlaceError for settings that contradict it."""
         if self.codec is None:
             return CompressSection()
         given, default = config.compress, CompressSection()
         if given.codec not in (default.codec, self.codec):
-            raise ScriptError(f"compress.codec must be {self.codec!r} here, or none, got {given.codec!r}")
+            raise PlaceError(f"compress.codec must be {self.codec!r} here, or none, got {given.codec!r}")
         if (given.ratio, given.ratio_control) != (default.ratio, default.ratio_control):
-            raise ScriptError("compress.ratio and ratio_control must not be given: all is sent in every step")
+            raise PlaceError("compress.ratio and ratio_control must not be given: all is sent in every step")
         compress = replace(given, codec=self.codec, residual=self._residual(given.residual))
         compress.check(workers=config.job.workers, words=config.job.words)
         return compress
@@ -88,9 +88,9 @@ class ElasticCalls:
         return rows
 
     def _residual(self, given: Residual) -> Residual:
-        """Return the script's setting, or else the configuration's. Raise ScriptError where they differ."""
+        """Return the script's setting, or else the configuration's. Raise PlaceError where they differ."""
         if "exact" not in (given, self.residual) and given != self.residual:
-            raise ScriptError(f"compress.residual must be {self.residual!r} here, or none, got {given!r}")
+            raise PlaceError(f"compress.residual must be {self.residual!r} here, or none, got {given!r}")
         return self.residual if given == "exact" else given
 
 
@@ -193,7 +193,7 @@ class NoReplica:
         return None
 
     def restore(self, state: ReplicaState) -> None:
-        raise ScriptError("the job runs already: a process group needs every worker from the beginning to the end")
+        raise PlaceError("the job runs already: a process group needs every worker from the beginning to the end")
 
 
 class GroupJob:
@@ -206,7 +206,7 @@ class GroupJob:
         self.place = place = JobPlace.find((rank, size))
         config, self._member = Config.load(place.config), ThreadMember()
         if (workers := config.job.workers) != size and (calls.codec is None or size > 1):
-            raise ScriptError(f"WORLD_SIZE is {size}, job.workers is {workers}: the same is needed")
+            raise PlaceError(f"WORLD_SIZE is {size}, job.workers is {workers}: the same is needed")
         self.workers, self.reducer, self.metrics = workers, GroupReducer(config, place, calls), Metrics(place.metrics)
         self._member.join(config, place, self.reducer, NoReplica())
         self.communicator = self.reducer.communicator

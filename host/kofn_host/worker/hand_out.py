@@ -17,7 +17,7 @@ from cryptography.fernet import Fernet
 from kofn_common.config.errors import ConfigError
 from kofn_common.config.schema import Config
 from kofn_common.rpc.names import AUTHORITY, token_name, worker_name
-from kofn_host.errors import ScriptError
+from kofn_host.errors import PlaceError
 from kofn_host.worker.rendezvous import KEY, RENDEZVOUS, Handout, Rendezvous, split
 
 
@@ -54,7 +54,7 @@ def main() -> None:
     try:
         split(given.controller)
         server = Rendezvous(split(given.at), key, handouts(given.config, environment, given.certs))
-    except (ConfigError, ScriptError, OSError, ValueError) as error:
+    except (ConfigError, PlaceError, OSError, ValueError) as error:
         sys.exit(f"kofn_host.worker.hand_out: {error}")
     print(f"{RENDEZVOUS}={given.at}\n{KEY}={key}", flush=True)
     with server, contextlib.suppress(KeyboardInterrupt):

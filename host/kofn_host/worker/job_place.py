@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Self
 
 from kofn_common.wire.packet import SERVICE
-from kofn_host.errors import ScriptError
+from kofn_host.errors import PlaceError
 from kofn_host.worker.rendezvous import RENDEZVOUS, fetch
 from kofn_host.worker.worker_place import WorkerPlace
 
@@ -31,20 +31,20 @@ class JobPlace:
     def find(cls, group: tuple[int, int], environment: Mapping[str, str] = os.environ) -> Self:
         """Return the place; `group` is rank and size of the process group in which the model is trained.
 
-        A group of one has its rank from KOFN_RANK. ScriptError names the variable that is missing or wrong.
+        A group of one has its rank from KOFN_RANK. PlaceError names the variable that is missing or wrong.
         """
         rank, size = group
 
         def needed(name: str, what: str) -> str:
             if not environment.get(name):
-                raise ScriptError(f"{name} is not set: {what} is needed (kofn run --torch sets it)")
+                raise PlaceError(f"{name} is not set: {what} is needed (kofn run --torch sets it)")
             return environment[name]
 
         given = environment.get("KOFN_RANK", "")
         if size == 1:
             rank = _number("KOFN_RANK", needed("KOFN_RANK", "this worker's rank, from 0,"))
         elif given and _number("KOFN_RANK", given) != rank:
-            raise ScriptError(f"KOFN_RANK is {given}, the process group's rank is {rank}: the same is needed")
+            raise PlaceError(f"KOFN_RANK is {given}, the process group's rank is {rank}: the same is needed")
         if RENDEZVOUS in environment:
             environment = fetch(rank, environment)
         certs = environment.get("KOFN_CERTS")
@@ -75,5 +75,5 @@ class JobPlace:
 
 def _number(name: str, text: str) -> int:
     if not text.isdecimal():
-        raise ScriptError(f"{name} is {text!r}: a number from 0 on is needed")
+        raise PlaceError(f"{name} is {text!r}: a number from 0 on is needed")
     return int(text)

@@ -17,7 +17,7 @@ from socketserver import StreamRequestHandler, ThreadingTCPServer
 import msgspec
 from cryptography.fernet import Fernet, InvalidToken
 
-from kofn_host.errors import ScriptError
+from kofn_host.errors import PlaceError
 
 RENDEZVOUS, KEY = "KOFN_RENDEZVOUS", "KOFN_RENDEZVOUS_KEY"
 
@@ -59,17 +59,17 @@ class _Asked(StreamRequestHandler):
 def fetch(rank: int, environment: Mapping[str, str], limit_s: float = LIMIT_S) -> dict[str, str]:
     """Return the environment of this rank, with its files in a new folder; variables that are set stay.
 
-    Raises ScriptError where no rendezvous answers within the limit, or has nothing for this rank and key.
+    Raises PlaceError where no rendezvous answers within the limit, or has nothing for this rank and key.
     """
     address, deadline = environment[RENDEZVOUS], time.monotonic() + limit_s
     while not (sealed := _asked(split(address), rank, limit_s)):
         if time.monotonic() > deadline:
-            raise ScriptError(f"{RENDEZVOUS} is {address}: nothing for rank {rank} there in {limit_s:g} s")
+            raise PlaceError(f"{RENDEZVOUS} is {address}: nothing for rank {rank} there in {limit_s:g} s")
         time.sleep(AGAIN_S)
     try:
         handout = msgspec.json.decode(Fernet(environment.get(KEY, "")).decrypt(sealed), type=Handout)
     except (InvalidToken, ValueError) as error:
-        raise ScriptError(f"{KEY} is not the one that the rendezvous at {address} has printed") from error
+        raise PlaceError(f"{KEY} is not the one that the rendezvous at {address} has printed") from error
     given = {**_unpacked(handout), "KOFN_RANK": str(rank), "KOFN_METRICS": f"worker-{rank}.jsonl"}
     given["KOFN_ADDRESS"] = _own_address(given["KOFN_CONTROLLER"])
     return given | dict(environment)
@@ -107,5 +107,5 @@ def _own_address(controller: str) -> str:
 def split(address: str) -> tuple[str, int]:
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or int(port) > 65535:
-        raise ScriptError(f"an address must be HOST:PORT, with a port up to 65535, got {address!r}")
+        raise PlaceError(f"an address must be HOST:PORT, with a port up to 65535, got {address!r}")
     return host, int(port)

@@ -11,7 +11,7 @@ from cryptography.fernet import Fernet
 from kofn_common.rpc.certificates import make_certificates
 from kofn_common.rpc.credentials import Credentials
 from kofn_common.rpc.names import worker_name
-from kofn_host.errors import ScriptError
+from kofn_host.errors import PlaceError
 from kofn_host.worker import JobPlace
 from kofn_host.worker.hand_out import handouts, main
 from kofn_host.worker.rendezvous import Rendezvous, fetch
@@ -65,14 +65,14 @@ def test_workers_own_settings_are_kept(asked: dict[str, str]) -> None:
 
 def test_wrong_key_or_rank_gets_nothing(asked: dict[str, str]) -> None:
     other = Fernet.generate_key().decode()
-    with pytest.raises(ScriptError, match="KOFN_RENDEZVOUS_KEY is not the one that the rendezvous"):
+    with pytest.raises(PlaceError, match="KOFN_RENDEZVOUS_KEY is not the one that the rendezvous"):
         JobPlace.find((1, 2), {**asked, "KOFN_RENDEZVOUS_KEY": other})
-    with pytest.raises(ScriptError, match="KOFN_RENDEZVOUS_KEY is not the one"):
+    with pytest.raises(PlaceError, match="KOFN_RENDEZVOUS_KEY is not the one"):
         JobPlace.find((1, 2), {**asked, "KOFN_RENDEZVOUS_KEY": ""})
-    with pytest.raises(ScriptError, match=r"nothing for rank 5 there in 0\.5 s"):
+    with pytest.raises(PlaceError, match=r"nothing for rank 5 there in 0\.5 s"):
         fetch(5, asked, 0.5)
 
 
 def test_invalid_address_is_refused() -> None:
-    with pytest.raises(ScriptError, match="an address must be HOST:PORT, with a port up to 65535, got 'here'"):
+    with pytest.raises(PlaceError, match="an address must be HOST:PORT, with a port up to 65535, got 'here'"):
         JobPlace.find((0, 2), {"KOFN_RENDEZVOUS": "here"})
