@@ -9,4 +9,8 @@ protocol/, engine/ and kernels/ are C (native.py).
 
 import os
 
+from kofn_common import check_name
+
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # read when gRPC is imported; kofn reports each failure once
+
+check_name(__name__)

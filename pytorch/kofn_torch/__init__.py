@@ -4,12 +4,15 @@ group, an optimizer that is sharded (ZeRO).
 Needs kofn[torch]; nothing else of kofn imports this.  How to: docs/howto/pytorch.md.
 """
 
+from kofn_common import check_name
 from kofn_torch.attach import ddp_hook, elastic, schedule
 from kofn_torch.errors import TorchError
 from kofn_torch.process_group import SwitchGroup, follow, use
 from kofn_torch.scheduled import ScheduledSession
 from kofn_torch.session import Session
 from kofn_torch.zero import ShardedOptimizer, zero
+
+check_name(__name__)
 
 __all__ = [
     "ScheduledSession",
