@@ -7,10 +7,6 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from rich.table import Table
-
-from kofn.report.table import make_console
-
 Row = dict[str, Any]
 
 
@@ -43,6 +39,10 @@ def show(parts: Mapping[str, Sequence[Row]], *, as_json: bool) -> None:
     if as_json:
         print(json.dumps(parts, indent=2))
         return
+    from rich.table import Table  # noqa: PLC0415 - tests of a room alone use other parts of a bench
+
+    from kofn.report.table import make_console  # noqa: PLC0415
+
     console = make_console()
     for title, rows in parts.items():
         for keys in dict.fromkeys(tuple(row) for row in rows):

@@ -1,13 +1,15 @@
-"""Each distribution is built, installed alone with what it declares, and imported whole; its tests run there.
+"""Each distribution is built, installed alone with what it declares, imported whole, and used.
 
 The environments are empty but for the wheels and links to the declared packages of this one, so nothing is downloaded.
 """
 
+import json
 import os
 import shutil
 import subprocess
 import sys
 import tomllib
+import zipfile
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -34,6 +36,9 @@ ROOMS = {
     "kofn_jobs": "jobs",
 }
 """Packages whose tests need nothing else; PyTorch's and the testbed's need workers, switch and controller together."""
+
+OF_A_CHECKOUT = {"README.md", "pyproject.toml", "rpc/kofn.proto", "run/setup.sh"}
+"""Files beside the modules that an installation does without."""
 
 OWN = ("run", "host", "config", "controller", "sim", "switch", "report", "results", "rpc", "cli")
 """Names of a user's own modules; importing one of them by mistake fails."""
@@ -101,7 +106,7 @@ class Environment:
         variables = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "PYTHON"))}
         name, *words = command
         run = subprocess.run(
-            [self.program(str(name)), *words],
+            [self.program(str(name)) if name != "bash" else "bash", *words],
             cwd=cwd,
             env={
                 **variables,
@@ -167,7 +172,17 @@ for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
 @pytest.mark.parametrize("environment", FOLDERS, indirect=True)
 def test_package_is_imported_whole(environment: Environment, tmp_path: Path) -> None:
     missing = [name for name in EXTRAS if not (environment.site / name).exists()]
-    environment.run("python", "-W", "error", "-c", IMPORT_ALL, environment.package, *missing, cwd=tmp_path)
+    environment.run("python", "-c", IMPORT_ALL, environment.package, *missing, cwd=tmp_path)
+
+
+@pytest.mark.parametrize("package", DISTRIBUTIONS)
+def test_wheel_has_every_file_of_its_package(package: str, wheels: dict[str, Path], checkout: Path) -> None:
+    folder = checkout / DISTRIBUTIONS[package]
+    root = folder / package if (folder / package).is_dir() else folder
+    files = {path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file()}
+    files = {file for file in files if ".egg-info/" not in file}
+    there = {name.removeprefix(f"{package}/") for name in zipfile.ZipFile(wheels[package]).namelist()}
+    assert files - there <= OF_A_CHECKOUT
 
 
 @pytest.mark.parametrize("environment", FOLDERS, indirect=True)
@@ -176,3 +191,59 @@ def test_other_packages_are_absent(environment: Environment) -> None:
     assert {name for name in there if not name.endswith(".dist-info")} == {
         name.replace("-", "_") for name in environment.own
     }
+
+
+@pytest.fixture
+def users_folder(tmp_path: Path) -> Path:
+    """Return a folder with a user's own modules, and a short configuration."""
+    for name in OWN:
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('kofn imported a file of the user')\n")
+    (tmp_path / "few.toml").write_text("[run]\ntrials = ['fixed:3']\ntarget = 0.1\nmax_iterations = 8\n")
+    return tmp_path
+
+
+@pytest.mark.parametrize("environment", ["kofn"], indirect=True)
+def test_installed_commands_ignore_the_users_files(environment: Environment, users_folder: Path) -> None:
+    code = "import kofn, kofn_host; print(kofn.__file__, kofn_host.__file__, sep='\\n')"
+    assert environment.run("python", "-c", code, cwd=users_folder).stdout.splitlines() == [
+        str(environment.site / package / "__init__.py") for package in ("kofn", "kofn_host")
+    ]
+    assert "Usage" in environment.run("kofn", "--help", cwd=users_folder).stdout
+    assert json.loads(environment.run("kofn", "simulate", "few.toml", "--json", cwd=users_folder).stdout)["ok"]
+
+
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root (network namespaces)")
+@pytest.mark.parametrize("environment", ["kofn"], indirect=True)
+def test_installed_run_trains(environment: Environment, users_folder: Path) -> None:
+    inside = ("-c", "exec unshare --net kofn run few.toml --out out --json")
+    assert json.loads(environment.run("bash", *inside, cwd=users_folder).stdout)["ok"]
+
+
+@pytest.mark.parametrize("environment", ["kofn_switch"], indirect=True)
+def test_switch_alone_loads_a_program(environment: Environment, sources: Path) -> None:
+    assert "simple_switch_grpc" in environment.run("kofn-switch", "--help", cwd=sources).stdout
+    code = "import sys; from kofn_switch.engine.engine import Engine; Engine({}).load(open(sys.argv[1], 'rb').read())"
+    environment.run("python", "-c", code, "p4src/build/kofn.json", cwd=sources)
+
+
+@pytest.fixture
+def sources(checkout: Path, tmp_path: Path) -> Path:
+    """Return a folder with the tests and the files that they read, without the folders of packages."""
+    for name in ("pyproject.toml", "tests", "bench", "docs", "examples", "p4src"):
+        (tmp_path / name).symlink_to(checkout / name)
+    return tmp_path
+
+
+@pytest.mark.parametrize("environment", ROOMS, indirect=True)
+def test_tests_of_a_room_import_nothing_else(environment: Environment, sources: Path) -> None:
+    pytest_ = ("python", "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider")
+    environment.run(*pytest_, f"tests/{ROOMS[environment.package]}", cwd=sources)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("environment", ROOMS, indirect=True)
+def test_tests_of_a_room_pass_where_it_is_alone(environment: Environment, sources: Path) -> None:
+    pytest_ = ("python", "-m", "pytest", "-n", "2", "--dist", "loadfile", "-q", "-p", "no:cacheprovider")
+    environment.run(*pytest_, f"tests/{ROOMS[environment.package]}", cwd=sources)
