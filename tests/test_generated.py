@@ -1,5 +1,6 @@
 """Committed output is that of p4c, of protoc, and of the table of header fields."""
 
+import runpy
 import shutil
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from kofn_common.nativebuild import struct_text
 from kofn_common.wire import header_text
 from kofn_common.wire.packet import HEADER_FIELDS
 from kofn_controller.p4runtime import p4c
+from tests.common.nativebuild.struct_layout import classes_of, compiled_layout, python_layout
 
 ROOT = Path(__file__).parents[1]
 
@@ -101,3 +103,9 @@ def test_generated_header_files_match_the_fields():
 @pytest.mark.parametrize("output", struct_text.OUTPUTS, ids=lambda output: output.path.parent.name)
 def test_generated_structs_match_the_c_headers(output: struct_text.Output) -> None:
     assert output.path.read_text() == struct_text.module_text(output), f"{output.path} is stale: run `make header`"
+
+
+@pytest.mark.parametrize("output", struct_text.OUTPUTS, ids=lambda output: output.path.parent.name)
+def test_generated_structs_have_the_compilers_layout(output: struct_text.Output, tmp_path: Path) -> None:
+    classes = classes_of(runpy.run_path(str(output.path)), output)
+    assert compiled_layout(tmp_path, output, classes) == python_layout(output, classes)

@@ -19,7 +19,7 @@ struct event {
 };
 
 struct clock {
-    double now_s; /* the first field: clock.py reads it */
+    double now_s;
     int64_t orders, count, capacity;
     struct event *heap;
 };

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+from kofn.sim import structs
 from kofn.sim.native import Native
 
 
@@ -26,15 +27,14 @@ class VirtualClock:
 
     def __init__(self) -> None:
         self.native = Native("clock")
-        self._now = memoryview(self.native.first_fields(1)).cast("B").cast("d")
+        self._state = self.native.fields(structs.Clock)
         self._ask, self._next = self.native.function("call"), self.native.function("next")
         self._calls: dict[int, tuple[Callable[..., object], tuple[Any, ...]]] = {}
         self._standing: list[Callable[[], object]] = []
         self._ended = False
 
     def time(self) -> float:
-        now: float = self._now[0]
-        return now
+        return self._state.now_s
 
     def call_at(self, when: float, callback: Callable[..., object], *args: Any) -> Handle:
         """Schedule a call for this time, or for now if the time has passed."""

@@ -9,7 +9,7 @@
 #define POSTPONED_S 1e-3 /* a deadline that is later by less keeps the old timer */
 
 struct host {
-    int64_t attentive; /* the first field: host.py sets it; each packet then calls `news` */
+    int64_t attentive; /* whether each packet calls `news` */
     int64_t failed;    /* whether the core has failed */
     struct machine *machine;
     struct core *core;

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from kofn.sim import structs
 from kofn.sim.clock import VirtualClock
 from kofn.sim.machine import Machine
 from kofn.sim.native import Native
@@ -55,21 +56,21 @@ class VirtualHost:
         ends = machine.native.address, protocol.address, uplink.native.address
         calls = clock.number_of(news), clock.number_of(timer)
         self.native = Native("host", *ends, packet_s, *rate, *calls, keeps=(machine, protocol, uplink))
-        self._fields = self.native.first_fields(2)
+        self._fields = self.native.fields(structs.Host)
         protocol.host = self
 
     @property
     def attentive(self) -> bool:
-        return bool(self._fields[0])
+        return bool(self._fields.attentive)
 
     @attentive.setter
     def attentive(self, attentive: bool) -> None:
-        self._fields[0] = attentive
+        self._fields.attentive = attentive
 
     @property
     def failed(self) -> bool:
         """Whether the protocol has failed on a packet."""
-        return bool(self._fields[1])
+        return bool(self._fields.failed)
 
     def set_timer(self) -> None:
         """Set the timer to the protocol's deadline."""

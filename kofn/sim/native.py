@@ -5,11 +5,12 @@ import weakref
 from ctypes import c_char_p, c_double, c_int64, c_void_p
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from kofn_common.nativebuild.library import Signatures, compile_texts, load_library
 from kofn_host import native
 
+S = TypeVar("S", bound=ctypes.Structure)
 HERE = Path(__file__).parent
 FOLDERS = [*native.FOLDERS, HERE]
 
@@ -73,7 +74,7 @@ class Native:
         function = self._functions.get(name) or self._functions.setdefault(name, self.function(name))
         return function(self.address, *arguments)
 
-    def first_fields(self, count: int) -> "ctypes.Array[c_int64]":
-        """Return a view of the struct's first fields, 64 bits each."""
+    def fields(self, kind: type[S]) -> S:
+        """Return a view of the struct's fields."""
         assert self.address.value is not None
-        return (c_int64 * count).from_address(self.address.value)
+        return kind.from_address(self.address.value)

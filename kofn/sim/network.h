@@ -55,7 +55,7 @@ void machine_work(struct machine *machine, double duration_s, happening *happen,
  * finds the queue full is lost. */
 
 struct link {
-    int64_t packets, bytes; /* the first fields: network.py reads them */
+    int64_t packets, bytes;
     struct clock *clock;
     double byte_s;
     double free_s; /* when all bytes that left are paid for; earlier than now: tokens remain */

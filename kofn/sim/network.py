@@ -7,6 +7,7 @@ import ctypes
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from kofn.sim import structs
 from kofn.sim.clock import VirtualClock
 from kofn.sim.machine import Machine
 from kofn.sim.native import Native
@@ -55,7 +56,7 @@ class Link:
     def __init__(self, clock: VirtualClock, mbps: float | None, faults: Faults, take: Take) -> None:
         self._take, self._faults = take, faults
         self.native = Native("link", clock.native.address, mbps or 0.0, clock.number_of(self._arrive), keeps=clock)
-        self._counted = self.native.first_fields(2)
+        self._counted = self.native.fields(structs.Link)
         self._line = SendQueue(faults, clock, self._decode) if faults else None
 
     @classmethod
@@ -68,11 +69,11 @@ class Link:
 
     @property
     def packets(self) -> int:
-        return self._counted[0]
+        return self._counted.packets
 
     @property
     def payload_bytes(self) -> int:
-        return self._counted[1]
+        return self._counted.bytes
 
     def send(self, header: KofnHeader, values: bytes) -> None:
         """Put a packet on the link."""

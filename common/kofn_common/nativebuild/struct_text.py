@@ -68,7 +68,7 @@ class Output:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Field:
+class StructField:
     """A field of a struct: its class in ctypes' terms, and the Python type of its value."""
 
     name: str
@@ -80,10 +80,13 @@ WIRE = ROOT / "common" / "kofn_common" / "wire"
 HOST = ROOT / "host" / "kofn_host"
 SWITCH = ROOT / "switch" / "kofn_switch"
 
+SIM = ROOT / "kofn" / "sim"
+HOST_FOLDERS = (WIRE, HOST / "protocol", HOST / "compression", HOST / "engine")
+
 OUTPUTS = (
     Output(
         path=HOST / "structs.py",
-        folders=(WIRE, HOST / "protocol", HOST / "compression", HOST / "engine"),
+        folders=HOST_FOLDERS,
         headers=("engine.h", "leaf.h", "ledger_rows.h", "slots.h"),
         structs={
             **{"core": "given", "slot_query": "members", "slots": "generation", "leaf": "generation"},
@@ -97,6 +100,12 @@ OUTPUTS = (
         folders=(SWITCH / "runtime",),
         headers=("core.h", "meter.h"),
         structs=dict.fromkeys(("count", "replica", "packet_time", "fault_rule", "fault_counts"), ""),
+    ),
+    Output(
+        path=SIM / "structs.py",
+        folders=(*HOST_FOLDERS, SIM),
+        headers=("host.h",),
+        structs={"clock": "now_s", "link": "bytes", "host": "failed"},
     ),
 )
 
@@ -115,9 +124,9 @@ class Declarations:
             raise StructError(f"headers must be plain C: {error}") from error
         _Collector(self).visit(unit)
 
-    def structs_of(self, wanted: Mapping[str, str]) -> dict[str, list[Field]]:
+    def structs_of(self, wanted: Mapping[str, str]) -> dict[str, list[StructField]]:
         """Return the fields of the wanted structs, each after the structs that it contains. Raise StructError."""
-        found: dict[str, list[Field]] = {}
+        found: dict[str, list[StructField]] = {}
         for tag, last in wanted.items():
             fields = self.fields(tag, last)
             inner = {kind: "" for kind in self.structs if any(class_name(kind) in each.kind.split() for each in fields)}
@@ -125,7 +134,7 @@ class Declarations:
             found[tag] = fields
         return found
 
-    def fields(self, tag: str, last: str = "") -> list[Field]:
+    def fields(self, tag: str, last: str = "") -> list[StructField]:
         """Return a struct's fields up to `last`, or all. Raise StructError where a layout is not certain."""
         struct = self.structs.get(tag)
         if struct is None:
@@ -153,13 +162,13 @@ class Declarations:
             return OPERATORS[node.op](self.number(node.left, where), self.number(node.right, where))
         raise StructError(f"{where} must be numbers with {' '.join(OPERATORS)}, found {type(node).__name__}")
 
-    def _field(self, tag: str, decl: Any) -> Field:
+    def _field(self, tag: str, decl: Any) -> StructField:
         where = f"struct {tag}: {getattr(decl, 'name', None)}"
         if not isinstance(decl, c_ast.Decl) or not decl.name or keyword.iskeyword(decl.name):
             raise StructError(f"{where} must be a field with a name that Python can use, found {type(decl).__name__}")
         if decl.bitsize is not None or decl.align:
             raise StructError(f"{where} must have neither a width in bits nor an alignment")
-        return Field(name=decl.name, kind=self._kind(decl.type, where), value=self._value(decl.type, where))
+        return StructField(name=decl.name, kind=self._kind(decl.type, where), value=self._value(decl.type, where))
 
     def _kind(self, node: Any, where: str) -> str:
         """Return a type's class in ctypes' terms; all pointers are c_void_p."""
@@ -242,7 +251,7 @@ def _enum_text(enum: str, members: Mapping[str, int]) -> str:
     return f'\n\nclass {class_name(enum)}(IntEnum):\n    """enum {enum}."""\n\n{lines}'
 
 
-def _struct_text(tag: str, last: str, fields: Sequence[Field]) -> str:
+def _struct_text(tag: str, last: str, fields: Sequence[StructField]) -> str:
     values = "".join(f"    {each.name}: {each.value}\n" for each in fields)
     kinds = "".join(f'        ("{each.name}", {each.kind}),\n' for each in fields)
     return (

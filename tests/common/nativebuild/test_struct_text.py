@@ -1,75 +1,16 @@
-"""Generated ctypes classes have the compiler's layout; a declaration that is not understood is an error."""
+"""Generated ctypes classes have the compiler's layout; a declaration that is not understood is an error.
 
-import ctypes
-import importlib
-import subprocess
+tests/test_generated.py compares the committed ones.
+"""
+
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
 from kofn_common.nativebuild import struct_text
-from kofn_common.nativebuild.library import compiler_command
-from kofn_common.nativebuild.struct_text import Output, StructError, class_name
-
-OUTPUTS = {output.path.parent.name: output for output in struct_text.OUTPUTS}
-
-KINDS = {
-    **{"double": "c_double", "float": "c_float", "char": "c_char"},
-    **{f"{sign}int{bits}_t": f"c_{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)},
-}
-"""The ctypes class of each type that _Generic tells apart."""
-
-KINDS_OF = {getattr(ctypes, name): name for name in KINDS.values()}
-
-
-def compiled_layout(folder: Path, output: Output, classes: dict[str, Any]) -> list[str]:
-    """Return size, and offset, size and type of each field, in the compiler's words."""
-    kinds = ", ".join(f'{name}: "{kind}"' for name, kind in KINDS.items())
-    lines = []
-    for tag, each in classes.items():
-        if not output.structs.get(tag):
-            lines.append(f'printf("{tag} %zu\\n", sizeof(struct {tag}));')
-        for name, kind in each._fields_:
-            field = f"((struct {tag} *)0)->{name}"
-            size = f"sizeof({field})" if ctypes.sizeof(kind) else "(size_t)0"
-            told = (
-                f'_Generic({field}, {kinds}, default: "other")' if issubclass(kind, ctypes._SimpleCData) else '"other"'
-            )
-            lines.append(f'printf("{tag}.{name} %zu %zu %s\\n", offsetof(struct {tag}, {name}), {size}, {told});')
-    includes = [*(f'#include "{name}"' for name in output.headers), "#include <stddef.h>", "#include <stdio.h>"]
-    source = folder / "layout.c"
-    source.write_text("\n".join([*includes, "int main(void) {", *lines, "return 0; }"]))
-    search = [f"-I{each}" for each in output.folders]
-    command = [*compiler_command(), "-std=gnu11", "-D_GNU_SOURCE", *search, "-o", str(folder / "layout"), str(source)]
-    subprocess.run(command, check=True)
-    return subprocess.run([folder / "layout"], check=True, capture_output=True, text=True).stdout.splitlines()
-
-
-def python_layout(output: Output, classes: dict[str, Any]) -> list[str]:
-    lines = []
-    for tag, each in classes.items():
-        if not output.structs.get(tag):
-            lines.append(f"{tag} {ctypes.sizeof(each)}")
-        for name, kind in each._fields_:
-            place = getattr(each, name)
-            told = KINDS_OF.get(kind, "other")
-            lines.append(f"{tag}.{name} {place.offset} {place.size} {told}")
-    return lines
-
-
-def classes_of(module: ModuleType | dict[str, Any], output: Output) -> dict[str, Any]:
-    found = struct_text.Declarations(output.folders, output.headers)
-    names = vars(module) if isinstance(module, ModuleType) else module
-    return {tag: names[class_name(tag)] for tag in found.structs_of(output.structs)}
-
-
-@pytest.mark.parametrize("package", OUTPUTS)
-def test_generated_classes_have_the_compilers_layout(package: str, tmp_path: Path) -> None:
-    output = OUTPUTS[package]
-    classes = classes_of(importlib.import_module(f"{package}.structs"), output)
-    assert compiled_layout(tmp_path, output, classes) == python_layout(output, classes)
+from kofn_common.nativebuild.struct_text import Output, StructError
+from tests.common.nativebuild.struct_layout import classes_of, compiled_layout, python_layout
 
 
 def generated(folder: Path, header: str, structs: dict[str, str]) -> tuple[Output, dict[str, Any]]:
