@@ -4,7 +4,7 @@ import threading
 
 import numpy as np
 
-from kofn_host.zero.two_sided import Bytes, TwoSidedMean
+from kofn_host.zero import Bytes, TwoSidedMean
 from tests.system.zero.crews import all_of
 
 WORKERS, ELEMENTS = 3, 50
