@@ -47,7 +47,7 @@ test: setup-dev ## all tests, or ROOM=switch: those of tests/switch; ARGS='-k wi
 	@exec $(PYTEST) --no-loadscope-reorder $(ROOM:%=tests/%) $(ARGS)
 
 quick: setup-quick ## the tests to run before each commit, a minute: no root, no PyTorch, nothing slow; ROOM=switch for some
-	@exec $(PYTEST) -q -m '$(QUICK)' $(ROOM:%=tests/%) $(ARGS)
+	@exec $(PYTEST) -q -m '$(QUICK)' --hypothesis-profile quick $(ROOM:%=tests/%) $(ARGS)
 
 long: setup-dev ## more whole runs than `make test`: other signals, deaths, faults of hosts, sizes
 	@exec $(PYTEST) -m long $(ARGS)

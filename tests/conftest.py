@@ -1,4 +1,5 @@
-"""Hypothesis profiles: `check` draws the same examples every time; `nightly` (KOFN_NIGHTLY=1) draws many new ones.
+"""Hypothesis profiles: `check` draws the same examples every time, `quick` a few of them; `nightly` (KOFN_NIGHTLY=1)
+draws many new ones.
 
 The speed of drawing examples depends on the machine's load, so it is no finding.
 
@@ -22,6 +23,7 @@ from hypothesis import HealthCheck, settings
 from tests.marks import may_match
 
 settings.register_profile("check", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("quick", settings.get_profile("check"), max_examples=10, stateful_step_count=20)
 settings.register_profile(
     "nightly",
     deadline=None,
