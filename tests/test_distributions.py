@@ -37,7 +37,7 @@ ROOMS = {
 }
 """Packages whose tests need nothing else; PyTorch's and the testbed's need workers, switch and controller together."""
 
-OF_A_CHECKOUT = {"README.md", "pyproject.toml", "rpc/kofn.proto", "run/setup.sh"}
+OF_A_CHECKOUT = {"LICENSE", "README.md", "pyproject.toml", "rpc/kofn.proto", "run/setup.sh"}
 """Files beside the modules that an installation does without."""
 
 OWN = ("run", "host", "config", "controller", "sim", "switch", "report", "results", "rpc", "cli")
@@ -183,6 +183,8 @@ def test_wheel_has_every_file_of_its_package(package: str, wheels: dict[str, Pat
     files = {file for file in files if ".egg-info/" not in file}
     there = {name.removeprefix(f"{package}/") for name in zipfile.ZipFile(wheels[package]).namelist()}
     assert files - there <= OF_A_CHECKOUT
+    assert any(name.endswith(".dist-info/licenses/LICENSE") for name in there)
+    assert (folder / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
 
 
 @pytest.mark.parametrize("environment", FOLDERS, indirect=True)

@@ -1,6 +1,7 @@
 """A TrainingRequest with its status. The CRD's schema is made from these structs (crd.py)."""
 
 import posixpath
+from importlib.metadata import version
 from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal, Self
 
@@ -96,9 +97,12 @@ class Elastic(ApiStruct, frozen=True):
     ) = None
 
 
-WORKER_IMAGE = "kofn-worker:0.1.0"
+VERSION = version("kofn-jobs")
+"""The tag of kofn's images."""
 
-TORCH_IMAGES = {"cpu": "kofn-worker-torch:0.1.0", "nvidia.com/gpu": "kofn-worker-torch-cuda:0.1.0"}
+WORKER_IMAGE = f"kofn-worker:{VERSION}"
+
+TORCH_IMAGES = {"cpu": f"kofn-worker-torch:{VERSION}", "nvidia.com/gpu": f"kofn-worker-torch-cuda:{VERSION}"}
 """The images for a script, by the resource for which they have a PyTorch."""
 
 

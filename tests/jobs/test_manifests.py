@@ -15,6 +15,7 @@ from kofn_jobs.manifests import config_map, configuration, control_pod, secret, 
 from kofn_jobs.request import (
     API_VERSION,
     KIND,
+    VERSION,
     CheckpointClaim,
     Data,
     Elastic,
@@ -251,9 +252,9 @@ def test_worker_sees_only_its_own_certificate(kind: str, counts: tuple[int, ...]
 @pytest.mark.parametrize(
     ("spec", "image"),
     [
-        ({}, "kofn-worker:0.1.0"),
-        ({"script": "1"}, "kofn-worker-torch-cuda:0.1.0"),
-        ({"script": "1", "resource": "cpu"}, "kofn-worker-torch:0.1.0"),
+        ({}, f"kofn-worker:{VERSION}"),
+        ({"script": "1"}, f"kofn-worker-torch-cuda:{VERSION}"),
+        ({"script": "1", "resource": "cpu"}, f"kofn-worker-torch:{VERSION}"),
         ({"script": "1", "resource": "amd.com/gpu", "image": "r.example/rocm:1"}, "r.example/rocm:1"),
     ],
 )
