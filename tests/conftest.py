@@ -88,3 +88,9 @@ def _plugin_folders() -> dict[str, Path | None]:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Print the cost of the tests: their duration depends on what else the machine does."""
+    if not hasattr(config, "workerinput"):
+        print(f"{sum(os.times()[:4]):.0f} processor seconds, with the processes that were waited for")

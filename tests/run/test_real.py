@@ -32,7 +32,7 @@ TARGET = ("--target", os.environ.get("KOFN_TARGET", "embedded"))
 @pytest.mark.parametrize("target", ["embedded", on_bmv2(pytest.mark.long)])
 def test_two_passes_run_to_the_end(tmp_path: Path, target: str) -> None:
     seeing = ("--set", "network.pcap=true", *(("--set", "network.trace=1") if target == "embedded" else ()))
-    with RealRun(tmp_path, "--target", target, "--json", *seeing) as run:
+    with RealRun(tmp_path, "--target", target, "--json", *seeing, report=True) as run:
         run.until_training()
         assert run.wait() == 0, run.text()
         assert run.leftovers() == []
@@ -64,7 +64,7 @@ def test_two_passes_run_to_the_end(tmp_path: Path, target: str) -> None:
     ],
 )
 def test_signal_during_training_ends_everything(tmp_path: Path, number: signal.Signals) -> None:
-    with RealRun(tmp_path, *TARGET, target=NEVER) as run:
+    with RealRun(tmp_path, *TARGET, target=NEVER, report=True) as run:
         run.until_training()
         begin = time.monotonic()
         run.process.send_signal(number)
