@@ -18,7 +18,7 @@ QUICK = "not (slow or root)"
         ("pytestmark = [pytest.mark.slow, pytest.mark.root]\ndef test_a(): ...", False, True),
         ("@pytest.mark.root\nclass TestA:\n def test_a(self): ...", False, False),
         ("@pytest.mark.parametrize('a', [pytest.param(1, marks=pytest.mark.slow)])\ndef test_a(a): ...", True, True),
-        ("from tests.torch.suite import *", True, False),
+        ("from tests.pytorch.suite import *", True, False),
     ],
 )
 def test_file_is_imported_if_a_test_may_match(text: str, quick: bool, slow: bool, tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ FRIENDS = {
         "agent.missed_results collectives.call compression.encoder compression.pieces membership.peer "
         "transport.event_loop transport.fault_injection transport.transport zero.shards",
     ),
-    "tests/torch": (
+    "tests/pytorch": (
         "replaces controller and peers, and looks into ledgers",
         "collectives.in_network compression.encoder compression.ledger_native compression.ledger_state "
         "compression.ledger_storage compression.residual protocol.results transport.event_loop transport.udp "

@@ -47,7 +47,7 @@ OWN_NETWORK = ["unshare", "--net", "bash", "-c", 'ip link set lo up && exec "$@"
 KOFN = "from kofn.cli.main import main; main()"
 
 WITHOUT_FIGURES = "import sys; sys.modules['jinja2'] = None; "
-"""Makes a run end without a report, as where the extra `plots` is not installed: drawing takes a fifth of a short run."""
+"""Makes a run end without a report, as where `kofn[plots]` is not installed: drawing takes a fifth of a short run."""
 
 
 class RealRun:

@@ -14,7 +14,7 @@ from tests.web.chromium import MISSING, Browser, chromium
 from tests.web.lab import recorded
 from tests.web.test_timeline import take_lines
 
-pytestmark = pytest.mark.skipif(bool(MISSING), reason=f"needs a browser: {MISSING}")
+pytestmark = [pytest.mark.browser, pytest.mark.skipif(bool(MISSING), reason=f"needs a browser: {MISSING}")]
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -17,6 +17,8 @@ import torch
 
 from kofn_host.workload.pytorch import TorchWorkload
 
+pytestmark = pytest.mark.torch
+
 PLAN = Planner(blocks=1, widths=(32,)).first()
 NOTHING = np.zeros(1, np.int64)
 CONFIG = Config.parse("[run]\nseed = 7")

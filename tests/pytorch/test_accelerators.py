@@ -7,9 +7,10 @@ import pytest
 if find_spec("torch") is None:
     pytest.skip("torch is not installed: kofn/run/setup.sh torch", allow_module_level=True)
 
-from tests.torch import devices, pretend
+from tests.pytorch import devices, pretend
 
 pytestmark = [
+    pytest.mark.torch,
     pytest.mark.skipif(pretend.missing() is not None, reason=str(pretend.missing())),
     pytest.mark.timeout(700),
 ]
@@ -17,10 +18,12 @@ pytestmark = [
 
 def test_staging_is_right_and_deliberate_mistakes_show() -> None:
     """The pretend accelerator's own tests, and all tests that need an accelerator."""
-    _passes("tests/torch/on_device")
+    _passes("tests/pytorch/on_device")
 
 
-TRAININGS = [f"tests/torch/test_{name}.py" for name in ("hook", "elastic", "schedule", "zero", "replicas", "refusals")]
+TRAININGS = [
+    f"tests/pytorch/test_{name}.py" for name in ("hook", "elastic", "schedule", "zero", "replicas", "refusals")
+]
 
 
 @pytest.mark.slow
@@ -32,7 +35,7 @@ def test_trainings_pass_on_the_pretend_accelerator() -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("mode", devices.MODES)
 def test_all_trainings_pass_in_every_mode(mode: str) -> None:
-    _passes(*TRAININGS, "tests/torch/on_device/test_group.py", "tests/torch/on_device/test_training.py", mode=mode)
+    _passes(*TRAININGS, "tests/pytorch/on_device/test_group.py", "tests/pytorch/on_device/test_training.py", mode=mode)
 
 
 def _passes(*arguments: str, mode: str = "late") -> None:

@@ -10,7 +10,9 @@ import pytest
 import torch
 from torch import nn
 
-from tests.torch import devices, pretend
+from tests.pytorch import devices, pretend
+
+pytestmark = pytest.mark.torch
 
 if devices.KIND != "pretend":
     pytest.skip("these are the pretend accelerator's own tests", allow_module_level=True)
@@ -59,7 +61,7 @@ def test_optimizers_step_as_on_the_cpu(kind: type[torch.optim.Optimizer]) -> Non
 
 def test_cpu_cannot_read_device_memory() -> None:
     code = (
-        "import ctypes, torch; from tests.torch import pretend; pretend.load();"
+        "import ctypes, torch; from tests.pytorch import pretend; pretend.load();"
         "ctypes.c_float.from_address(torch.ones(4).to('pretend').data_ptr()).value"
     )
     ended = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, check=False)

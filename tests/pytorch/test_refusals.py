@@ -30,8 +30,10 @@ from kofn_torch.attach import ddp_hook
 from kofn_torch.job import ControlledJob
 from kofn_torch.layout import ParameterLayout
 from tests.host.worker.test_job_place import ENVIRONMENT
+from tests.pytorch.crew import Crew, SwitchedJob, crew, ddp, gloo_group, group_of_one
 from tests.system.collectives.switched import HOSTS
-from tests.torch.crew import Crew, SwitchedJob, crew, ddp, gloo_group, group_of_one
+
+pytestmark = pytest.mark.torch
 
 SEED = torch.ones(4, 8)
 

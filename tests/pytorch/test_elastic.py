@@ -20,9 +20,11 @@ from torch.nn.utils import clip_grad_norm_
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 import kofn_torch
+from tests.pytorch.crew import Crew, SwitchedJob, crew, ddp, parameters_of
+from tests.pytorch.test_hook import BATCH, layers
 from tests.system.collectives.switched import HOSTS
-from tests.torch.crew import Crew, SwitchedJob, crew, ddp, parameters_of
-from tests.torch.test_hook import BATCH, layers
+
+pytestmark = pytest.mark.torch
 
 ITERATIONS, SLOW = 60, 2
 

@@ -30,8 +30,8 @@ from kofn_host.transport.event_loop import EventLoop
 from kofn_host.workload import ReplicaState
 from kofn_torch.process_group import SwitchGroup
 from kofn_torch.replica import ModelReplica
+from tests.pytorch import devices
 from tests.system.collectives.switched import EMBEDDED, HOSTS, Place, beneath_the_model, started
-from tests.torch import devices
 
 T = TypeVar("T")
 

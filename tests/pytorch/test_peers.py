@@ -31,9 +31,11 @@ from kofn_torch.errors import TorchError
 from kofn_torch.peers import BucketSum, CommunicatorSum, GroupSum, PeerExchange, PeerReducer
 from kofn_torch.replica import ModelReplica
 from kofn_torch.scripts import gpt
+from tests.pytorch.crew import ddp, gloo_group, group_of_one, parameters_of
 from tests.system.collectives.crews import addresses
 from tests.system.collectives.switched import HOSTS
-from tests.torch.crew import ddp, gloo_group, group_of_one, parameters_of
+
+pytestmark = pytest.mark.torch
 
 STEPS = 5
 

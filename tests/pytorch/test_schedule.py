@@ -24,9 +24,11 @@ from kofn_common.config.schedule import FAMILIES, WITH_FRONT, ScheduleSection
 from kofn_common.config.schema import Config
 from kofn_torch.scheduled import ScheduledSession
 from kofn_torch.split import SplitBackward, layers_of
+from tests.pytorch import devices
+from tests.pytorch.crew import Crew, SwitchedJob, copied, crew, loaded, parameters_of
 from tests.system.collectives.switched import HOSTS
-from tests.torch import devices
-from tests.torch.crew import Crew, SwitchedJob, copied, crew, loaded, parameters_of
+
+pytestmark = pytest.mark.torch
 
 STEPS = 6
 

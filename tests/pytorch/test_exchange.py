@@ -15,6 +15,8 @@ from kofn_common.config.job import JobSection
 from kofn_host.training import Aggregate, Exchange, JobCoding
 from kofn_torch.exchange import GradientExchange
 
+pytestmark = pytest.mark.torch
+
 
 def test_gradient_with_a_known_mean_does_not_wait() -> None:
     """It is contributed late and does not count, and no iteration ends meanwhile."""

@@ -40,13 +40,13 @@ from kofn_host.errors import GradientError, HostError
 from kofn_host.zero import CODECS, CommunicatorCalls, CompressedMean, ExactCalls, SwitchMean, ZeroSettings
 from kofn_torch.errors import place_errors
 from kofn_torch.zero_job import GroupZero, ZeroJob, elastic_calls
+from tests.pytorch import devices
+from tests.pytorch.crew import gloo_group
 from tests.system.collectives.crews import threads
 from tests.system.collectives.switched import MODEL as SLOTS
 from tests.system.zero.crews import all_of, beneath_a_switch
-from tests.torch import devices
-from tests.torch.crew import gloo_group
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # PyTorch warns about itself
+pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]  # PyTorch warns about itself
 
 T = TypeVar("T")
 

@@ -17,10 +17,12 @@ from bench import accelerator
 from kofn_torch.errors import TorchError
 from kofn_torch.layout import ParameterLayout
 from kofn_torch.staging import PIECE, Staging, device_of, digests
+from tests.pytorch import devices, pretend
+from tests.pytorch.crew import SwitchedJob, crew, ddp, group_of_one, parameters_of
+from tests.pytorch.test_schedule import scheduled
 from tests.system.collectives.switched import HOSTS
-from tests.torch import devices, pretend
-from tests.torch.crew import SwitchedJob, crew, ddp, group_of_one, parameters_of
-from tests.torch.test_schedule import scheduled
+
+pytestmark = pytest.mark.torch
 
 STEPS = 6
 

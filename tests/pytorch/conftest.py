@@ -8,12 +8,12 @@ import pytest
 from tests.system.collectives.switched import close_all
 
 if os.environ.get("KOFN_TEST_DEVICE"):
-    from tests.torch import devices  # noqa: F401  # before all tests
+    from tests.pytorch import devices  # noqa: F401  # before all tests
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if item.path.parent.name == "torch":
+        if item.path.parent.name == "pytorch":
             item.add_marker(pytest.mark.root)
             if os.geteuid() != 0:
                 item.add_marker(pytest.mark.skip(reason="needs root: network namespaces"))
@@ -24,7 +24,7 @@ def _switch() -> Iterator[None]:
     """Start one switch for all crews of this process; each worker has one thread."""
     import torch  # noqa: PLC0415
 
-    from tests.torch import devices  # noqa: PLC0415
+    from tests.pytorch import devices  # noqa: PLC0415
 
     torch.set_num_threads(1)
     devices.start()

@@ -23,13 +23,15 @@ from kofn_host.collectives import Communicator, Ring
 from kofn_torch.errors import TorchError
 from kofn_torch.peers import BucketSum, CommunicatorSum, GroupSum
 from kofn_torch.zero_job import GroupZero
+from tests.pytorch.crew import SwitchedJob, crew, ddp, gloo_group
+from tests.pytorch.test_peers import PeerJob
+from tests.pytorch.test_schedule import scheduled
+from tests.pytorch.test_zero import Job
 from tests.system.collectives.crews import addresses, threads
 from tests.system.collectives.switched import HOSTS
 from tests.system.zero.crews import all_of
-from tests.torch.crew import SwitchedJob, crew, ddp, gloo_group
-from tests.torch.test_peers import PeerJob
-from tests.torch.test_schedule import scheduled
-from tests.torch.test_zero import Job
+
+pytestmark = pytest.mark.torch
 
 BATCH = torch.ones(4, 8)
 

@@ -21,8 +21,10 @@ import torch.distributed as dist
 
 import kofn_torch
 from tests.docs.markdown import ROOT, blocks
-from tests.torch.crew import SwitchedJob, crew_at_the_model
-from tests.torch.test_state import Training, loss_of
+from tests.pytorch.crew import SwitchedJob, crew_at_the_model
+from tests.pytorch.test_state import Training, loss_of
+
+pytestmark = pytest.mark.torch
 
 PYTORCH, ZERO = (
     {block.note: block.text for block in blocks(ROOT / "docs" / "howto" / f"{page}.md") if block.note}

@@ -38,7 +38,7 @@ from kofn_torch.process_group import GATHERED
 from tests.system.collectives.crews import addresses
 from tests.system.collectives.switched import EMBEDDED, HOSTS, started
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # PyTorch warns about itself
+pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]  # PyTorch warns about itself
 
 Join = Callable[[int], Communicator]
 

@@ -11,9 +11,11 @@ import pytest
 if find_spec("torch") is None:
     pytest.skip("torch is not installed: kofn/run/setup.sh torch", allow_module_level=True)
 
+from tests.pytorch import suite
 from tests.system.collectives.crews import addresses
 from tests.system.collectives.switched import EMBEDDED, HOSTS, started
-from tests.torch import suite
+
+pytestmark = pytest.mark.torch
 
 FEW = {f"test_{name}" for name in ("all_reduce_sum_async", "all_gather", "barrier", "broadcast", "gather", "irecv")}
 

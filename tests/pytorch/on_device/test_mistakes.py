@@ -20,8 +20,10 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import kofn_torch.staging
-from tests.torch import devices, pretend
-from tests.torch.crew import group_of_one
+from tests.pytorch import devices, pretend
+from tests.pytorch.crew import group_of_one
+
+pytestmark = pytest.mark.torch
 
 if devices.KIND != "pretend":
     pytest.skip("a real device has no systematic modes", allow_module_level=True)

@@ -28,9 +28,11 @@ from kofn_host.errors import LedgerError
 from kofn_torch.checkpoint import LoadPlanner
 from kofn_torch.errors import TorchError
 from kofn_torch.state import State
-from tests.torch.crew import SwitchedJob, crew, crew_at_the_model, ddp, parameters_of
-from tests.torch.test_hook import layers
-from tests.torch.test_schedule import scheduled
+from tests.pytorch.crew import SwitchedJob, crew, crew_at_the_model, ddp, parameters_of
+from tests.pytorch.test_hook import layers
+from tests.pytorch.test_schedule import scheduled
+
+pytestmark = pytest.mark.torch
 
 T = TypeVar("T")
 

@@ -1,6 +1,6 @@
 """The devices of tests' models: the CPU, and in a process with KOFN_TEST_DEVICE an accelerator's.
 
-"pretend" is tests/torch/pretend in the mode that KOFN_TEST_MODE names; "auto" is torch.accelerator.
+"pretend" is tests/pytorch/pretend in the mode that KOFN_TEST_MODE names; "auto" is torch.accelerator.
 """
 
 import os
@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map
 
-from tests.torch import pretend
+from tests.pytorch import pretend
 
 KIND = os.environ.get("KOFN_TEST_DEVICE", "cpu")
 

@@ -12,12 +12,12 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from kofn_torch.process_group import GATHERED
+from tests.pytorch import devices
+from tests.pytorch import test_process_group as on_cpu
+from tests.pytorch.test_process_group import Join, in_a_group
 from tests.system.collectives.switched import HOSTS
-from tests.torch import devices
-from tests.torch import test_process_group as on_cpu
-from tests.torch.test_process_group import Join, in_a_group
 
-pytestmark = [pytest.mark.root, pytest.mark.filterwarnings("ignore")]  # PyTorch warns about itself
+pytestmark = [pytest.mark.torch, pytest.mark.root, pytest.mark.filterwarnings("ignore")]  # PyTorch warns about itself
 
 _threads, join = on_cpu._threads, on_cpu.join  # fixtures
 

@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 
 from bench import accelerator
-from tests.torch import devices
+from tests.pytorch import devices
+
+pytestmark = pytest.mark.torch
 
 if devices.KIND != "auto":
     pytest.skip("a pretend accelerator belongs to one process", allow_module_level=True)

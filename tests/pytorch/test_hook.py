@@ -26,9 +26,11 @@ from kofn_common.config.late_rules import LatePolicy
 from kofn_host.arrays import fingerprint
 from kofn_torch.job import TorchJob
 from kofn_torch.layout import ParameterLayout
+from tests.pytorch import devices
+from tests.pytorch.crew import SwitchedJob, crew, ddp, gloo_group, loaded, parameters_of
 from tests.system.collectives.switched import HOSTS
-from tests.torch import devices
-from tests.torch.crew import SwitchedJob, crew, ddp, gloo_group, loaded, parameters_of
+
+pytestmark = pytest.mark.torch
 
 BATCH, STEPS = 16, 12
 

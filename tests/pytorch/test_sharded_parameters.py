@@ -24,9 +24,11 @@ import kofn_torch
 from kofn_host.collectives import Communicator
 from kofn_torch.errors import TorchError
 from kofn_torch.zero import ShardedOptimizer
+from tests.pytorch.crew import copied, loaded
+from tests.pytorch.test_zero import Job
 from tests.system.collectives.crews import threads
-from tests.torch.crew import copied, loaded
-from tests.torch.test_zero import Job
+
+pytestmark = pytest.mark.torch
 
 WORDS = r"0\.weight is sharded: it can be read in its layer's passes, and anywhere in whole_parameters\(\)"
 

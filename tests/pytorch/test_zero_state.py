@@ -21,10 +21,12 @@ from kofn_host.zero.shards import Shards
 from kofn_torch.errors import TorchError
 from kofn_torch.state import State
 from kofn_torch.zero_job import elastic_calls
+from tests.pytorch.test_state import stored
+from tests.pytorch.test_zero import ELEMENTS, MODEL, Job, loss_of
 from tests.system.collectives.crews import threads
 from tests.system.zero.crews import all_of, beneath_a_switch
-from tests.torch.test_state import stored
-from tests.torch.test_zero import ELEMENTS, MODEL, Job, loss_of
+
+pytestmark = pytest.mark.torch
 
 STEPS, SAVED, FREEZE = 24, 12, 6
 
