@@ -35,7 +35,7 @@ control Admission(inout headers_t hdr, inout metadata_t meta, inout standard_met
         key = { hdr.kofn.job: exact; }
         actions = { set_job; set_leaf; @defaultonly deny_job; }
         const default_action = deny_job();
-        size = 256;
+        size = JOBS;
     }
 
     action deny_port() { meta.verdict = verdict_t.WRONG_PORT; }

@@ -6,12 +6,12 @@ control Bitmap(inout kofn_h kofn, inout bitmap_h bitmap, in metadata_t meta)(bit
     apply {
         if (meta.from_root) {
             if (bitmap.isValid()) {
-                members.write(16w0 ++ rack ++ meta.slot[11:0], bitmap.members);
+                members.write(RACK_ROW(rack, meta.slot), bitmap.members);
             }
         } else if (meta.racks > (bit<8>)rack) {
             bitmap.setValid();
             bitmap.members = 0;
-            if (meta.slot_racks & (16w1 << rack) != 0) { members.read(bitmap.members, 16w0 ++ rack ++ meta.slot[11:0]); }
+            if (meta.slot_racks & (16w1 << rack) != 0) { members.read(bitmap.members, RACK_ROW(rack, meta.slot)); }
         }
         if (meta.rack[3:0] == rack) { kofn.members = bitmap.members; }
     }

@@ -1,33 +1,15 @@
-// The packet's headers and the program's limits.
-// host/wire/packet.py has the same field table; a test compares it with p4c's output.
+// The packet's headers.
+// common/kofn_common/wire/packet.py has the same field table; a test compares it with p4c's output.
+
+#include "sizes.p4"
 
 const bit<16> ETHERTYPE_IPV4 = 0x0800;
 const bit<8> PROTOCOL_UDP = 17;
-const bit<16> KOFN_PORT = 0x4b4e;
-const bit<4> KOFN_VERSION = 4;
 
-// 32 words of 256 bytes: 8 KiB of values, which a 9,000-byte MTU carries.
-#define WORDS_MAX 32
-// Contributions that a worker may make to a block.
-const bit<8> PARTS = 4;
-// Weight of one contribution: 1,023 gradients of 256 units.
-const bit<32> WEIGHT_MAX = 261888;
-// Slots of all jobs together; 4,096 x 8 KiB = 32 MiB of sums.
-#define SLOTS 4096
-// 64 workers of 256 jobs.
-#define WORKERS 16384
-// Racks of a job; one switch alone is one rack.
-#define RACKS_MAX 16
-// Racks of all slots of all jobs.
-#define RACK_SLOTS 65536
-
-// `recipient` of a block whose sum goes to all workers of the job. Otherwise one worker gets the sum, the others its header.
-const bit<16> EVERYONE = 65535;
+// The row of a slot's members of one rack.
+#define RACK_ROW(rack, slot) ((bit<32>)(rack ++ slot[SLOT_BITS - 1:0]))
 
 typedef bit<2048> word_t;
-
-// `lanes` of votes, one bit an element. The answer has the bit planes of their counts.
-const bit<4> VOTES = 4;
 
 enum bit<4> kind_t {
     CONTRIBUTE = 0,
@@ -38,9 +20,6 @@ enum bit<4> kind_t {
     FORMAT_MISMATCH = 5,
     ADDED = 6
 }
-
-// `flags` of a FORMAT_MISMATCH: the slot's block has another number of words, so changing the scale does not help.
-const bit<4> OTHER_WORDS = 1;
 
 header ethernet_h {
     bit<48> dst_addr;
@@ -94,7 +73,6 @@ header kofn_h {
     bit<32> weight;
     bit<256> members;
 }
-const bit<16> UDP_AND_KOFN_LENGTH = 76;
 
 // The members of one rack; RESULT and LATE of a tree have one for each rack.
 header bitmap_h {

@@ -18,6 +18,7 @@
 #include "admission.p4"
 #include "slot.p4"
 #include "tell.p4"
+#include "leaf_due.p4"
 #include "leaf_below.p4"
 #include "leaf_above.p4"
 #include "leaf.p4"

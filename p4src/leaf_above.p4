@@ -6,13 +6,15 @@
 //   ADDED, FORMAT_MISMATCH: = slot's, open,
 //     in another format than the slot's           HEARD    the slot begins again in the root's format
 //     in the slot's                               HEARD    members are acknowledged; a buffer with any of them is emptied
-//       ... and the open buffer is due now        HEARD    the worker of its latest contribution gets ADDED, and repeats it
+//       ... and the open buffer is due (LeafDue)  HEARD    the worker of its latest contribution gets ADDED, and repeats it
 //   else                                          IGNORED
 //
 // The root never adds a buffer that holds some of the acknowledged members. So the buffer's other members leave `taken`, and
 // their workers' repetitions bring them again.
 
 control LeafAbove(inout headers_t hdr, inout metadata_t meta, inout leaf_t leaf) {
+    LeafDue() due;
+
     apply {
         bit<96> block_id = hdr.kofn.generation ++ hdr.kofn.iteration ++ hdr.kofn.block;
         bit<32> format = hdr.kofn.scale ++ hdr.kofn.words ++ hdr.kofn.lanes ++ 4w0;
@@ -64,8 +66,9 @@ control LeafAbove(inout headers_t hdr, inout metadata_t meta, inout leaf_t leaf)
                     leaf.open_weight = 0;
                     leaf.last = 0;
                 }
-                if (leaf.last != 0 && leaf.sent_set == 0 && meta.shift != 0 && leaf.open_count != 0
-                    && leaf.open_count >= leaf.missing >> meta.shift) {
+                bool enough;
+                due.apply(leaf, meta.shift, enough);
+                if (enough && leaf.last != 0 && leaf.sent_set == 0) {
                     meta.tell = TELL_WORKER;
                     meta.onward = leaf.last[8:0];
                     leaf.last = 0;

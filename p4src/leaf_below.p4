@@ -16,6 +16,7 @@
 // increment again (SENT); else the open buffer (SENT); else a PULL (ASKED).
 
 control LeafBelow(inout headers_t hdr, inout metadata_t meta, inout leaf_t leaf, in standard_metadata_t standard_metadata) {
+    LeafDue() due;
     // The open buffer goes to the root: the packet holds, or reads, its sum.
     action freeze() {
         meta.verdict = verdict_t.SENT;
@@ -79,10 +80,10 @@ control LeafBelow(inout headers_t hdr, inout metadata_t meta, inout leaf_t leaf,
                 leaf.open_count = leaf.open_count + hdr.kofn.count;
                 leaf.open_weight = leaf.open_weight + hdr.kofn.weight;
                 leaf.last = (bit<16>)standard_metadata.ingress_port;
-                bit<16> enough = leaf.missing >> meta.shift;
-                if (leaf.taken & meta.everyone == meta.everyone
-                    || (hdr.kofn.k != 0 && leaf.open_count >= hdr.kofn.k)
-                    || (meta.shift != 0 && leaf.open_count != 0 && leaf.open_count >= enough)) { freeze(); }
+                bool enough;
+                due.apply(leaf, meta.shift, enough);
+                if (enough || leaf.taken & meta.everyone == meta.everyone
+                    || (hdr.kofn.k != 0 && leaf.open_count >= hdr.kofn.k)) { freeze(); }
             }
         }
         if (urged) {

@@ -30,7 +30,7 @@ control Slot(inout headers_t hdr, inout metadata_t meta)(register<bit<256>> memb
         bit<256> contribution = 256w1 << (hdr.kofn.part[1:0] ++ hdr.kofn.worker[5:0]);
         if (meta.from_leaf) { contribution = hdr.kofn.members; }
         bit<16> rack = 16w1 << meta.rack[3:0];
-        bit<32> row = 16w0 ++ meta.rack[3:0] ++ meta.slot[11:0];
+        bit<32> row = RACK_ROW(meta.rack[3:0], meta.slot);
         bit<32> format = hdr.kofn.scale ++ hdr.kofn.words ++ hdr.kofn.lanes ++ 4w0;
         bit<96> slot_block_id;
         bit<256> slot_members;

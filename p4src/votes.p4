@@ -65,7 +65,7 @@ control Votes(inout word_h vote, inout word_h p1, inout word_h p2, inout word_h 
 // planes, because BMv2 lets a packet grow by two words at most.
 control AnswerLength(inout headers_t hdr, in metadata_t meta) {
     apply {
-        bit<8> votes = hdr.kofn.words < 4 ? hdr.kofn.words : 4;
+        bit<8> votes = hdr.kofn.words < VOTE_WORDS ? hdr.kofn.words : VOTE_WORDS;
         bit<8> words = votes;
         if (meta.room >= 2) { words = words + votes; }
         if (meta.room >= 4) { words = words + votes; }

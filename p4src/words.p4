@@ -1,5 +1,5 @@
 // The words of a packet: lanes, which each word's accumulator sums, or votes, which are counted in bit planes.
-// P4 has no loop over WORDS_MAX (headers.p4), so each word stands here.
+// P4 has no loop over WORDS_MAX (sizes.p4), so each word stands here.
 //
 // Both use the same registers. Register 4 p + w holds bit p of the 2,048 counts of a packet's word w of votes.
 

@@ -112,8 +112,8 @@ control ingress(inout headers_t hdr, inout metadata_t meta, inout standard_metad
             meta.first = (bit<1>)(present == 0);
             if (meta.seen == 0) {
                 seen.write(meta.pool, these | own);
-                seen.read(others, meta.pool ^ 4096);
-                seen.write(meta.pool ^ 4096, others & ~own);
+                seen.read(others, meta.pool ^ (SLOTS / 2));
+                seen.write(meta.pool ^ (SLOTS / 2), others & ~own);
                 present = present + 1;
                 if (present == meta.workers) { present = 0; }
                 count.write(meta.pool, present);

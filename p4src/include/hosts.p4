@@ -1,5 +1,6 @@
 // What a protocol between hosts and a switch needs beside its own rules: Ethernet, IPv4 and UDP, plain forwarding of all
-// other traffic, and the addresses of answers. builders.py (controller/p4runtime) has the entries: forwarding(), addressing().
+// other traffic, and the addresses of answers. controller/kofn_controller/p4runtime/builders.py has the entries:
+// forwarding(), addressing().
 
 #include <core.p4>
 #include <v1model.p4>
