@@ -42,10 +42,6 @@ FRIENDS = {
         "measures the search",
         "schedule.agreed_search schedule.search",
     ),
-    "bench/server.py": (
-        "measures the parameter server's slots",
-        "collectives.parameter_server kernels.lanes protocol.slots transport.udp",
-    ),
     "bench/switch_loop.py": (
         "packs lanes by hand",
         "kernels.lanes",
