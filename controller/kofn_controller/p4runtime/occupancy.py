@@ -13,7 +13,7 @@ from finsy import GRPCStatusCode
 from finsy.proto import p4r
 
 from kofn_common.wire.packet import MEMBERS_BITS, members_of
-from kofn_common.wire.sizes import SLOTS
+from kofn_common.wire.sizes import RACKS_MAX, SLOTS
 from kofn_controller.errors import InspectionError
 from kofn_controller.p4runtime.entries import JOBS, RECIPIENTS
 
@@ -89,7 +89,7 @@ class SwitchJob:
             slot=number,
             iteration=iteration,
             block=block,
-            closed=bool(state >> 16),
+            closed=bool(state >> RACKS_MAX),
             present=tuple(inside),
             missing=tuple(outside),
         )
