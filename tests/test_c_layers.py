@@ -9,6 +9,8 @@ import pytest
 
 from kofn_common.nativebuild.library import compiler_command
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[1]
 WIRE = ROOT / "common" / "kofn_common" / "wire"
 FOLDERS = [

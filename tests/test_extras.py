@@ -30,6 +30,7 @@ def command(*words: str | Path) -> "subprocess.CompletedProcess[str]":
     return without_extras(f"sys.argv = {['kofn', *map(str, words)]}; from kofn.cli.start import main; main()")
 
 
+@pytest.mark.slow
 def test_every_program_and_command_imports_without_the_extras() -> None:
     run = without_extras(f"import {', '.join([*MODULES, *(lazy.module for lazy in LAZY.values())])}")
     assert run.returncode == 0, run.stderr
@@ -81,6 +82,7 @@ def test_certificates_are_used_unchecked(tmp_path: Path) -> None:
     assert "operator.pem is not checked before its use: cryptography is not installed" in run.stderr
 
 
+@pytest.mark.slow
 def test_simulation_ends_without_a_report(tmp_path: Path) -> None:
     (tmp_path / "few.toml").write_text("[run]\ntrials = ['fixed:3']\ntarget = 0.1\nmax_iterations = 8\n")
     run = command("simulate", tmp_path / "few.toml", "--out", tmp_path / "out")

@@ -3,6 +3,8 @@
 import ast
 from collections.abc import Iterator
 
+import pytest
+
 from tests.workspace import modules
 
 METHODS, PARAMETERS = 25, 8
@@ -37,6 +39,7 @@ def parameters(of: ast.ClassDef) -> int:
     return 0 if init is None else len(init.args.posonlyargs + init.args.args + init.args.kwonlyargs) - 1
 
 
+@pytest.mark.slow
 def test_classes_have_few_methods_and_their_constructors_few_parameters() -> None:
     found = list(classes())
     assert len(found) > 500, "the walk must find all classes"

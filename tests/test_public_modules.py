@@ -119,6 +119,7 @@ def private(name: str) -> set[str]:
     return found
 
 
+@pytest.mark.slow
 def test_only_friends_import_private_modules() -> None:
     wanted = {path: set(listed.split()) for path, (_, listed) in FRIENDS.items()}
     found = defaultdict[str, set[str]](set)

@@ -55,6 +55,7 @@ def test_hosts_are_listed(kofn: Kofn) -> None:
     assert json.loads(kofn("hosts", "--json").stdout)["h2"]["interface"] == "s1-eth2"
 
 
+@pytest.mark.slow
 def test_command_has_the_hosts_network_and_the_callers_streams(kofn: Kofn) -> None:
     links = json.loads(kofn("exec", "h2", "ip", "-json", "link").stdout)
     assert {link["ifname"] for link in links} == {"lo", "h2-eth0", "mgmt0"}
@@ -67,6 +68,7 @@ def test_command_has_the_hosts_network_and_the_callers_streams(kofn: Kofn) -> No
     )
 
 
+@pytest.mark.slow
 def test_shell_names_its_host(kofn: Kofn) -> None:
     done = kofn("shell", "h2", given="echo $KOFN_HOST; ip -br addr show h2-eth0; exit 3\n")
     assert done.returncode == 3

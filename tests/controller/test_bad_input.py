@@ -140,6 +140,7 @@ class World:
             assert np.isfinite(forecast.predicted_s).all()
 
 
+@pytest.mark.slow
 @settings(
     deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )

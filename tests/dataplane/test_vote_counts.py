@@ -21,6 +21,8 @@ from kofn_switch.engine.engine import Engine
 from kofn_switch.state.entries import Entry, Exact, Replica
 from tests.host.protocol.specification.slot_model import count_words
 
+pytestmark = pytest.mark.slow
+
 PROGRAM = Path(__file__).parents[2] / "p4src" / "build" / "kofn.json"
 PORTS = (1, 2)
 

@@ -69,6 +69,7 @@ def test_documents_named_in_code_exist() -> None:
     assert not wrong
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(reference.documents()))
 def test_reference_is_generated_from_the_code(name: str) -> None:
     made = reference.documents()[name]

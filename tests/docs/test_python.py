@@ -58,6 +58,7 @@ def test_run_is_read_in_three_lines(latest: Path) -> None:
         assert accuracy["all", 200] == pytest.approx(0.97, abs=0.01)
 
 
+@pytest.mark.slow
 def test_python_how_to_works(latest: Path) -> None:
     names: dict[str, Any] = {}
     values = {block.note: value(block.text, names) for block in blocks(PAGE) if block.language == "python"}
@@ -67,6 +68,7 @@ def test_python_how_to_works(latest: Path) -> None:
     assert (spread["min"] <= spread["max"]).all() and spread.index.tolist() == ["all", "fixed:2"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("worker", "output"), [("a worker", "its output"), ("a worker that streams", "output of a worker that streams")]
 )

@@ -10,6 +10,8 @@ from click.testing import CliRunner
 from kofn.cli.main import main
 from tests.sim.lab import COSTS
 
+pytestmark = pytest.mark.slow
+
 FOLDER = Path(__file__).parents[2] / "examples" / "policies"
 
 

@@ -27,6 +27,7 @@ def in_the_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(EXAMPLES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("blocks", "slots", "budget"),
     [

@@ -15,6 +15,8 @@ from kofn.cli.main import main
 from tests.run.real_run import OWN_NETWORK
 from tests.sim.lab import COSTS
 
+pytestmark = pytest.mark.slow
+
 FOLDER = Path(__file__).parents[2] / "examples" / "workloads"
 
 

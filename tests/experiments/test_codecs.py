@@ -201,6 +201,7 @@ def invoke(*arguments: str | Path) -> Result:
     return CliRunner().invoke(command, ["codecs", *map(str, arguments)])
 
 
+@pytest.mark.slow
 def test_report_only_reports_the_existing_results(tmp_path: Path) -> None:
     names = ["int32", "int8", "link-one-uncompressed", "link-one-adaptive"]
     ran(tmp_path, *names)

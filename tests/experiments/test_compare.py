@@ -411,6 +411,7 @@ def invoke(*arguments: str | Path) -> Result:
     return CliRunner().invoke(command, list(map(str, arguments)), catch_exceptions=False)
 
 
+@pytest.mark.slow
 def test_comparison_from_the_command_line_to_the_report(made_up: Runs, tmp_path: Path) -> None:
     result = invoke(*SMALL, "--collective", "server", "--seeds", "2", "--out", tmp_path / "out", "--json")
     assert result.exit_code == 0, result.output
@@ -458,6 +459,7 @@ def _check_report(text: str, document: dict[str, Any]) -> None:
         ET.fromstring("<svg" + part.partition("</svg>")[0] + "</svg>")
 
 
+@pytest.mark.slow
 def test_finished_runs_are_not_repeated(made_up: Runs, tmp_path: Path) -> None:
     def interrupt(plan: RunPlan) -> None:
         if plan.shared.run.name == "1m-none-4w-100m-full-int32-1":

@@ -150,6 +150,7 @@ def test_folder_that_is_no_run_is_left_alone(folder: Path) -> None:
     assert (mine / "thesis.tex").exists()
 
 
+@pytest.mark.slow
 def test_report_only_reports_the_existing_results(folder: Path) -> None:
     run(folder, Faked())
     result = invoke("--out", folder, *CHOSEN, "--report-only", "--json")
@@ -180,6 +181,7 @@ def test_report_only_reports_the_existing_results(folder: Path) -> None:
     assert all(claim["numbers"] in text for claim in document["claims"])
 
 
+@pytest.mark.slow
 def test_report_only_uses_the_options_of_the_results(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kofn.experiments.conduct.execute", Faked())
     monkeypatch.setattr("kofn.experiments.conduct.check_machine", lambda _: None)
@@ -266,6 +268,7 @@ SIMULATED = ["k", "--simulate", "--scenario", "equal", "--workers", "16", "--rat
 SHARDED = ["zero", "--convergence", "--task", "digits", "--steps", "100000"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "name", "code"),
     [
@@ -302,6 +305,7 @@ def processor_s(pid: int) -> float:
     return 0.0
 
 
+@pytest.mark.slow
 def test_virtual_time_with_two_processes_gives_the_same_results(folder: Path) -> None:
     """The matrix trains without a network and makes its claims. A second run gives the same digits."""
     chosen = ["--scenario", "one-slow", "--scenario", "racks", "--objective", "batch-sync:2", "--objective", "progress"]

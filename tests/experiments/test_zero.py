@@ -90,6 +90,7 @@ def test_one_workers_error_ends_all() -> None:
         team.run(fail)
 
 
+@pytest.mark.slow
 def test_command_shows_and_writes_every_training(tmp_path: Path) -> None:
     words = ["zero", "--convergence", "--task", "digits", "--seeds", "1", "--steps", "65", "--out", str(tmp_path)]
     result = CliRunner().invoke(command, [*words, "--contender", "stage 3, 1 bit"])
@@ -121,6 +122,7 @@ def test_invalid_command_lines_are_refused(words: list[str], error: str) -> None
     assert error in refused.output
 
 
+@pytest.mark.slow
 def test_ctrl_c_message_says_how_to_continue(tmp_path: Path) -> None:
     """The exit code is 130, since 1 means that workers differ."""
     words = ["--convergence", "--task", "digits", "--processes", "1", "--out", str(tmp_path)]

@@ -102,6 +102,7 @@ def test_operator_that_dies_at_any_step_leaves_a_request_that_ends(
         assert not cluster.pods
 
 
+@pytest.mark.slow
 def test_two_operators_at_once_come_to_the_same_end() -> None:
     found = check(explore(Cluster(spec=SPEC), operators=2, failures=0))
     assert {(cluster.status.phase, cluster.status.attempt) for cluster, _ in found} == {("Succeeded", 1)}

@@ -76,6 +76,7 @@ def version(document: dict[str, Any]) -> int:
     return int(document["metadata"]["resourceVersion"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("plural", "error"),
     [
@@ -113,6 +114,7 @@ BACKING_OFF = {**PULLING, "state": {"waiting": {"reason": "ImagePullBackOff"}}}
 NO_ROOM = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/2 nodes are available"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("statuses", "words"),
     [
@@ -182,6 +184,7 @@ def test_quantity_of_accelerators_is_read(quantity: str, whole: int) -> None:
     assert capacities(nodes, "x/y") == (Capacity("a", whole),)
 
 
+@pytest.mark.slow
 def test_failed_attempts_are_repeated_and_then_given_up() -> None:
     async def course(made: Lab) -> None:
         made.ends = lambda name, attempt: "Failed" if name == "never" or attempt < 3 else "Completed"
@@ -197,6 +200,7 @@ def test_failed_attempts_are_repeated_and_then_given_up() -> None:
     run(course)
 
 
+@pytest.mark.slow
 def test_permission_to_train_is_asked_once() -> None:
     async def course(made: Lab) -> None:
         for number in range(3):
@@ -302,6 +306,7 @@ async def course_with_deaths(writes: int) -> tuple[str, list[str], int]:
     raise AssertionError("it never ends")
 
 
+@pytest.mark.slow
 def test_operator_killed_after_every_sixth_write_finishes_the_request() -> None:
     """Some writes are kopf's own, and one asks for a permission that is kept in memory."""
     phase, rest, deaths = asyncio.run(course_with_deaths(6))
@@ -339,6 +344,7 @@ async def ended(process: asyncio.subprocess.Process) -> str:
     return words.decode()
 
 
+@pytest.mark.slow
 def test_operator_runs_as_a_process(tmp_path: Path) -> None:
     """It has its own lease, metrics and login."""
 

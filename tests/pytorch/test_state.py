@@ -238,7 +238,7 @@ def test_states_of_other_trainings_are_refused_and_change_nothing(tmp_path: Path
                 session.load_state_dict(*given)
         assert not any(each.any() for each in session.state_dict()[f"worker-{job.rank}"]["pending"].values())
         session.load_state_dict(*states)
-        with pytest.raises(LedgerError, match="only a ledger without gradients can take over others'"):
+        with pytest.raises(LedgerError, match="a ledger must have no gradients to take over others'"):
             session.load_state_dict(*states)
 
     fresh(tmp_path, load)

@@ -58,6 +58,7 @@ def table(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+@pytest.mark.slow
 def test_every_figure_has_its_files_a_caption_and_links(folder: RunFolder) -> None:
     page = report(folder)
     names = ["accuracy", "iteration-time", "costs", "blocking-1", "blocking-2"]
@@ -75,6 +76,7 @@ def test_every_figure_has_its_files_a_caption_and_links(folder: RunFolder) -> No
         assert len(texts) > 5, "labels must be text, not paths"
 
 
+@pytest.mark.slow
 def test_files_hold_the_drawn_numbers(folder: RunFolder) -> None:
     report(folder)
     _, series = read(folder)
@@ -87,6 +89,7 @@ def test_files_hold_the_drawn_numbers(folder: RunFolder) -> None:
     assert {row["value"] for row in blocking if row["quantity"] == "k"} == {"3.0"}
 
 
+@pytest.mark.slow
 def test_costs_add_up_and_equal_those_of_a_comparison(folder: RunFolder) -> None:
     report(folder)
     metrics, _ = read(folder)
@@ -99,6 +102,7 @@ def test_costs_add_up_and_equal_those_of_a_comparison(folder: RunFolder) -> None
     assert [*LinkMeans.__dataclass_fields__] == [*LINKS]
 
 
+@pytest.mark.slow
 def test_compression_figures_have_their_numbers(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path, ["all"])
     write(folder, [compress(simulate())])
@@ -144,6 +148,7 @@ def test_changes_are_marked(folder: RunFolder) -> None:
     assert marks[2].time_s == pytest.approx(series.accuracy.x[98])
 
 
+@pytest.mark.slow
 def test_marks_are_in_pictures_and_captions(folder: RunFolder) -> None:
     line = {"time": 1000.5, "iteration": 9, "action": "kill", "name": "worker-2"}
     folder.jobs[0].trials[1].events.write_text(json.dumps(line) + "\n")
@@ -154,6 +159,7 @@ def test_marks_are_in_pictures_and_captions(folder: RunFolder) -> None:
     assert "all, worker-2 killed (9) (baseline)" in page
 
 
+@pytest.mark.slow
 def test_page_has_a_dark_side_and_its_provenance(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.argv", ["/somewhere/kofn", "run", "--out", "a b"])
     folder.write_record([Config()], driver="netns")
@@ -171,6 +177,7 @@ def test_page_has_a_dark_side_and_its_provenance(folder: RunFolder, monkeypatch:
     assert document["command"] == "kofn run --out 'a b'"
 
 
+@pytest.mark.slow
 def test_every_row_is_explained(tmp_path: Path) -> None:
     folder = two_trials(tmp_path)
     (summary,) = summarise_run(folder, [Config()], "").jobs

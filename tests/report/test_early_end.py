@@ -42,6 +42,7 @@ def report(folder: RunFolder, *arguments: str) -> Result:
     return CliRunner().invoke(main, ["report", str(folder.path), *arguments], env={"KOFN_STATE_DIR": "/nowhere"})
 
 
+@pytest.mark.slow
 def test_stopped_run_shows_its_results(tmp_path: Path) -> None:
     folder = stopped(tmp_path)
     done = report(folder, "--json")
@@ -115,11 +116,13 @@ def test_run_without_any_results_has_a_summary(tmp_path: Path) -> None:
     assert (tmp_path / "report.html").exists()
 
 
+@pytest.mark.slow
 def test_killed_run_is_called_killed(tmp_path: Path) -> None:
     folder = stopped(tmp_path, why="")
     assert json.loads(report(folder, "--json").stdout)["early_end"] == KILLED
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("going", ["", "seed-4"])
 def test_active_run_is_called_active(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, going: str) -> None:
     folder = stopped(tmp_path / "run", why="")
@@ -129,6 +132,7 @@ def test_active_run_is_called_active(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert json.loads(done.stdout)["early_end"] == "it is still running"
 
 
+@pytest.mark.slow
 def test_finished_run_is_reported_again(tmp_path: Path) -> None:
     folder = two_trials(tmp_path)
     done = report(folder, "--json")
@@ -142,6 +146,7 @@ def test_other_folder_is_refused(tmp_path: Path) -> None:
     assert f"kofn report: {tmp_path} is no run's folder: run.json: No such file or directory" in done.output
 
 
+@pytest.mark.slow
 def test_different_replicas_are_found_in_partial_results(tmp_path: Path) -> None:
     folder = stopped(tmp_path)
     path = folder.jobs[0].trials[1].metrics(2)
@@ -149,6 +154,7 @@ def test_different_replicas_are_found_in_partial_results(tmp_path: Path) -> None
     assert "first after iteration 5, workers 0 and 2" in report(folder).output
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", [InterruptedRun(STOPPED), RunError("worker-1 ended (log: x):\n  its last words")])
 def test_error_is_noted_and_partial_results_are_concluded(tmp_path: Path, error: Exception) -> None:
     folder = stopped(tmp_path, why="")
@@ -160,6 +166,7 @@ def test_error_is_noted_and_partial_results_are_concluded(tmp_path: Path, error:
     assert (tmp_path / "report.html").exists()
 
 
+@pytest.mark.slow
 def test_reason_of_the_end_is_printed_once_by_the_error_that_follows(tmp_path: Path) -> None:
     folder = stopped(tmp_path, why="")
     console = Console(record=True, width=200, file=io.StringIO())
@@ -198,6 +205,7 @@ def test_damaged_file_does_not_hide_why_the_run_ended(tmp_path: Path) -> None:
     assert "no summary:" in console.export_text()
 
 
+@pytest.mark.slow
 def test_experiment_takes_no_unfinished_cell(tmp_path: Path) -> None:
     folder = stopped(tmp_path / "one" / "seed-1")
     report(folder)

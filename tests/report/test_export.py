@@ -69,6 +69,7 @@ def test_parquet_keeps_types_and_missing_values(tmp_path: Path) -> None:
         )
 
 
+@pytest.mark.slow
 def test_tensorboard_has_a_curve_for_each_number(tmp_path: Path) -> None:
     folder = two_trials(tmp_path / "run").path
     assert export(folder, "--to", "tensorboard")[0] == 0
@@ -102,6 +103,7 @@ def test_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
     assert output.startswith(f"kofn export: {tmp_path} is no run's folder")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("to", "package"), [("parquet", "pyarrow"), ("tensorboard", "tensorboardX")])
 def test_missing_extra_is_named_before_anything_is_written(tmp_path: Path, to: str, package: str) -> None:
     folder = two_trials(tmp_path / "run").path

@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from kofn.report.page import write_report
 from kofn.report.summarise import summarise_run
 from kofn.report.summary import RunSummary
@@ -29,6 +31,7 @@ def note(path: Path, *lines: dict[str, Any]) -> None:
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
+@pytest.mark.slow
 def test_baseline_changed_by_hand_is_no_baseline(tmp_path: Path) -> None:
     folder = two_trials(tmp_path)
     note(folder.jobs[0].trials[1].decisions, SAMPLE, BY_HAND, OTHER_JOB)
@@ -77,6 +80,7 @@ def test_configured_changes_are_named_and_compared(tmp_path: Path) -> None:
     assert found.to_dict()["ok"] is True
 
 
+@pytest.mark.slow
 def test_objective_that_fails_makes_the_run_fail(tmp_path: Path) -> None:
     folder = two_trials(tmp_path)
     fault = "objective 'mine:costs' failed: ZeroDivisionError: no data"

@@ -4,6 +4,7 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from kofn.report.figures import TrialSeries, running_mean
 from kofn.report.page import write_report
@@ -15,6 +16,8 @@ from kofn_common.config.schema import Config
 from kofn_common.results.folder import RunFolder
 from kofn_common.results.worker_metrics import read_trial
 from tests.run.fake_run import compress, simulate, two_trials, write
+
+pytestmark = pytest.mark.slow
 
 
 def report(folder: RunFolder) -> Path:

@@ -28,6 +28,7 @@ def finished(path: Path) -> RunFolder:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TABLES)
 def test_frame_has_the_columns_of_its_schema(tmp_path: Path, name: str) -> None:
     frame = getattr(read(finished(tmp_path).path), name)
@@ -160,6 +161,7 @@ def test_notebook_shows_table_and_figure(tmp_path: Path) -> None:
     assert page.count("<svg") == 1
 
 
+@pytest.mark.slow
 def test_notebook_shows_the_table_without_plots(tmp_path: Path) -> None:
     folder = finished(tmp_path)
     run = without_extras(f"import kofn; print(kofn.read({str(folder.path)!r})._repr_html_())")

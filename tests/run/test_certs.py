@@ -43,11 +43,11 @@ def test_folder_in_use_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("value", "words"),
     [
-        ("3", "'3': two numbers are expected"),
-        ("1:x", "'1:x': two numbers are expected"),
+        ("3", "must be two numbers, 1:4 for the four workers of job 1, got '3'"),
+        ("1:x", "must be two numbers, 1:4 for the four workers of job 1, got '1:x'"),
         ("0:4", "must be a job of 1 to 127 and 1 to 1024 workers, got '0:4'"),
         ("1:1025", "must be a job of 1 to 127 and 1 to 1024 workers, got '1:1025'"),
-        ("2:3", "'2:3': job 2 is there already"),
+        ("2:3", "must name each job once, got '2:3' after another value for job 2"),
     ],
 )
 def test_invalid_job_is_refused_with_the_valid_form(tmp_path: Path, value: str, words: str) -> None:
@@ -82,7 +82,12 @@ def test_machine_gets_exactly_the_files_it_needs(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("machine", "words"),
-    [("a", "NAME=WHAT"), ("a=4", "workers 1:0-3 are there"), ("a=boss", "'boss'"), ("a=switch", "--p4runtime only")],
+    [
+        ("a", "NAME=WHAT"),
+        ("a=4", "workers must be among 1:0-3"),
+        ("a=boss", "'boss'"),
+        ("a=switch", "--p4runtime only"),
+    ],
 )
 def test_impossible_machine_is_refused(tmp_path: Path, machine: str, words: str) -> None:
     result = certs(tmp_path / "certs", "--machine", machine)

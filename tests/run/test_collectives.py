@@ -248,6 +248,7 @@ def row(summary: Summary, label: str) -> str:
     return next(cells[1] for cells in summary.rows() if cells[0] == label)
 
 
+@pytest.mark.slow
 def test_summary_shows_where_time_and_bytes_went(tmp_path: Path) -> None:
     summary = told(tmp_path, Config(), spent(simulate()))
     (entry,) = summary.trials
@@ -260,6 +261,7 @@ def test_summary_shows_where_time_and_bytes_went(tmp_path: Path) -> None:
     assert row(summary, "gradients conserved") == "exactly"
 
 
+@pytest.mark.slow
 def test_conservation_does_not_apply_without_a_ledger(tmp_path: Path) -> None:
     """Neither do packets and retransmissions, which only TCP knows."""
     ring = Config(job=JobSection(collective="ring"))
@@ -275,6 +277,7 @@ def test_conservation_does_not_apply_without_a_ledger(tmp_path: Path) -> None:
     assert "conservation cannot be checked" in with_books.failures[0]
 
 
+@pytest.mark.slow
 def test_replay_has_no_target_to_miss(tmp_path: Path) -> None:
     fake = spent(simulate())
     for line in (line for worker in fake.lines for line in worker):

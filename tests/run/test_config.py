@@ -209,6 +209,7 @@ def _any_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("KOFN_STATE_DIR", str(tmp_path / "state"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("text", "words"), BAD, ids=[words for _, words in BAD])
 def test_bad_configuration_is_refused_by_field(tmp_path: Path, text: str, words: str) -> None:
     (tmp_path / "star.json").write_text(json.dumps(STAR))
@@ -377,6 +378,7 @@ def test_another_run_is_named_before_its_ports(tmp_path: Path, monkeypatch: pyte
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("library", ["matplotlib", "scipy.stats"])
 def test_run_starts_without_slow_imports(library: str) -> None:
     code = f"import sys, kofn.run.runner; sys.exit({library!r} in sys.modules)"

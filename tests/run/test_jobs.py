@@ -143,6 +143,7 @@ def test_each_job_has_its_own_folder_below_the_pass(tmp_path: Path) -> None:
     assert (folder.path / "all" / "job-7" / "logs").is_dir()
 
 
+@pytest.mark.slow
 def test_summary_and_report_of_two_jobs_are_complete(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path / "out", ["all"], jobs=[1, 2])
     configs = plan(tmp_path, "", "[job]\nid = 2\nworkers = 3")

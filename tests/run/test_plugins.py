@@ -116,6 +116,7 @@ def test_invalid_plug_in_is_refused_before_the_start(folder: Path, command: str,
     assert not (folder / "out").exists()
 
 
+@pytest.mark.slow
 def test_own_plug_ins_run_in_virtual_time(folder: Path) -> None:
     config = written(folder, target=1.0, iterations=12)
     COSTS.save(folder / "costs.json")
@@ -131,6 +132,7 @@ def test_own_plug_ins_run_in_virtual_time(folder: Path) -> None:
     assert {line["k"] for line in lines[-3:]} == {1}, "the plug-in's cheapest k is 1"
 
 
+@pytest.mark.slow
 def test_own_workload_runs_in_virtual_time(folder: Path) -> None:
     """All replicas are equal, and so is the sum of each worker's gradients."""
     config = written(folder, target=1.0, iterations=5)

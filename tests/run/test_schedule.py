@@ -132,7 +132,7 @@ def test_logged_events_are_described(entry: LoggedEvent, words: str) -> None:
         ),
         (
             [EventSection(at_iteration=1, start=f"worker-{rank}") for rank in range(4)],
-            "one must be there from the beginning",
+            "one worker must be there from the beginning",
         ),
     ],
 )

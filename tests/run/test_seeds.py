@@ -32,6 +32,7 @@ def simulated(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
     return path / "out", kofn("simulate", config, *settings, "--costs", costs, "--out", path / "out", "--json")
 
 
+@pytest.mark.slow
 def test_each_seed_has_its_own_run(simulated: tuple[Path, Result]) -> None:
     out, done = simulated
     assert done.exit_code == 0, done.output

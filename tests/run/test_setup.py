@@ -56,6 +56,7 @@ def test_setup_refuses_unknown_arguments() -> None:
     assert "the argument must be none, 'quick', 'dev', 'docs', 'torch' or 'shell', got 'everything'" in result.stderr
 
 
+@pytest.mark.slow
 def test_setup_names_an_unreachable_index(tmp_path: Path) -> None:
     """pip's last line blames conflicting versions instead."""
     (tmp_path / "kofn" / "run").mkdir(parents=True)

@@ -54,6 +54,7 @@ def times(folder: Path) -> list[float]:
     return [trial["median_iteration_s"] for trial in json.loads((folder / "summary.json").read_text())["trials"]]
 
 
+@pytest.mark.slow
 def test_simulation_and_its_replay_take_equally_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     COSTS.save(tmp_path / "costs.json")

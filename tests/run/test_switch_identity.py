@@ -74,6 +74,7 @@ def test_kofn_switch_under_bmv2_s_name_is_not_bmv2(faked: Path) -> None:
     check_machine("embedded")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "arguments"),
     [
@@ -94,6 +95,7 @@ def test_every_command_refuses_it_before_anything_starts(
     assert not out.exists()
 
 
+@pytest.mark.slow
 def test_the_tests_refuse_it(faked: Path) -> None:
     command = [sys.executable, "-m", "pytest", "-q", "--collect-only", __file__]
     result = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False)

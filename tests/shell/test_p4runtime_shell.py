@@ -16,6 +16,8 @@ import pytest
 from tests.switch.p4runtime.harness import DEVICE_ID, Target, running
 from tests.targets import read
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 BUILD = ROOT / "p4src/build"
 SHELL = ROOT / ".venv-shell/bin/python"

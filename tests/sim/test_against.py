@@ -21,6 +21,7 @@ def simulated(folder: Path, *more: str) -> dict[str, object]:
     return document
 
 
+@pytest.mark.slow
 def test_simulation_against_itself_has_ratio_1(tmp_path: Path) -> None:
     """Configuration and trials are those of the folder."""
     config = written(tmp_path, iterations=30, target=0.3)
@@ -34,6 +35,7 @@ def test_simulation_against_itself_has_ratio_1(tmp_path: Path) -> None:
             assert figures["real"] == figures["simulated"]
 
 
+@pytest.mark.slow
 def test_other_costs_give_another_time(tmp_path: Path) -> None:
     config = written(tmp_path, iterations=30, target=0.3)
     simulated(tmp_path, str(config), "--out", str(tmp_path / "first"), "--trial", "all")

@@ -36,6 +36,7 @@ def simulate(*arguments: object) -> Result:
     return CliRunner().invoke(main, ["simulate", *map(str, arguments)])
 
 
+@pytest.mark.slow
 def test_folder_equals_that_of_a_run(tmp_path: Path, costs: Path) -> None:
     path = written(tmp_path, target=0.94, iterations=500)
     out = tmp_path / "out"
@@ -62,6 +63,7 @@ def test_folder_equals_that_of_a_run(tmp_path: Path, costs: Path) -> None:
     assert simulate(path, "--out", out, "--costs", costs).exit_code == 2, "a simulation must not overwrite results"
 
 
+@pytest.mark.slow
 def test_one_worker_alone_is_compared(tmp_path: Path, costs: Path) -> None:
     path, out = written(tmp_path, target=0.9, iterations=500), tmp_path / "out"
     result = simulate(path, "--trial", "source", "--out", out, "--costs", costs, "--set", "run.alone=true", "--json")
@@ -92,6 +94,7 @@ print(processors())
 """Runs in a separate process: pytest's has threads and cannot fork."""
 
 
+@pytest.mark.slow
 def test_parallel_trials_equal_sequential_ones(tmp_path: Path, costs: Path) -> None:
     cores, objectives = len(os.sched_getaffinity(0)), ("throughput", "fixed:1", "all")
     if cores == 1:
@@ -236,6 +239,7 @@ def test_diverging_training_ends_and_says_so(tmp_path: Path, costs: Path) -> Non
     assert "diverged" in (out / "report.html").read_text()
 
 
+@pytest.mark.slow
 def test_failing_objective_is_a_failure(tmp_path: Path, costs: Path) -> None:
     path = written(tmp_path, target=0.94, iterations=300)
     result = simulate(

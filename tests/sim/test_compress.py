@@ -13,6 +13,8 @@ from kofn_common.wire.packet import WORD_BYTES
 from tests.sim.lab import FREE, Trained, written
 from tests.sim.test_exact import EVENTS, FAULTS
 
+pytestmark = pytest.mark.slow
+
 
 def trained(folder: Path, compress: str, more: str = "", words: int = 2, costs: Any = None, **given: Any) -> Trained:
     """Run a small simulation to its end; `compress`: the section's lines."""

@@ -83,6 +83,7 @@ def test_slow_link_slows_all_workers_until_it_recovers(tmp_path: Path) -> None:
     assert max(took_s[iteration] for iteration in range(22, 40)) < min(slow)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("more", ["", FAULTS + EVENTS], ids=["plain", "faults-and-events"])
 def test_gradients_are_conserved_and_replicas_identical(tmp_path: Path, rule: str, more: str) -> None:
@@ -99,6 +100,7 @@ def test_gradients_are_conserved_and_replicas_identical(tmp_path: Path, rule: st
         assert run.total("retransmissions") > 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", RULES)
 def test_nothing_is_discarded_where_old_gradients_keep_their_weight(tmp_path: Path, rule: str) -> None:
     """The workers' accounts of summed gradients equal the weights of the sums."""
@@ -110,6 +112,7 @@ def test_nothing_is_discarded_where_old_gradients_keep_their_weight(tmp_path: Pa
     assert [account.discarded > 0 for account in accounts] == discarded
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", RULES)
 def test_workers_have_summed_the_weight_of_the_sums(tmp_path: Path, rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The weight is the mean over the blocks."""
@@ -167,6 +170,7 @@ def waits(run: Trained, rank: int, monkeypatch: pytest.MonkeyPatch) -> list[int]
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", ["merge", "async", "batch-sync", "abort"])
 def test_slow_workers_gradients_are_in_sums(tmp_path: Path, rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """All its gradients enter sums soon after their computation: its share is its speed."""
@@ -187,6 +191,7 @@ def test_slow_workers_gradients_are_in_sums(tmp_path: Path, rule: str, monkeypat
     assert in_time > 5 if rule == "async" else in_time == 0, "only async counts late gradients among the k"
 
 
+@pytest.mark.slow
 def test_stashed_gradients_of_an_always_late_worker_are_in_no_sum(tmp_path: Path) -> None:
     run = with_a_slow_one(tmp_path, "stash").run()
     run.check()
@@ -195,6 +200,7 @@ def test_stashed_gradients_of_an_always_late_worker_are_in_no_sum(tmp_path: Path
     assert slow.entered > 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", ["merge", "stash"])
 def test_too_old_gradients_are_in_no_sum(tmp_path: Path, rule: str) -> None:
     """The slow worker's gradients are more than three iterations old when they come, except a quick one."""
@@ -205,6 +211,7 @@ def test_too_old_gradients_are_in_no_sum(tmp_path: Path, rule: str) -> None:
     assert slow.waiting == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", RULES)
 def test_slot_with_another_scale_is_followed(tmp_path: Path, rule: str) -> None:
     run = trained(tmp_path, FAULTS, other_scale=3, rule=rule)
@@ -212,6 +219,7 @@ def test_slot_with_another_scale_is_followed(tmp_path: Path, rule: str) -> None:
     assert run.total("refused") > 10
 
 
+@pytest.mark.slow
 def test_blocks_of_overwritten_slots_come_from_peers(tmp_path: Path) -> None:
     few = FAULTS.replace("drop = 0.03", "drop = 0.15")
     path = written(tmp_path, few, objective="fixed:1", iterations=80)
@@ -222,6 +230,7 @@ def test_blocks_of_overwritten_slots_come_from_peers(tmp_path: Path) -> None:
     assert run.total("peer_fetches") > 0
 
 
+@pytest.mark.slow
 def test_repeated_simulation_is_equal_to_the_byte(tmp_path: Path) -> None:
     first, second = (trained(tmp_path / name, FAULTS + EVENTS) for name in ("first", "second"))
     names = [path.name for path in sorted(first.entry.path.iterdir()) if path.is_file()]
@@ -256,6 +265,7 @@ def test_training_equals_numpys(tmp_path: Path, average: str, monkeypatch: pytes
     assert len(means) == 40
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", RULES)
 def test_late_worker_computes_with_the_parameters_of_its_own_iteration(
     tmp_path: Path, rule: str, monkeypatch: pytest.MonkeyPatch
@@ -358,6 +368,7 @@ class Carried:
         self.away[part], self.waiting = self.waiting, set()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("average", ["gradients", "contributors"])
 def test_average_is_that_of_the_gradients_in_its_sum(

@@ -14,6 +14,7 @@ from tests.sim.lab import COSTS, SMALL
 CONFIG = SMALL.format(objective="fixed:2", target=0.9, iterations=12, rule="merge", weight=0.5, limit=8)
 
 
+@pytest.mark.slow
 def test_results_equal_the_commands(tmp_path: Path) -> None:
     COSTS.save(tmp_path / "costs.json")
     lines: list[str] = []
@@ -30,12 +31,14 @@ def test_results_equal_the_commands(tmp_path: Path) -> None:
     assert any("iterations " in line for line in lines)
 
 
+@pytest.mark.slow
 def test_progress_false_is_silent(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     COSTS.save(tmp_path / "costs.json")
     kofn.simulate(CONFIG, costs=tmp_path / "costs.json", out=tmp_path / "out", progress=False)
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.slow
 def test_progress_goes_to_stderr_outside_of_notebooks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     COSTS.save(tmp_path / "costs.json")
     kofn.simulate(CONFIG, costs=tmp_path / "costs.json", out=tmp_path / "out")

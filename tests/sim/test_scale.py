@@ -71,6 +71,7 @@ def assert_alike(packets: Any, found: ScaledTimes, within: float, fields: tuple[
         assert getattr(found, field) == pytest.approx(getattr(packets, field), rel=within), field
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("k", [3, 9])
 @pytest.mark.parametrize("rule", RULES)
 def test_iterations_take_as_long_as_with_packets(rule: str, k: int) -> None:
@@ -82,12 +83,14 @@ def test_iterations_take_as_long_as_with_packets(rule: str, k: int) -> None:
     assert (found.k, found.late_gradient) == (k, rule)
 
 
+@pytest.mark.slow
 def test_all_wait_for_the_last() -> None:
     packets, found = both(configured(), "all")
     assert_alike(packets, found, 0.002)
     assert (found.gradients, found.age) == (12, 0)
 
 
+@pytest.mark.slow
 def test_same_k_is_chosen() -> None:
     packets, found = both(configured(iterations=200), "throughput")
     assert abs(found.k - packets.k) <= 1
@@ -96,6 +99,7 @@ def test_same_k_is_chosen() -> None:
     assert found.predicted_s == pytest.approx(found.q50_s, rel=0.1)
 
 
+@pytest.mark.slow
 def test_rule_is_chosen_by_the_model_of_learning() -> None:
     fast, slow = (
         scaled(configured(f"[scale]\ncorrelation = {length}\n", rule="auto", iterations=100), "progress")
@@ -104,6 +108,7 @@ def test_rule_is_chosen_by_the_model_of_learning() -> None:
     assert (fast.late_gradient, slow.late_gradient) == ("batch-sync", "async")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["stash:9", "abort:12"])
 def test_tree_takes_as_long_as_with_packets(name: str) -> None:
     packets, found = both(configured(racks=4), name)
@@ -134,6 +139,7 @@ def test_controller_sees_the_slow_link_and_the_model_of_learning() -> None:
     assert loop.worth_model.correlation.length == pytest.approx(4, rel=0.2)
 
 
+@pytest.mark.slow
 def test_seeds_side_by_side_are_those_one_by_one() -> None:
     config = configured('[[shock]]\nworkers = "0-3"\nblocking_ms = 30\nfor_ms = 200\nshare = 0.3\n', iterations=80)
     three = replace(config, run=replace(config.run, seeds=3))
@@ -210,6 +216,7 @@ def written(folder: Path, text: str) -> str:
     return str(folder / "large.toml")
 
 
+@pytest.mark.slow
 def test_command_simulates_thousands_of_workers_in_racks(tmp_path: Path) -> None:
     path = written(tmp_path, CONFIG.format(workers=20_000, racks=400, rule="stash", iterations=20, last=19_999))
     done = CliRunner().invoke(command, [path, "--scale", "--json", "--trial", "fixed:18000", "--set", "run.seeds=2"])

@@ -12,6 +12,8 @@ import pytest
 from kofn_common.config.schema import Config
 from tests.sim.lab import COSTS, Trained
 
+pytestmark = pytest.mark.slow
+
 RUN = """
 [run]
 trials = ["{objective}"]

@@ -51,6 +51,7 @@ def blocked(
 ONE_SLOW, GRADED, ALIKE = ([9.0] * 3 + [90.0], 30.0), ([0.3, 10.0, 30.0, 30.0, 50.0], 20.0), ([40.0] * 6, 5.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rule", "k", "means", "compute_ms"),
     [
@@ -78,6 +79,7 @@ def test_iterations_take_as_long_as_in_the_process(
     assert (found.k, found.iterations) == (k, 1000)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("k", [1, 3])
 def test_late_workers_continue_during_the_overhead(tmp_path: Path, k: int) -> None:
     """An iteration's mean is that of the process with this overhead: apply_s once each."""
@@ -120,6 +122,7 @@ def test_rules_take_the_time_of_their_gradients(tmp_path: Path) -> None:
     assert mean["batch-sync"] < mean["abort"], "batch-sync must be faster, because no worker waits"
 
 
+@pytest.mark.slow
 def test_prediction_equals_the_simulated_time(tmp_path: Path) -> None:
     for means in ([10.0, 10.0, 10.0, 120.0], [40.0] * 6):
         config = blocked(tmp_path, means, objective="fixed:2", iterations=500)
@@ -128,6 +131,7 @@ def test_prediction_equals_the_simulated_time(tmp_path: Path) -> None:
         assert found.predicted_s == pytest.approx(found.mean_iteration_s, rel=0.15)
 
 
+@pytest.mark.slow
 def test_costs_take_time_and_fewer_cores_take_more(tmp_path: Path) -> None:
     config = blocked(tmp_path, [5.0] * 8, objective="all", compute_ms=2, iterations=200)
     dear = Costs(
@@ -149,6 +153,7 @@ def test_costs_take_time_and_fewer_cores_take_more(tmp_path: Path) -> None:
     assert one > 8 * (0.002 + 0.002)
 
 
+@pytest.mark.slow
 def test_slow_link_sets_the_pace(tmp_path: Path) -> None:
     """One packet an iteration takes longer than the 40 ms of computation."""
     config = blocked(tmp_path, [0.0, 0.0], objective="all", iterations=1000)
@@ -163,6 +168,7 @@ def test_one_iteration_is_measured(tmp_path: Path) -> None:
     assert found.predicted_s == pytest.approx(found.mean_iteration_s), "the prediction must be exact after one report"
 
 
+@pytest.mark.slow
 def test_frequent_decisions_take_only_their_permitted_time(tmp_path: Path) -> None:
     """A decision of 50 ms leaves a second to other tasks."""
     means = [2.0, 2.0, 2.0, 90.0]

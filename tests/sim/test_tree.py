@@ -25,6 +25,7 @@ def tree(folder: Path, more: str = "", *settings: str, objective: str = "all", i
     return Config.load(path, [*TREE, *settings])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("objective", ["fixed:4", "throughput", "all"])
 @pytest.mark.parametrize("rule", ["stash", "drop", "abort"])
 def test_training_is_exact(tmp_path: Path, objective: str, rule: str) -> None:
@@ -80,6 +81,7 @@ def test_leaves_send_early_with_k_below_n(tmp_path: Path) -> None:
     assert few.mean_iteration_s < 0.9 * everyone.mean_iteration_s
 
 
+@pytest.mark.slow
 def test_slow_uplink_delays_iterations(tmp_path: Path) -> None:
     fast = tree(tmp_path, "", "model.hidden=[256]", "network.link_mbps=1000", iterations=5)
     slow = replace(fast, network=replace(fast.network, uplink_mbps=10.0))

@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from kofn_switch.engine.engine import Engine
 from tests.switch.build import Arithmetic, Tree, const, field, op
 
+pytestmark = pytest.mark.slow
+
 WIDTHS = (1, 7, 8, 13, 16, 31, 32, 33, 48, 63, 64, 65, 100, 127, 128, 129, 256, 1000, 2048, 8032)
 WITHOUT_CARRIES = int("7fffffffffffffff" * 32, 16)
 """Clears the top bit of each limb, so that sums of limbs do not carry."""

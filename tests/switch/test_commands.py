@@ -40,6 +40,7 @@ def say(session: Session, *lines: str) -> list[str]:
     return [said for line in lines for said in answer(session, line).splitlines()]
 
 
+@pytest.mark.slow
 def test_entry_is_added_shown_changed_and_deleted(session: Session) -> None:
     assert say(session, "table_add exacts send 0x05 => 300") == [
         "Adding entry to exact match table exacts",
@@ -554,6 +555,7 @@ def test_several_switches_start_side_by_side_as_in_a_mininet_topology(tmp_path: 
     assert said.splitlines()[-1] == "6", "nothing but the six processes may listen"
 
 
+@pytest.mark.slow
 def test_names_work_wherever_python_lies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     python = tmp_path / "a folder ü" / ("long" * 60) / "python"
     python.parent.mkdir(parents=True)

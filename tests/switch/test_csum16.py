@@ -9,6 +9,8 @@ import pytest
 from kofn_switch.engine.engine import Engine
 from tests.switch.build import document, field
 
+pytestmark = pytest.mark.slow
+
 WIDTHS = (1, 3, 7, 8, 13, 16, 24, 31, 32, 33, 48, 60, 63, 64, 65, 96, 100, 128, 250, 256, 2048)
 SINGLE = ("h0", "h1", "h2", "h3", "h4")
 STACK = ("s[0]", "s[1]", "s[2]")

@@ -56,6 +56,7 @@ def packed(*values: int) -> bytes:
     return b"".join(value.to_bytes(size, "big") for value, size in zip(values, STRUCT, strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("statement", "changed", "value"),
     [

@@ -68,6 +68,7 @@ def errors(text: bytes, packet: bytes) -> list[int]:
     return [int.from_bytes(data[:4], "big") for data in sent]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "packet", "error"),
     [

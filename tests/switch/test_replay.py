@@ -69,6 +69,7 @@ def until(count: int, path: Path) -> list[bytes]:
     raise AssertionError(f"{path} has {len(written(path))} of {count} packets")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", TARGETS)
 def test_packets_of_all_files_enter_in_order_of_time(target: str, tmp_path: Path) -> None:
     long = request(0x23, 0, rest=bytes(range(256)) * 80)
@@ -106,6 +107,7 @@ def test_files_may_be_pipes_that_are_written_later(target: str, tmp_path: Path) 
     assert (process.returncode, errors) == (0, "") or target == "bmv2"
 
 
+@pytest.mark.slow
 def test_traces_and_counts_are_printed_on_request_and_counts_at_the_end(tmp_path: Path) -> None:
     (tmp_path / "one_in.pcap").write_bytes(pcap((1, request(0x21)), (2, request(0x23, 9)), (3, request(0x23, 2))))
     (tmp_path / "two_in.pcap").write_bytes(HEADER)

@@ -94,6 +94,7 @@ def test_table_has_its_size_and_reports_errors(engine: Engine) -> None:
         engine.modify(entry("by_exact", exact(2, 0), 1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("bad", "message"),
     [

@@ -119,6 +119,7 @@ def test_script_of_packets_gives_the_expected_answers(engine: Engine, values: li
     assert send(engine, 1, packet(CONTRIBUTE, 0, 3, v[1])) == {}, "worker 0 must not send from port 1"
 
 
+@pytest.mark.slow
 def test_fewer_words_and_truncated_packets_are_summed_or_dropped(
     engine: Engine, values: list[NDArray[np.int64]]
 ) -> None:

@@ -67,6 +67,7 @@ def holds(match: Match, value: int, width: int) -> bool:
             return wanted is None or value == wanted
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("table", FIELDS)
 def test_best_entry_wins_after_any_changes(engine: Engine, table: str, seed: int) -> None:

@@ -138,6 +138,7 @@ def test_trace_of_one_udp_port(tmp_path: Path) -> None:
     assert heads == ["packet 1 at port 7, 46 bytes"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
 def test_traced_programs_of_the_suite_behave_the_same(script: Path, tmp_path: Path) -> None:
     statements = parse(script.read_text())

@@ -63,6 +63,7 @@ def shown_iteration(browser: Browser) -> int:
     return int(text) if text.isdecimal() else 0
 
 
+@pytest.mark.slow
 def test_page_shows_the_runs_numbers(page: Browser) -> None:
     assert page.driver.title == "kofn: default"
     assert page.text("#k") == "4 of 4"
@@ -275,6 +276,7 @@ def test_lost_file_is_loaded_again(browser: Browser, url: str) -> None:
     browser.until(lambda: browser.text("#state") == "replay of a finished run", "the end of the stream")
 
 
+@pytest.mark.slow
 def test_page_without_the_token_is_refused(browser: Browser, url: str) -> None:
     browser.driver.delete_all_cookies()
     browser.open(url.partition("?")[0])

@@ -41,6 +41,7 @@ def test_only_the_worker_that_is_not_poisson_is_found(blocking_s: FloatArray) ->
     assert found.event_s == pytest.approx(EVENT_S, rel=0.4)
 
 
+@pytest.mark.slow
 def test_few_poisson_windows_are_rejected() -> None:
     alarms = 0
     for seed in range(200):
@@ -85,6 +86,7 @@ def test_estimate_uses_a_workers_own_distribution() -> None:
     assert found.curves.longest[0] == pytest.approx(0.100 / found.event_s, rel=0.01)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("shape", "least"), [("rarely very long", 0.85), ("constant", 0.9)])
 def test_interval_of_a_worker_that_is_not_poisson_uses_its_own_variance(shape: str, least: float) -> None:
     random, covered, widths = np.random.default_rng(5), 0, []

@@ -85,6 +85,7 @@ def test_faint_blocking_common_to_racks_of_many_workers_is_found() -> None:
     assert independence_chance(counts, none, iterations, np.full(n, 2.5), 2.0) > 0.01
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("k", [8, 6, 2])
 @pytest.mark.parametrize("name", ["Poisson, 0.5 to 20", "Poisson, all alike, 4", "alike, exponential"])
 def test_independent_workers_are_called_independent(name: str, k: int) -> None:

@@ -169,6 +169,7 @@ def test_silence_raises_the_estimate_steadily() -> None:
     np.testing.assert_allclose(lambdas[-1][:3], lambdas[0][:3])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("censored", [0.0, 0.5])
 @pytest.mark.parametrize("events", [SMALL, LARGE])
 def test_intervals_hold_the_truth_as_often_as_stated(events: tuple[float, float], censored: float) -> None:

@@ -10,6 +10,7 @@ from kofn_controller.policy.expected_time import expected_times
 from tests.controller.estimate.test_independence_check import EVERYONE, truth, windows
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["alike, exponential", "alike, Pareto 2", "bursts"])
 def test_equal_workers_that_are_not_poisson_are_found(name: str) -> None:
     found, real = windows(name, 40), truth(name)
@@ -21,6 +22,7 @@ def test_equal_workers_that_are_not_poisson_are_found(name: str) -> None:
     assert off.max() < 0.6 * alone.max()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in WORLDS if name.startswith("Poisson")])
 def test_poisson_windows_are_accepted(name: str) -> None:
     found = windows(name, 60) + windows(name, 60, k=6)

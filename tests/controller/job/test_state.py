@@ -8,6 +8,7 @@ and a switch that knows one generation or none.
 import time
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -24,6 +25,8 @@ from kofn_controller.p4runtime.layout import SlotLayout
 from kofn_controller.p4runtime.slots import Slots
 from kofn_controller.policy.control_loop import ControlLoop
 from tests.controller.harness import star
+
+pytestmark = pytest.mark.slow
 
 WORKERS = 3
 BEGIN = int(time.time()) + 3600

@@ -47,6 +47,7 @@ def test_old_gradients_are_as_good_where_directions_persist() -> None:
     assert chosen(decided((0.3, 60)))[0] == "batch-sync"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("iterations", [9, 40])
 def test_gain_must_remain_although_age_costs_more(monkeypatch: pytest.MonkeyPatch, iterations: int) -> None:
     """In a middle range older gradients are cheaper as measured, but not if age costs half as much again."""
@@ -58,5 +59,6 @@ def test_gain_must_remain_although_age_costs_more(monkeypatch: pytest.MonkeyPatc
     assert 0 < doubted.count("async") < believed.count("async")
 
 
+@pytest.mark.slow
 def test_change_to_fresh_gradients_is_not_delayed_by_doubt() -> None:
     assert chosen(decided((0.98, 12), (0.5, 300)))[0] == "batch-sync"

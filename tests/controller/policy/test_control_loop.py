@@ -17,6 +17,7 @@ from kofn_controller.policy.control_loop import ControlLoop
 from kofn_controller.policy.forecast import Forecast
 
 
+@pytest.mark.slow
 def test_equal_workers_are_all_awaited() -> None:
     running = cluster(lambda rank, iteration: 0.001)
     for iteration in range(1, 200):
@@ -58,6 +59,7 @@ def test_straggler_is_left_out_after_warm_up() -> None:
     assert running.changes[0].iteration <= 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(5))
 def test_sudden_slow_down_is_tracked_within_twenty_iterations(seed: int) -> None:
     running = cluster(lambda rank, iteration: 0.060 if rank == 1 and iteration >= 50 else 0.001)
@@ -90,6 +92,7 @@ def test_sudden_slow_down_is_seen_before_the_slow_worker_reports() -> None:
     assert running.now_s - begin_s < 0.5
 
 
+@pytest.mark.slow
 def test_recovered_worker_is_taken_back() -> None:
     running = cluster(lambda rank, iteration: 0.060 if rank == 0 and iteration < 60 else 0.001)
     for iteration in range(1, 60):

@@ -58,6 +58,7 @@ def test_times_of_own_distributions_are_those_of_independent_draws(n: int) -> No
     np.testing.assert_allclose(by_law(own(counts)), SERVICE + sampled, rtol=0.03)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", ["async", "merge", "batch-sync"])
 def test_common_shock_is_predicted_as_in_the_process(rule: RuleName) -> None:
     """The process runs event by event, with the rows in random order."""

@@ -57,6 +57,7 @@ def test_forgotten_evidence_does_not_count() -> None:
     assert not any(look[0] for look in looks(evidence, [0.1, 0.0], [0.06, 0.0], 2, 10))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [3, EXACT + 8])
 def test_error_of_a_gain_is_its_spread_over_windows(workers: int) -> None:
     setting = SyntheticSetting(workers=workers, censored=0.0, events=LARGE)
@@ -94,6 +95,7 @@ def test_gains_are_bounded_for_any_costs() -> None:
         assert gains(np.array(costs), costs[0])[0] == 0
 
 
+@pytest.mark.slow
 def test_graded_workers_keep_their_k() -> None:
     running = cluster(lambda rank, iteration: 0.001 * 20 ** (rank / 7), workers=8, seed=1)
     for iteration in range(1, 151):

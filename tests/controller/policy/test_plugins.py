@@ -150,6 +150,7 @@ FAULTS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("text", "words"), FAULTS)
 def test_fault_is_logged_once_and_leaves_k_within_the_live_workers(
     installed: Any, caplog: pytest.LogCaptureFixture, text: str, words: str

@@ -66,6 +66,7 @@ def of_ages(found: Prediction) -> FloatArray:
     return np.stack([found.delays.weighted(each) for each in np.eye(AGES + 1)], axis=1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rule", "beyond"),
     [*((rule, beyond) for rule in RULES for beyond in (NOTHING, Beyond(2.3))), ("async", Beyond(2.3, 1.1))],

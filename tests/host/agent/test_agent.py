@@ -122,6 +122,7 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     running.close()
 
 
+@pytest.mark.slow
 def test_replicas_get_the_same_means_and_no_gradient_is_lost(cluster: Cluster) -> None:
     iterations = 8
 
@@ -317,6 +318,7 @@ COMPRESSED = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compress", COMPRESSED, ids=lambda compress: compress.codec)
 def test_rejoining_worker_continues_with_its_peers_plan(tmp_path: Path, compress: CompressSection) -> None:
     """Its ledger holds what it sent and in which lanes. Packets are lost throughout."""

@@ -109,6 +109,7 @@ def train(agent: Agent, last: int, *, slow: bool) -> dict[int, np.ndarray]:
     return means
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lose", [0, 15], ids=["all-arrives", "lossy"])
 @pytest.mark.parametrize("rule", RULES)
 def test_replicas_get_the_same_means_and_no_gradient_is_lost(rule: RuleName, lose: int) -> None:
@@ -172,6 +173,7 @@ def test_late_gradient_is_merged_into_the_open_iteration_beside_its_workers_own(
         assert (after.entered, after.summed, after.waiting, after.late_since) == (2, 1 + 1 / 8, 0, 0)
 
 
+@pytest.mark.slow
 def test_merged_blocks_that_wait_for_the_window_do_not_hold_back_their_workers_own() -> None:
     """The k = 2 of the second iteration are worker 0, and worker 2 with more merged blocks than it encodes ahead."""
     elements = 2 * SLICE

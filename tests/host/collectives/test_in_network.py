@@ -290,6 +290,7 @@ def test_lost_packets_are_retransmitted() -> None:
     assert all(np.allclose(result.value, exact, rtol=1e-6) for results in reduced for result in results)
 
 
+@pytest.mark.slow
 def test_notes_of_all_workers_are_read_back_from_their_sum() -> None:
     said = {0: (1, 2, 3), 5: (2**31 - 1, 0, 7), 63: (9, 9, 9)}
     sums = np.sum([note.lanes(rank, numbers, 64) for rank, numbers in said.items()], axis=0)

@@ -161,6 +161,7 @@ def test_send_failures_are_counted(table: Table) -> None:
     assert (table.server.counts.sent, table.server.counts.send_failures) == (2, 1)
 
 
+@pytest.mark.slow
 def test_command_serves_until_it_is_ended() -> None:
     process = served(OWN, 7, ADDRESSES, 2)
     with udp_socket(ADDRESSES[1], wire.FORWARDED_PORT) as worker:

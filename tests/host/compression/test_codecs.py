@@ -76,6 +76,7 @@ def from_wire(codec, packed, scale, count):
     return mean.reshape(-1, lanes), sums
 
 
+@pytest.mark.slow
 @given(codecs(), st.data())
 def test_sum_fits_its_lanes_and_decodes_to_the_sum_of_its_addends(codec_and_workers, data):
     codec, workers = codec_and_workers
@@ -326,6 +327,7 @@ def test_missing_compiler_is_named(monkeypatch, variable, value):
         kernel.cache_clear()
 
 
+@pytest.mark.slow
 @given(codecs(), BLOCKS)
 def test_scale_clips_little_and_wastes_little(codec_and_workers, values):
     """At most values beyond TAIL * sqrt(limit) times the mean are clipped."""

@@ -213,6 +213,7 @@ def test_gradient_that_is_not_encoded_completely_is_entered_completely() -> None
         assert np.array_equal(encoder.ledger.residual.pending.ravel()[: gradient.size], to_fixed(gradient))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compress", [{"codec": "int32"}, {"codec": "auto", "ratio": 0.2}], ids=str)
 def test_results_may_arrive_singly_in_any_order(compress: dict[str, Any]) -> None:
     team = Team(elements=2 * SLICE + 1000, **compress)

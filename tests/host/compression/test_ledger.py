@@ -297,6 +297,7 @@ class Twin:
             assert ledger.accounts.missed(sums).tolist() == [one.missed(sums) for one in expected]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weight", LEFT)
 @settings(max_examples=60, deadline=None)
 @given(limit=st.sampled_from([1, 2, 3, 1 << 32]), seed=st.integers(0, 1 << 32), data=st.data())
@@ -609,6 +610,7 @@ while True:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("age", [NOTHING_FADES, DROPPED], ids=["kept", "dropped"])
 def test_ledger_survives_a_kill_at_any_moment(tmp_path, age):
     """Each block is aggregated completely, or discarded completely, or unchanged; even blocks always come too late."""
@@ -715,6 +717,7 @@ def go_on(age: AgeWeight, mutant: str = "") -> None:
         same_ledger(live(died, 3, age), whole)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("age", AGES, ids=str)
 def test_ledger_after_a_kill_at_any_store_equals_an_undisturbed_one(age: AgeWeight) -> None:
     """Gradients, sums and discarded values agree, with their weights and ages, whichever part of a block was being
@@ -797,6 +800,7 @@ def test_kill_while_sent_lanes_are_overwritten_leaves_no_wrong_lanes() -> None:
     write_over()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_wrong_orders_of_stores_are_detected(mutant: str) -> None:
     with pytest.raises(AssertionError, match=r"must keep their age|conserved|opening again|each note"):

@@ -4,6 +4,10 @@ import signal
 import subprocess
 import sys
 
+import pytest
+
+pytestmark = pytest.mark.slow
+
 CHANGED_BY = """
 import sys, threading
 import numpy as np

@@ -52,6 +52,7 @@ GRADIENTS = arrays(np.float32, BLOCKS * ELEMENTS, elements=st.floats(-100, 100, 
 AGES = {"kept": NOTHING_FADES, "halved": AgeWeight(weight=0.5), "dropped": AgeWeight(weight=0.0)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CODECS)
 @settings(max_examples=30)
 @given(
@@ -132,6 +133,7 @@ def live(
     return ledger
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("late", AGES)
 @pytest.mark.parametrize("feedback", [False, True])
 @pytest.mark.parametrize(

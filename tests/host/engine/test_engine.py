@@ -475,6 +475,7 @@ def holder() -> ctypes.CDLL:
     return load_library(compile_texts(texts, sources), {"engine_hold": (None, [ctypes.c_void_p, ctypes.c_double])})
 
 
+@pytest.mark.slow
 def test_received_packets_are_read_before_a_timer_fires() -> None:
     """A caller that keeps the thread from its core beyond the deadline causes no retransmission."""
     hold = holder().engine_hold

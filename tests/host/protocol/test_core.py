@@ -178,6 +178,7 @@ class Cluster:
         assert np.array_equal(checksums(total), counted), "the switch's sums must be the ones that the workers counted"
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(
     seed=st.integers(0, 2**32),
@@ -581,6 +582,7 @@ def test_slower_queue_is_not_filled_with_retransmissions():
     assert p.statistics.retransmissions <= 25
 
 
+@pytest.mark.slow
 def test_slower_network_is_learnt():
     """The answers' gaps grow from 1 ms to 8 ms. Requests are repeated unnecessarily for a while, then no longer."""
     p = protocol(blocks=30, slots=64, window=32, rto_s=0.01)

@@ -239,6 +239,7 @@ TURNS = {2: (0, 1), 3: (0, 1, 2), 4: (2, 2, 2, 0, 1, 3), 5: (4, 3, 2, 1, 0)}
 """Orders of owners by number of workers; one is a broadcast's."""
 
 
+@pytest.mark.slow
 @given(
     st.sampled_from([*TURNS]),
     st.integers(0, 2),

@@ -4,6 +4,8 @@ import pytest
 
 from tests.host.protocol.timed import TimedJob
 
+pytestmark = pytest.mark.slow
+
 HELD_UP = {2: [(0.010, 0.030)]}
 """A worker that is descheduled in mid-iteration, longer than answers ever take."""
 

@@ -134,6 +134,7 @@ def headers(workers: int, lanes: int, words: int) -> st.SearchStrategy[KofnHeade
     )
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(
     st.sampled_from([1, 2, 3, 4, 7, RACK_WORKERS_MAX]),

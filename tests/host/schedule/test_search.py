@@ -64,6 +64,7 @@ def test_thresholds_that_make_the_same_pieces_are_tried_once() -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ratio", [0.5, 1.0, 2.0])
 def test_proposals_are_as_good_as_a_grid_in_forty_iterations(ratio: float) -> None:
     network = LinkModel(rate=8000 / MILLI.compute_s / ratio, credit=80)
@@ -132,6 +133,7 @@ def settled_alone(new: Callable[[], Search], took: Took, noise: Callable[[], flo
     return found.schedules[-1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("spread", "slower"), [(0.03, 0.01), (0.05, 0.015), (0.1, 0.025), (0.15, 0.035), (0.2, 0.04)])
 def test_enumeration_settles_once_in_noise(spread: float, slower: float) -> None:
     """Averaged over the seeds, its choice takes at most the share `slower` longer than the best."""
@@ -150,6 +152,7 @@ def test_stalls_do_not_restart_the_enumeration() -> None:
     assert took_s(settled_alone(enumeration, took_s, noise, 1500)) <= 1.05 * LEAST_S
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spread", [0.03, 0.1, 0.2])
 def test_auto_settles_once_in_noise(spread: float) -> None:
     model = Proposals(EQUAL, PassSchedule("priority", 1), NETWORK)

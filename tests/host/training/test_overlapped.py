@@ -16,6 +16,7 @@ def config(**given: Any) -> Config:
     return Config.of({"schedule": schedule, **given})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("given", "reason"),
     [

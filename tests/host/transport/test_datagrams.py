@@ -116,6 +116,7 @@ with connected_socket("10.9.0.2", "10.9.0.1") as opened:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
 @pytest.mark.parametrize("cable", ["kofn's", "any"])
 def test_switch_sees_single_packets(cable: str) -> None:

@@ -30,6 +30,7 @@ def test_rates_are_the_configured_ones() -> None:
     assert numbers.count(2) / len(numbers) == pytest.approx(0.18, abs=0.03)
 
 
+@pytest.mark.slow
 def test_same_seed_decides_the_same() -> None:
     rule = FaultSection(drop=0.3, jitter_ms=5.0)
     assert fates(faults(rule)) == fates(faults(rule))

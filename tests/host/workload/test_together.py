@@ -54,6 +54,7 @@ def check(config: Config, iterations: int = 600) -> None:
         np.testing.assert_array_equal(compute_s, [[source.compute_s(iteration) for source in row] for row in alone])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shift", [0, 11])
 @pytest.mark.parametrize("entries", ENTRIES)
 def test_drawn_blocking_equals_that_of_each_worker(entries: str, shift: int) -> None:

@@ -30,6 +30,7 @@ def test_byte_read_beyond_a_buffer_ends_the_process(tmp_path: Path) -> None:
     assert "faulty.c:2" in found.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("subject", PROGRAMS, ids=lambda subject: subject.name)
 def test_initial_packets_leave_the_switch(subject: Subject) -> None:
     engine, packets = subject.load()

@@ -133,6 +133,7 @@ def test_a_list_that_is_full_by_changed_settings_goes() -> None:
     assert values(digests.due(0.0)) == [[1, 2, 3]]
 
 
+@pytest.mark.slow
 def test_many_lists_that_wait_for_an_acknowledgement_cost_no_time() -> None:
     digests, lists = enabled(size=1, ack_ms=1000), 40_000
     before = time.process_time()

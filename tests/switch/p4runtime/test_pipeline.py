@@ -255,6 +255,7 @@ def test_api_version_is_reported(target: Target) -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.slow
 def test_switch_answers_while_it_compiles(tmp_path: Path) -> None:
     async def scenario(target: Target) -> None:
         async with primary(target, push=False) as client:
@@ -270,6 +271,7 @@ def test_switch_answers_while_it_compiles(tmp_path: Path) -> None:
         asyncio.run(scenario(target))
 
 
+@pytest.mark.slow
 def test_push_is_finished_even_when_the_client_stops_waiting(tmp_path: Path) -> None:
     async def scenario(target: Target) -> None:
         async with primary(target, push=False) as client:

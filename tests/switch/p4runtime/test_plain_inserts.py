@@ -84,6 +84,7 @@ def request(info: p4i.P4Info, chance: random.Random) -> p4r.WriteRequest:
     return p4r.WriteRequest(updates=chance.sample(changed, min(len(changed), chance.randint(1, 8))))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", SUBJECTS, ids=lambda path: path.name)
 def test_requests_equal_single_updates(path: Path) -> None:
     chance, outcomes = random.Random(1), Counter[str]()

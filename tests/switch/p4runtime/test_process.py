@@ -48,6 +48,7 @@ def start(*arguments: str) -> Iterator["subprocess.Popen[str]"]:
             process.kill()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_switch_announces_that_it_listens_and_ends_cleanly(address: str, number: signal.Signals) -> None:
     with start("--no-p4", "--", "--grpc-server-addr", address) as process:
@@ -103,6 +104,7 @@ def test_switch_starts_with_a_program(address: str) -> None:
         assert process.stdout.readline() == f"Server listening on {address}\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -120,6 +122,7 @@ def test_failed_start_has_one_line_and_exit_code_2(address: str, arguments: list
     assert errors.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_second_switch_at_an_address_is_refused(address: str) -> None:
     with start("--no-p4", "--", "--grpc-server-addr", address) as first:
         assert first.stdout is not None

@@ -125,6 +125,7 @@ def make_pipeline() -> Pipeline:
     return Pipeline(engine, pipeline())
 
 
+@pytest.mark.slow
 @settings(max_examples=1000, deadline=None)
 @given(kind=st.integers(0, 4), entity=entities)
 def test_updates_are_carried_out_or_refused(loaded: Pipeline, kind: int, entity: p4r.Entity) -> None:
@@ -134,6 +135,7 @@ def test_updates_are_carried_out_or_refused(loaded: Pipeline, kind: int, entity:
         assert str(error)
 
 
+@pytest.mark.slow
 @settings(max_examples=500, deadline=None)
 @given(entity=entities)
 def test_queries_are_answered_or_refused(loaded: Pipeline, entity: p4r.Entity) -> None:
@@ -203,6 +205,7 @@ def well_formed(table: Table) -> st.SearchStrategy[p4r.Entity]:
 WRITABLE = [table for table in INFO.tables if len(table.key) and not table.const_entries]
 
 
+@pytest.mark.slow
 @settings(max_examples=500, deadline=None)
 @given(entity=st.sampled_from(WRITABLE).flatmap(well_formed))
 def test_every_well_formed_entry_is_accepted_and_read_back_equal(fresh: Pipeline, entity: p4r.Entity) -> None:

@@ -22,6 +22,8 @@ from tests.switch.p4runtime.every_table import (
     to_member,
 )
 
+pytestmark = pytest.mark.slow
+
 NAMES = ["chosen", "shared", "selected", "indirect", "metered", "aged", "cell_meter", "pairs"]
 ids = st.sampled_from([0, 1, *map(number, NAMES)])
 tables = st.sampled_from([number(name) for name in ("selected", "indirect", "metered", "aged")])

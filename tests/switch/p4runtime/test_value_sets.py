@@ -8,6 +8,8 @@ from finsy.proto import p4r
 from tests.switch.p4runtime.every_table import number, pipeline, probe
 from tests.switch.p4runtime.harness import Target, check_refused, primary, update
 
+pytestmark = pytest.mark.slow
+
 
 def pairs(*members: tuple[bytes, ...]) -> p4r.Entity:
     def match(values: tuple[bytes, ...]) -> list[p4r.FieldMatch]:

@@ -9,7 +9,7 @@ from typing import Protocol, TypeVar
 from kofn_switch.compiler.codegen.layout import mask_of
 from kofn_switch.compiler.ir.program import Action, KeyField, Program, Table
 from kofn_switch.state.entries import Entry, Exact, GroupRef, Lpm, Match, Member, MemberRef, Optional, Range, Ternary
-from tests.switch.suite.stf import Add, AddMember, Call, ScriptError, number
+from tests.switch.suite.stf import Add, AddMember, Call, PlaceError, number
 
 T = TypeVar("T")
 BITS = {"0x": 4, "0o": 3, "0b": 1}
@@ -38,12 +38,12 @@ def by_name(items: Iterable[N]) -> dict[str, N]:
 
 
 def named(name: str, objects: Mapping[str, T], what: str) -> T:
-    """Return the object of that name, or the only one whose name ends so. Raises ScriptError."""
+    """Return the object of that name, or the only one whose name ends so. Raises PlaceError."""
     if name in objects:
         return objects[name]
     ends = [item for full, item in objects.items() if full.endswith(name)]
     if len(ends) != 1:
-        raise ScriptError(f"{what} {name} is {len(ends)} of {', '.join(objects) or 'none'}")
+        raise PlaceError(f"{what} {name} is {len(ends)} of {', '.join(objects) or 'none'}")
     return ends[0]
 
 
@@ -69,7 +69,7 @@ def _call(actions: Iterable[Action], written: Call, what: str) -> tuple[Action, 
     action = named(written.action, by_name(actions), what)
     wanted = [parameter.name for parameter in action.parameters]
     if sorted(wanted) != sorted(written.arguments):
-        raise ScriptError(f"action {action.name} takes {wanted}, not {list(written.arguments)}")
+        raise PlaceError(f"action {action.name} takes {wanted}, not {list(written.arguments)}")
     return action, tuple(written.arguments[name] for name in wanted)
 
 

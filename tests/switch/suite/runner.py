@@ -69,7 +69,7 @@ class Run:
         self._digests: list[ExpectDigest] = []
 
     def execute(self, statements: Sequence[Statement]) -> list[str]:
-        """Return the differences, none if all is as expected. Raises ScriptError, SwitchError."""
+        """Return the differences, none if all is as expected. Raises PlaceError, SwitchError."""
         for statement in statements:
             self._execute(statement)
         self._compare()

@@ -21,7 +21,7 @@ class Outcome:
 
 
 def run_script(script: Path, target: str) -> Outcome:
-    """Run a script on a target. Raises ScriptError, and the switch's errors after loading."""
+    """Run a script on a target. Raises PlaceError, and the switch's errors after loading."""
     statements = parse(script.read_text())
     try:
         with TARGETS[target](script.with_suffix(".json"), statements) as switch:

@@ -35,7 +35,7 @@ from typing import TypeAlias
 TOKEN = re.compile(r'"[^"]*"|[(),:]|==|!=|<=|>=|[^\s(),:"]+')
 
 
-class ScriptError(Exception):
+class PlaceError(Exception):
     """A line is no valid statement; the message names the line."""
 
 
@@ -189,7 +189,7 @@ class _Tokens:
 
 
 def parse(text: str) -> list[Statement]:
-    """Return the statements of a script. Raises ScriptError."""
+    """Return the statements of a script. Raises PlaceError."""
     statements = []
     for number, line in enumerate(text.splitlines(), 1):
         tokens = _Tokens(TOKEN.findall(line.split("#")[0]))
@@ -198,9 +198,9 @@ def parse(text: str) -> list[Statement]:
         try:
             statements.append(_statement(tokens.next().lower(), tokens, number))
         except (ValueError, IndexError) as error:
-            raise ScriptError(f"line {number} is no statement: {line.strip()} ({error})") from error
+            raise PlaceError(f"line {number} is no statement: {line.strip()} ({error})") from error
         if tokens.rest():
-            raise ScriptError(f"line {number} has too much: {line.strip()}")
+            raise PlaceError(f"line {number} has too much: {line.strip()}")
     return statements
 
 

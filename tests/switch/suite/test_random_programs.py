@@ -15,7 +15,7 @@ from tests.switch.suite.random_programs.program import RandomProgram
 from tests.targets import TARGETS
 
 NIGHTLY = os.environ.get("KOFN_NIGHTLY") == "1"
-pytestmark = pytest.mark.timeout(3600 if NIGHTLY else 120)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600 if NIGHTLY else 120)]
 PACKETS = st.lists(st.tuples(st.integers(0, 3), st.binary(min_size=1, max_size=150)), max_size=10)
 PROGRAMS = st.builds(
     RandomProgram,

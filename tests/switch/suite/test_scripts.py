@@ -12,7 +12,7 @@ from tests.switch.suite.executor import Executor
 from tests.switch.suite.names import entry
 from tests.switch.suite.runner import Run
 from tests.switch.suite.script import run_script
-from tests.switch.suite.stf import Add, AddMember, Call, Command, Expect, Packet, Rates, ScriptError, SetDefault, parse
+from tests.switch.suite.stf import Add, AddMember, Call, Command, Expect, Packet, PlaceError, Rates, SetDefault, parse
 from tests.switch.suite.targets import Injected
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -52,7 +52,7 @@ def test_every_statement_is_parsed() -> None:
     ["melt 3", "packet x 00", "packet 1 0", "expect 1 0g", "add t k:1 act", "setdefault t a() b", "check_counter c"],
 )
 def test_invalid_statement_is_refused(line: str) -> None:
-    with pytest.raises(ScriptError, match="line 2"):
+    with pytest.raises(PlaceError, match="line 2"):
         parse(f"# first\n{line}")
 
 

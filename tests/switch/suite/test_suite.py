@@ -19,6 +19,7 @@ MACRO = re.compile(r"[A-Z_0-9]+\(.*\)")
 SCRIPTS = sorted(PROGRAMS.glob("*.stf"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
 @pytest.mark.parametrize("target", [*OURS, *BMV2_TOO])
 def test_script(script: Path, target: str) -> None:

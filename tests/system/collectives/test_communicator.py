@@ -262,6 +262,7 @@ def test_wait_for_a_piece_fails_when_the_communicator_closes(alone: Ring) -> Non
         alone.begin(10)
 
 
+@pytest.mark.slow
 def test_thousands_of_calls_are_in_flight() -> None:
     with threads("ring", 2) as team:
         team.run(thousands)
@@ -272,6 +273,7 @@ def thousands(communicator: Communicator) -> None:
     assert [int(work.result(60)) for work in works] == [2 * at for at in range(3000)]
 
 
+@pytest.mark.slow
 def test_callbacks_make_calls_while_thousands_are_in_flight() -> None:
     """More messages are sent than the sockets have room for, in both directions."""
     with threads("ring", 2) as team:
@@ -296,6 +298,7 @@ def chained(communicator: Communicator) -> None:
     assert all(work.result(60) is None for work in second)
 
 
+@pytest.mark.slow
 def test_two_communicators_run_side_by_side() -> None:
     with threads("ring", 3) as one, threads("ring", 3) as other, ThreadPoolExecutor(2) as pool:
         for team in pool.map(lambda team: [team.run(scenarios.many_are_under_way)], (one, other)):

@@ -36,15 +36,18 @@ class TestScenarios:
     begin.
     """
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("scenario", scenarios.EVERY, ids=lambda scenario: scenario.__name__)
     def test_scenario(self, team: Any, scenario: Any) -> None:
         team.run(scenario)
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("number", range(2))
     def test_scenario_of_some_kinds(self, team: Any, number: int) -> None:
         team.run(OWN[team.kind][number])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "workers"),
     [("ring", 1), ("ring", 2), ("ring", 5), (MODEL, 1), (MODEL, 2), pytest.param(MODEL, 5, marks=pytest.mark.long)],
@@ -119,6 +122,7 @@ def test_hanging_worker_is_named(kind: str) -> None:
     assert all(error.startswith("no answer from worker 1: ") for error in errors), errors
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_closed_worker_is_named_and_finished_calls_keep_their_results(kind: str) -> None:
     with processes(kind, 3) as team:

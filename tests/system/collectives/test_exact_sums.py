@@ -130,6 +130,7 @@ def gather_and_spread(communicator: Any, size: int = ROW) -> None:
         scenarios.same(works[2 * root + 1].result(LIMIT_S), every[root])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lose", [0, 10])
 @pytest.mark.parametrize("workers", [2, 3, 5])
 def test_owned_blocks_reach_all_workers(workers: int, lose: int) -> None:
@@ -231,7 +232,7 @@ def test_worker_told_of_a_restart_does_not_wait_for_the_timeout(target: str) -> 
         told.lose_slots(found.generation + 1)
         errors = [error_of(lambda work=work: work.result(LIMIT_S)) for work in works]
     expected = (
-        f"the switch has restarted: its slots are of generation {found.generation + 1}; those of this communicator, of"
+        f"the switch has restarted: its slots are of generation {found.generation + 1}; the slots of this communicator, of"
     )
     assert all(error.startswith(expected) for error in errors), errors
 
@@ -284,6 +285,7 @@ def test_missing_worker_is_named_and_nothing_stays_open() -> None:
                 InNetwork(1, 9, job=found.job, transport=transport, addresses=found.addresses, meet_s=0.2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("job", "port", "error"),
     [

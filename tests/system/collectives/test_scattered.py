@@ -58,6 +58,7 @@ def pending(crew: Sequence[InNetwork]) -> list[Any]:
     return [each.agent.ledger.residual.pending.copy() for each in crew]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("codec", ["int8", "onebit", "int32"])
 def test_rows_equal_those_of_an_all_reduce(codec: str) -> None:
     """The residuals are the same, too, at every worker."""
@@ -100,6 +101,7 @@ def test_link_carries_one_row_and_headers(codec: str) -> None:
     assert expected <= found < 1.1 * expected, "a few packets are retransmitted"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("codec", ["int8", "onebit"])
 @pytest.mark.parametrize("k", [3, 4])
 def test_late_lost_repeated_and_overtaken_packets_lose_no_gradient(codec: str, k: int) -> None:
@@ -180,6 +182,7 @@ def scatters_until_failure(communicator: InNetwork) -> str:
     return error_of(scatter_on)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("codec", ["int8", "onebit"])
 @pytest.mark.parametrize("k", [2, 3])
 @pytest.mark.parametrize("dead", [0, 1])
@@ -250,6 +253,7 @@ def test_invalid_calls_are_refused(call: Callable[[InNetwork], object], words: s
         assert words in error_of(lambda: call(crew[0]))
 
 
+@pytest.mark.slow
 def test_more_blocks_than_slots_are_refused() -> None:
     job, compress = JobSection(workers=1, words=1, slots=2, window=1, exact_slots=2), CompressSection(codec="int8")
     own, local = loopback(89, 210), loopback(89, 211)

@@ -140,6 +140,7 @@ async def _trained(job: Running, workers: list[Worker], iteration: int, decision
     await until(lambda: job.session.control_loop.iteration == iteration)
 
 
+@pytest.mark.slow
 def test_absent_switch_keeps_the_old_k_until_it_is_back(switch: SwitchProcess) -> None:
     async def scenario() -> None:
         async with serving(setup(JobSection(workers=2), objective="all"), switch=switch.address) as job:

@@ -34,6 +34,7 @@ def two_jobs(journal: Journal | None = None) -> list[JobSession]:
     return sessions
 
 
+@pytest.mark.slow
 def test_each_job_runs_separately(switch: SwitchProcess) -> None:
     async def scenario() -> None:
         async with serving(*two_jobs(), switch=switch.address) as control:
@@ -57,6 +58,7 @@ def test_each_job_runs_separately(switch: SwitchProcess) -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.slow
 def test_restarted_switch_regroups_each_job_separately(switch: SwitchProcess) -> None:
     async def scenario() -> None:
         async with serving(*two_jobs(), switch=switch.address) as control:

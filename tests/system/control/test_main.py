@@ -22,6 +22,8 @@ from tests.ports import own_port
 from tests.system.control.switches import SwitchProcess, running
 from tests.targets import TARGETS
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def files(tmp_path: Path) -> list[str]:

@@ -63,6 +63,7 @@ async def missing(switch: SwitchProcess, slots: Slots, k: int | None, generation
         return [str(update) for update in difference(present, wanted, onlooker.p4info)]
 
 
+@pytest.mark.slow
 def test_everything_is_installed_and_k_is_one_modify(switch: SwitchProcess) -> None:
     async def scenario() -> None:
         job = a_job()
@@ -81,6 +82,7 @@ def test_everything_is_installed_and_k_is_one_modify(switch: SwitchProcess) -> N
     asyncio.run(scenario())
 
 
+@pytest.mark.slow
 def test_admission_waits_for_the_switch(switch: SwitchProcess) -> None:
     async def scenario() -> None:
         switch.kill()
@@ -98,6 +100,7 @@ def test_admission_waits_for_the_switch(switch: SwitchProcess) -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.slow
 def test_restarted_switch_admits_nothing_until_the_session_does(switch: SwitchProcess) -> None:
     async def scenario() -> None:
         lost: list[str] = []
@@ -121,6 +124,7 @@ def test_restarted_switch_admits_nothing_until_the_session_does(switch: SwitchPr
     asyncio.run(scenario())
 
 
+@pytest.mark.slow
 def test_restarted_controller_finds_the_entries_and_pushes_nothing(switch: SwitchProcess) -> None:
     async def scenario() -> None:
         job = a_job()
@@ -138,6 +142,7 @@ def test_restarted_controller_finds_the_entries_and_pushes_nothing(switch: Switc
     asyncio.run(scenario())
 
 
+@pytest.mark.slow
 def test_another_jobs_controller_takes_over_the_entries(switch: SwitchProcess) -> None:
     async def scenario() -> None:
         job = a_job()
@@ -153,6 +158,7 @@ def test_another_jobs_controller_takes_over_the_entries(switch: SwitchProcess) -
     asyncio.run(scenario())
 
 
+@pytest.mark.slow
 def test_another_program_is_replaced_once(switch: SwitchProcess, tmp_path: Path) -> None:
     other = tmp_path / "other.json"
     other.write_text(CompiledProgram().blob.read_text() + " ")  # only the cookie differs
@@ -174,6 +180,7 @@ def test_another_program_is_replaced_once(switch: SwitchProcess, tmp_path: Path)
     asyncio.run(scenario())
 
 
+@pytest.mark.slow
 def test_another_client_may_be_primary_for_a_while(switch: SwitchProcess) -> None:
     async def scenario() -> None:
         job = a_job()
@@ -215,6 +222,7 @@ def test_connection_waits_for_another_one_to_end(switch: SwitchProcess) -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.slow
 def test_refused_updates_are_named_as_in_p4(switch: SwitchProcess) -> None:
     async def scenario() -> None:
         job = a_job()
@@ -233,6 +241,7 @@ ACCEPT = "ingress.admission.accept_recipient"
 ONE = {"hdr.kofn.job": 1, "hdr.kofn.recipient": 0}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("entry", "words"),
     [

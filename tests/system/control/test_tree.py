@@ -83,6 +83,7 @@ async def restarted(switch: SwitchProcess, link: SwitchLink) -> None:
             await asyncio.sleep(0.01)
 
 
+@pytest.mark.slow
 def test_every_switch_gets_its_entries_and_each_k(switches: list[SwitchProcess]) -> None:
     async def scenario() -> None:
         job = a_job()
@@ -97,6 +98,7 @@ def test_every_switch_gets_its_entries_and_each_k(switches: list[SwitchProcess])
     asyncio.run(scenario())
 
 
+@pytest.mark.slow
 def test_restarted_leaf_gets_the_same_generation(switches: list[SwitchProcess]) -> None:
     async def scenario() -> None:
         job, lost = a_job(), list[str]()
@@ -116,6 +118,7 @@ def test_restarted_leaf_gets_the_same_generation(switches: list[SwitchProcess]) 
     asyncio.run(scenario())
 
 
+@pytest.mark.slow
 def test_restarted_root_admits_nothing_until_the_session_does(switches: list[SwitchProcess]) -> None:
     async def scenario() -> None:
         job, lost = a_job(), list[str]()
@@ -134,6 +137,7 @@ def test_restarted_root_admits_nothing_until_the_session_does(switches: list[Swi
     asyncio.run(scenario())
 
 
+@pytest.mark.slow
 def test_restarted_controller_continues_though_a_leaf_has_lost_its_entries(switches: list[SwitchProcess]) -> None:
     async def scenario() -> None:
         job = a_job()

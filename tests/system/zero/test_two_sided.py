@@ -3,9 +3,12 @@
 import threading
 
 import numpy as np
+import pytest
 
 from kofn_host.zero import Bytes, TwoSidedMean
 from tests.system.zero.crews import all_of
+
+pytestmark = pytest.mark.slow
 
 WORKERS, ELEMENTS = 3, 50
 

@@ -77,6 +77,7 @@ def whole(settings: ZeroSettings, steps: int) -> npt.NDArray[np.float64]:
     return parameters
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", [1, 2, 3])
 @pytest.mark.parametrize(
     "given",
@@ -135,6 +136,7 @@ def frozen(settings: ZeroSettings, steps: int, blocks: Sequence[Any]) -> npt.NDA
     return w
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("stage", "apart"), [(1, False), (2, False), (2, True)])
 @pytest.mark.parametrize("given", [{}, {"optimizer": "lamb"}, {"optimizer": "lamb", "weight_decay": 0.1}], ids=str)
 def test_frozen_variance_follows_the_formulas(stage: int, apart: bool, given: dict[str, Any]) -> None:
@@ -172,6 +174,7 @@ class Watched(SwitchMean):
         return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", ["adam", pytest.param("lamb", marks=pytest.mark.long)])
 @pytest.mark.parametrize(("stage", "bits"), [(1, 1), (2, 1), (3, 1), (1, 8), (3, 8)])
 def test_few_bits_keep_replicas_equal_and_lose_nothing(stage: int, bits: int, optimizer: Any) -> None:
@@ -298,6 +301,7 @@ def test_element_without_a_gradient_does_not_move(stage: int, caplog: pytest.Log
     assert (np.delete(found[0], np.r_[dead]) != np.delete(INITIAL, np.r_[dead])).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("stage", "bits"), [(2, 32), (3, 1), (1, 1)])
 def test_packet_loss_changes_nothing(stage: int, bits: int) -> None:
     """All workers are in every sum. With a tenth of all packets lost the parameters are the same, bit by bit."""
@@ -332,6 +336,7 @@ def alike(rank: int, step: int) -> Floats:
     return (magnitudes * np.random.default_rng([step, rank]).choice([-1, 1], WIDE)).astype(np.float32)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("stage", "bits"), [(2, 8), (2, 1), (3, 8), (3, 1)])
 def test_parameters_equal_those_of_an_all_reduce(stage: int, bits: int) -> None:
     """The shards' blocks have the same elements and k = n. The frozen variance has the same floors, too."""
@@ -358,6 +363,7 @@ def test_parameters_equal_those_of_an_all_reduce(stage: int, bits: int) -> None:
     assert any(np.frombuffer(apart[0], np.float32))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", [2, 3])
 @pytest.mark.parametrize("bits", [8, 1])
 def test_scattered_shards_keep_replicas_equal(stage: int, bits: int) -> None:
