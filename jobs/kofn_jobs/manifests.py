@@ -20,7 +20,7 @@ from kofn_common.config.errors import ConfigError
 from kofn_common.config.schema import Config
 from kofn_jobs.errors import RequestError
 from kofn_jobs.kinds import Role
-from kofn_jobs.request import API_VERSION, GROUP, KIND, RESERVED, VERSION, TrainingRequest
+from kofn_jobs.request import API_VERSION, GROUP, KIND, RELEASE, RESERVED, TrainingRequest
 
 Document: TypeAlias = dict[str, Any]
 
@@ -40,7 +40,7 @@ CONTROLLER_PORT = 50052
 FILES, CERTIFICATES, STATE, CHECKPOINTS = RESERVED
 COMMON = ("ca.pem", "job-1.token")
 
-SWITCH_IMAGE = f"kofn-switch:{VERSION}"
+SWITCH_IMAGE = f"kofn-switch:{RELEASE}"
 
 NETWORK = {"capabilities": {"drop": ["ALL"], "add": ["NET_ADMIN", "NET_RAW"]}, "allowPrivilegeEscalation": False}
 """Rights of containers that make a tunnel or read frames; both need user 0."""

@@ -97,12 +97,12 @@ class Elastic(ApiStruct, frozen=True):
     ) = None
 
 
-VERSION = version("kofn-jobs")
+RELEASE = version("kofn-jobs")
 """The tag of kofn's images."""
 
-WORKER_IMAGE = f"kofn-worker:{VERSION}"
+WORKER_IMAGE = f"kofn-worker:{RELEASE}"
 
-TORCH_IMAGES = {"cpu": f"kofn-worker-torch:{VERSION}", "nvidia.com/gpu": f"kofn-worker-torch-cuda:{VERSION}"}
+TORCH_IMAGES = {"cpu": f"kofn-worker-torch:{RELEASE}", "nvidia.com/gpu": f"kofn-worker-torch-cuda:{RELEASE}"}
 """The images for a script, by the resource for which they have a PyTorch."""
 
 

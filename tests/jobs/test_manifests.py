@@ -15,7 +15,7 @@ from kofn_jobs.manifests import config_map, configuration, control_pod, secret, 
 from kofn_jobs.request import (
     API_VERSION,
     KIND,
-    VERSION,
+    RELEASE,
     CheckpointClaim,
     Data,
     Elastic,
@@ -252,9 +252,9 @@ def test_worker_sees_only_its_own_certificate(kind: str, counts: tuple[int, ...]
 @pytest.mark.parametrize(
     ("spec", "image"),
     [
-        ({}, f"kofn-worker:{VERSION}"),
-        ({"script": "1"}, f"kofn-worker-torch-cuda:{VERSION}"),
-        ({"script": "1", "resource": "cpu"}, f"kofn-worker-torch:{VERSION}"),
+        ({}, f"kofn-worker:{RELEASE}"),
+        ({"script": "1"}, f"kofn-worker-torch-cuda:{RELEASE}"),
+        ({"script": "1", "resource": "cpu"}, f"kofn-worker-torch:{RELEASE}"),
         ({"script": "1", "resource": "amd.com/gpu", "image": "r.example/rocm:1"}, "r.example/rocm:1"),
     ],
 )
