@@ -21,9 +21,9 @@ def headlines(summary: Summary) -> list[str]:
 
 def brief_tables(run: RunSummary) -> list[PlainTable]:
     """Return a table for each job with a finished iteration. The table has a column for each trial."""
-    one = len(run.jobs) == 1
+    single = len(run.jobs) == 1
     return [
-        PlainTable(["" if one else f"job {job.job}", *job.headings()], brief_rows(job))
+        PlainTable(["" if single else f"job {job.job}", *job.headings()], brief_rows(job))
         for job in run.jobs
         if job.trials
     ]
@@ -63,13 +63,13 @@ def _k(entry: TrialSummary) -> str:
     """Return the k of most iterations, and their share."""
     if not entry.k_iterations:
         return "-"
-    k = max(entry.k_iterations, key=lambda each: entry.k_iterations[each])
+    k = max(entry.k_iterations, key=entry.k_iterations.__getitem__)
     return f"{k} in {100 * entry.k_iterations[k] / sum(entry.k_iterations.values()):.0f} %"
 
 
 def _rule(entry: TrialSummary) -> str:
     """Return the rules in the order in which they came into force."""
-    return "/".join(dict.fromkeys(one.late_gradient for one in entry.in_force)) or "-"
+    return "/".join(dict.fromkeys(decision.late_gradient for decision in entry.in_force)) or "-"
 
 
 def _gradients(entry: TrialSummary) -> str:

@@ -34,8 +34,8 @@ def identity(workers: Sequence[WorkerMetrics]) -> str | None:
                 differing.append((line.iteration, rank, worker.rank))
     if not differing:
         return None
-    iteration, one, other = min(differing)
-    return f"replicas differ: first after iteration {iteration}, workers {one} and {other}"
+    iteration, *ranks = min(differing)
+    return f"replicas differ: first after iteration {iteration}, workers {ranks[0]} and {ranks[1]}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,10 +52,10 @@ def conservation(folder: TrialFolder, workers: int, left: Mapping[int, str] | No
     """Check that gradients = aggregated + residual + discarded at every worker, and that each worker applied the sum of
     all workers' aggregated gradients.
 
-    `left`: the last iteration of each worker that left before the others, by rank ("20 of 25"). The results that such a
-    worker applied are not compared with that sum. A worker that was never started has no gradients. If a worker was
-    killed for good and has no sums file, its aggregated gradients are unknown. The second check is then that all other
-    workers, also those that left, applied the same results.
+    `left` has the last iteration of each worker that left before the others, by rank ("20 of 25"). The results that a
+    worker in `left` applied are not compared with that sum. A worker that was never started has no gradients. If a
+    worker was killed for good and has no sums file, its aggregated gradients are unknown. The second check is then that
+    all other workers, also those in `left`, applied the same results.
     """
     events = read_event_log(folder.events)
     ranks = [rank for rank in range(workers) if f"worker-{rank}" not in never_started(events)]
@@ -100,8 +100,8 @@ def _left(left: Mapping[int, str]) -> str | None:
 
 
 def _aggregated(sums: Mapping[int, Sums], left: Collection[int]) -> str | None:
-    """Compare the sum of all workers' aggregated gradients with the results of each worker, in the blocks that it gets.
-    At least one worker must get each block."""
+    """Compare the sum of all workers' aggregated gradients with each worker's results, in the blocks that the worker
+    gets. At least one worker must get each block."""
     total = np.sum([parts["aggregated"] for parts in sums.values()], axis=0)
     unreceived = np.flatnonzero(np.sum([parts["received"] for parts in sums.values()], axis=0) == 0)
     if unreceived.size:

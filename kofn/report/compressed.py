@@ -16,9 +16,9 @@ class Compressed:
     """Means over all iterations of all workers; norms are L2, in units of the gradient."""
 
     wire_bytes: int
-    """Bytes of all values sent, repetitions included, without headers."""
+    """Bytes of all values sent, retransmissions included, without headers."""
     wire_ratio: float
-    """Their share of the gradients' bytes in float32."""
+    """The sent share of the gradients' bytes in float32."""
     ratio: float | None
     """The planned share."""
     gradient_norm: float | None
@@ -31,7 +31,7 @@ class Compressed:
     refused_share: float = 0.0
     """Share of the iterations in which narrower lanes were refused."""
     refused_error: float | None = None
-    """Share of the gradient's squared norm that these lanes were expected to leave over."""
+    """Share of the gradient's squared norm that the refused lanes were expected to leave over."""
     lost_norm: float | None = None
     """The norm of the values that an iteration discarded to keep residuals in fewer bits; None if
     residuals are exact."""
@@ -96,16 +96,19 @@ def planned_ratio(line: Iteration) -> float | None:
     return line.width / 32 if line.refused_width is not None else min(line.ratio, line.width / 32)
 
 
-def compressed_rows(several: Sequence[Compressed | None]) -> list[list[str]]:
+def compressed_rows(trials: Sequence[Compressed | None]) -> list[list[str]]:
     """Return rows of a summary's table, with a cell for each trial. The last three rows appear only if they have
     values."""
-    refused = ["-" if one is None else one.refused for one in several]
-    lost = ["-" if one is None else _norm(one.lost_norm, _over(one.lost_norm, one.gradient_norm)) for one in several]
-    expanding = ["-" if one is None or one.expanding is None else f"{one.expanding:.1%}" for one in several]
+    refused = ["-" if entry is None else entry.refused for entry in trials]
+    lost = [
+        "-" if entry is None else _norm(entry.lost_norm, _over(entry.lost_norm, entry.gradient_norm))
+        for entry in trials
+    ]
+    expanding = ["-" if entry is None or entry.expanding is None else f"{entry.expanding:.1%}" for entry in trials]
     return [
-        ["gradients sent", *("-" if one is None else one.sent for one in several)],
-        ["compression error", *("-" if one is None else _norm(one.error_norm, one.error) for one in several)],
-        ["residual", *("-" if one is None else _norm(one.residual_norm, one.residual) for one in several)],
+        ["gradients sent", *("-" if entry is None else entry.sent for entry in trials)],
+        ["compression error", *("-" if entry is None else _norm(entry.error_norm, entry.error) for entry in trials)],
+        ["residual", *("-" if entry is None else _norm(entry.residual_norm, entry.residual) for entry in trials)],
         *(
             [label, *cells]
             for label, cells in (
@@ -118,9 +121,9 @@ def compressed_rows(several: Sequence[Compressed | None]) -> list[list[str]]:
     ]
 
 
-def misfit_rows(several: Sequence[Compressed | None]) -> list[list[str]]:
+def misfit_rows(trials: Sequence[Compressed | None]) -> list[list[str]]:
     """Return a row with the shares of misfits, with a cell for each trial; no row if all shares round to 0."""
-    shares = [(one and one.misfits) or 0.0 for one in several]
+    shares = [(entry and entry.misfits) or 0.0 for entry in trials]
     return (
         [["elements that did not fit", *(f"{share:.1%}" for share in shares)]]
         if max(shares, default=0.0) >= SHOWN

@@ -14,7 +14,7 @@ from kofn_common.results.worker_metrics import TIME_PARTS
 
 PART_COLOURS = dict(zip(TIME_PARTS, WORKER_COLOURS, strict=True)) | {"wait_s": "#d5d8db"}
 LINK_LABELS = ("worker, up", "worker, down", "server or uplink, up", "server or uplink, down")
-"""In the order of LinkMeans."""
+"""Labels of the fields of LinkMeans, in their order."""
 BAR = 0.7
 
 
@@ -62,7 +62,7 @@ def draw_times(axes: Axes, bars: Sequence[CostBar]) -> None:
 
 
 def draw_links(axes: Axes, bars: Sequence[CostBar]) -> None:
-    """Draw four thin bars for each."""
+    """Draw four thin bars for each trial or contender."""
     height = BAR / len(LINK_LABELS)
     sizes = np.array([astuple(bar.links) for bar in bars])
     for number, label in enumerate(LINK_LABELS):

@@ -29,10 +29,10 @@ Row = tuple[str | float, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drawing:
-    """A figure; `rows` are its numbers, with `headings`."""
+    """A figure; `rows` are the figure's numbers, with `headings`."""
 
     name: str
-    """The name of its files."""
+    """The name of the figure's files, without suffix."""
     caption: str
     draw: Callable[[], Figure]
     headings: Sequence[str]
@@ -53,8 +53,8 @@ class Drawing:
 def drawings(
     trials: Sequence[TrialSeries], bars: Sequence[CostBar], metric: Metric | None, *, compresses: bool
 ) -> Iterator[Drawing]:
-    """Yield the metric, costs and compression, if the trials have them, and the iteration time of all trials; then
-    blocking and k of each trial. Nothing without a trial."""
+    """Yield figures of the metric, costs and compression, if the trials have them, and of the iteration time; then a
+    figure of each trial's blocking and k. Yield nothing without a trial."""
     if metric is not None and any(entry.accuracy.x.size for entry in trials):
         yield Drawing(
             name=metric.name.replace(" ", "-"),
@@ -78,9 +78,9 @@ def _iteration_time(trials: Sequence[TrialSeries]) -> Drawing:
     quantities = ("iteration_ms", "predicted_ms", "expected_ms")
     return Drawing(
         name="iteration-time",
-        caption="Time from one iteration's first finish to the next one's. Dots are iterations, solid lines running"
-        " means; dashed is what the controller predicted for the k in force, dotted E_k[T], the expected time of the"
-        f" k-th first block alone.{_marked(trials)}",
+        caption="Time from an iteration's first finish to the next iteration's. Dots are iterations, solid lines are"
+        " running means. Dashed lines are the controller's predictions for the k in force; dotted lines are E_k[T], the"
+        f" expected time of the k-th first block alone.{_marked(trials)}",
         draw=partial(iteration_figure, trials),
         headings=("trial", "quantity", "iteration", "value"),
         rows=[
@@ -105,7 +105,7 @@ def _costs(bars: Sequence[CostBar]) -> Drawing:
         name="costs",
         caption="Left: where an iteration's time went, the mean over all workers and all iterations but the first; the"
         " parts add up to the iteration. Right: bytes of Ethernet frames in an iteration over a worker's link to the"
-        " switch (up) and from it, and over a parameter server's.",
+        " switch (up) and from the switch (down), and over a parameter server's link.",
         draw=partial(costs_figure, bars),
         headings=("trial", "part", "value"),
         rows=[*parts, *links],
@@ -115,8 +115,8 @@ def _costs(bars: Sequence[CostBar]) -> Drawing:
 def _compression(trials: Sequence[TrialSeries]) -> Drawing:
     return Drawing(
         name="compression",
-        caption="What was sent of a gradient, what its encoding left over, and what was pending after the iteration:"
-        f" means over the workers. Dashed is what was planned.{_marked(trials)}",
+        caption="The bytes sent of a gradient, the error of its encoding, and the values pending after the iteration:"
+        f" means over the workers. Dashed lines are planned values.{_marked(trials)}",
         draw=partial(compression_figure, trials),
         headings=("trial", "panel", "quantity", "iteration", "value"),
         rows=[
@@ -143,7 +143,7 @@ def _blocking(entry: TrialSeries, number: int) -> Drawing:
     return Drawing(
         name=f"blocking-{number}",
         caption=f"Trial {entry.name}. Above: each worker's mean blocking time as it was injected (dashed) and as the"
-        " controller estimated it (solid, its 95 % interval shaded); of many workers, those with the longest."
+        " controller estimated it (solid, the 95 % interval shaded); of many workers, those with the longest blocking."
         " Below: the k that closed the iteration."
         f"{_marked([entry])}",
         draw=partial(lambda_figure, entry),

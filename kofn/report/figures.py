@@ -1,7 +1,7 @@
 """The report's figures: typed series in, matplotlib figures out, without any files.
 
-A colour is a worker in figures about workers and a trial in figures about trials; solid is measured or estimated,
-dashed is the injected truth or a prediction.
+A colour is a worker in figures about workers and a trial in figures about trials. Solid lines are measured or estimated
+values; dashed lines are injected or predicted values.
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ TRIAL_COLOURS = ("#0b6e99", "#d1495b", "#6a994e", "#7b5ea7", "#e09f3e")
 WORKER_COLOURS = ("#0b6e99", "#e09f3e", "#6a994e", "#d1495b", "#7b5ea7", "#8d6e63", "#4d4d4d", "#d16ba5")
 LEGEND_WORKERS = 8
 DRAWN_WORKERS = 64
-"""More lines would be one area, and take minutes to draw."""
+"""The most workers in a figure: more lines would merge into an area, and take minutes to draw."""
 
 SMOOTH = 15
 
@@ -77,7 +77,7 @@ class Mark:
 
     words: str
     iteration: float
-    """The newest iteration that had ended."""
+    """The newest iteration that had ended at the change."""
     time_s: float
     """Seconds since the first iteration began."""
 
@@ -91,7 +91,7 @@ class TrialSeries:
     accuracy: Series  # the metric, over seconds
     iteration_ms: Series  # over the iterations
     expected_ms: Series  # E_k[T] of the controller, over the iterations
-    predicted_ms: Series  # iteration time as it predicts it, likewise
+    predicted_ms: Series  # the controller's prediction of the iteration time, over the iterations
     workers: tuple[WorkerSeries, ...]
     compression: tuple[Panel, ...] = ()  # over the iterations; empty if unknown
     marks: tuple[Mark, ...] = ()
@@ -117,7 +117,7 @@ def lambda_figure(entry: TrialSeries) -> Figure:
 
 
 def metric_figure(trials: Sequence[TrialSeries], metric: Metric) -> Figure:
-    """Draw the metric of all trials over time, with the time at which each reached the target."""
+    """Draw the metric of all trials over time, with the time at which each trial reached the target."""
     scale, unit = (100, " [%]") if metric.percent else (1, "")
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=SIZE_INCHES, layout="constrained")
@@ -166,7 +166,7 @@ def iteration_figure(trials: Sequence[TrialSeries]) -> Figure:
 
 
 def compression_figure(trials: Sequence[TrialSeries]) -> Figure:
-    """Draw panels for the bytes sent, the encoding error and the pending part, with all trials in each."""
+    """Draw panels for the bytes sent, the encoding error and the pending part, with all trials in each panel."""
     with mpl.rc_context(STYLE):
         known = [(entry, colour) for entry, colour in zip(trials, _colours(trials), strict=True) if entry.compression]
         count = max((len(entry.compression) for entry, _ in known), default=1)
@@ -185,13 +185,13 @@ def compression_figure(trials: Sequence[TrialSeries]) -> Figure:
 
 
 def mark_numbers(trials: Sequence[TrialSeries]) -> dict[str, int]:
-    """Number the changes from 1, in the order of the first trial that has each. Figures show these numbers."""
+    """Number the changes from 1, trial by trial; equal changes have one number. Figures show these numbers."""
     words = dict.fromkeys(mark.words for entry in trials for mark in entry.marks)
-    return {each: number for number, each in enumerate(words, 1)}
+    return {change: number for number, change in enumerate(words, 1)}
 
 
 def running_mean(values: Floats, width: int = SMOOTH) -> Floats:
-    """Return the mean of the values around each one. It has the input's length; the windows at the ends are shorter."""
+    """Return for each value the mean of the `width` values around it; at the ends there are fewer."""
     half = width // 2
     windows = (values[max(0, index - half) : index + half + 1] for index in range(len(values)))
     return np.array([np.mean(window) for window in windows])

@@ -37,7 +37,7 @@ def counts(by_k: Mapping[Any, int]) -> str:
 
 
 def by_worker(several: Sequence[int]) -> str:
-    """Format the sum, and each worker's part."""
+    """Format the sum of counts, and each worker's count."""
     return f"{sum(several):,} ({each(several, '{:.0f}'.format)})"
 
 
@@ -47,7 +47,7 @@ def percentages(several: Sequence[float]) -> str:
 
 
 def weights(several: Sequence[float]) -> str:
-    """Format the sum, and each worker's part."""
+    """Format the sum of weights, and each worker's weight."""
     return f"{sum(several):.1f} ({each(several, '{:.1f}'.format)})"
 
 
@@ -59,7 +59,7 @@ def traffic(size: int | None, packets: int | None) -> str:
 
 
 def link_bytes(links: Mapping[str, tuple[int, int]]) -> str:
-    """Format the bytes of all hosts together, to the switch and from it."""
+    """Format the bytes of all hosts together, to the switch and from the switch."""
     if not links:
         return "-"
     sent, received = (sum(several) for several in zip(*links.values(), strict=True))

@@ -1,4 +1,4 @@
-"""The data frames of a run: a type for the rows of each, whose fields are its columns.
+"""The data frames of a run. A frame's rows have a type, whose fields are the frame's columns.
 
 A field that is itself a record becomes a column for each of its fields; a field that is a list becomes none.
 """
@@ -29,21 +29,21 @@ class TrialKey(msgspec.Struct, frozen=True, kw_only=True):
 class WorkerKey(TrialKey, frozen=True, kw_only=True):
     """The worker of a row, with trial and job."""
 
-    worker: int  # its rank
+    worker: int  # the worker's rank
 
 
 class GradientArrival(msgspec.Struct, frozen=True, kw_only=True):
-    """A gradient that a worker began, and its way in that iteration."""
+    """A gradient that a worker began, and what became of it in that iteration."""
 
-    iteration: int  # the iteration in which it was begun
+    iteration: int  # the iteration in which the worker began the gradient
     started: float  # when the worker had that iteration's parameters
-    first_block_s: float  # from `started` until its first block left, or until it was given up
+    first_block_s: float  # from `started` until the gradient's first block left, or until the gradient was given up
     blocking_s: float  # injected delay in that time
     injected_mean_s: float  # mean of the distribution that the delay was drawn from
-    place: int  # 1: its first block left before the first blocks of all others in this iteration
+    place: int  # 1: this gradient's first block left before the first blocks of all others in this iteration
     in_sum: bool  # whether the worker has a part in this iteration's sum
     late: bool  # whether the gradient came when the sum was already complete
-    age: int  # in iterations, when it was contributed
+    age: int  # in iterations, when the gradient was contributed
 
 
 class TimelineInterval(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,9 +52,9 @@ class TimelineInterval(msgspec.Struct, frozen=True, kw_only=True):
     iteration: int  # counted from 1
     schedule: str  # in force: family:threshold in elements:front layers
     what: str  # forward, error, weight, wait (of a forward pass for its mean) or transfer
-    layer: str  # its name
+    layer: str  # the layer's name
     begin_s: float  # since the start of the first iteration
-    end_s: float  # likewise
+    end_s: float  # since the start of the first iteration
 
 
 class LoggedNumber(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,7 +63,7 @@ class LoggedNumber(msgspec.Struct, frozen=True, kw_only=True):
     iteration: int  # the newest iteration whose mean was in the parameters; 0: none
     time: float  # when the script logged it
     name: str  # the name that the script gave
-    value: float | None  # none if it is not finite
+    value: float | None  # none if the number is not finite
 
 
 class HostLink(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,7 +79,7 @@ class TrialSetting(msgspec.Struct, frozen=True, kw_only=True):
 
     seed: int  # run.seed
     workers: int  # job.workers
-    target: float | None  # of the workload's metric; none if it has none
+    target: float | None  # of the workload's metric; none without a metric
 
     @classmethod
     def of(cls, config: Config) -> Self:
@@ -92,9 +92,9 @@ class DerivedValues(msgspec.Struct, frozen=True, kw_only=True):
     """Values from the lists and records of a summary."""
 
     wire_ratio: float | None = None  # bytes of the values sent, over the gradients' bytes in float32
-    encoding_error: float | None = None  # its L2 norm over the gradient's
-    residual: float | None = None  # likewise, for the pending part
-    objective_fault: str | None = None  # the first fault of its objective, which gave no costs
+    encoding_error: float | None = None  # the L2 norm of the encoding error over the gradient's
+    residual: float | None = None  # the L2 norm of the pending part over the gradient's
+    objective_fault: str | None = None  # the first fault of the trial's objective, which gave no costs
 
     @classmethod
     def of(cls, summary: TrialSummary) -> Self:
@@ -122,10 +122,13 @@ class FrameSchema:
                     yield from _columns(field, number, (field.name,), kind)
 
     def frame(self, rows: Iterable[Sequence[object]]) -> pd.DataFrame:
-        """Return the frame; `rows` has a value of each kind for each row, in their order."""
+        """Return the frame; each of `rows` has a value of each kind, in the order of `kinds`."""
         several = list(rows)
         return pd.DataFrame(
-            {one.name: pd.Series([one.value(row) for row in several], dtype=one.dtype) for one in self.columns()}
+            {
+                column.name: pd.Series([column.value(row) for row in several], dtype=column.dtype)
+                for column in self.columns()
+            }
         )
 
 
@@ -142,7 +145,7 @@ class Column:
     path: tuple[str, ...]
 
     def value(self, row: Sequence[object]) -> Any:
-        """Return the cell; None if the field, or its record, has no value."""
+        """Return the cell; None if the field, or the record with the field, has no value."""
         value: Any = row[self.number]
         for name in self.path:
             value = None if value is None else getattr(value, name)
@@ -158,7 +161,7 @@ class Column:
 
 
 UNITS = {"s": "s", "norm2": "L2 norm, squared", "norm": "L2 norm", "width": "bits", "age": "iterations"}
-"""By the last word of a name."""
+"""The unit of a column, by the last word of the column's name."""
 
 DTYPES: dict[type[types.Type], str] = {
     types.IntType: "int64",
@@ -182,13 +185,13 @@ TABLES = {
     "events": FrameSchema("something that was done to a process, a link or an objective", (TrialKey, LoggedEvent)),
     "summary": FrameSchema("a trial that has begun", (TrialKey, TrialSetting, *SUMMARY), without=("compressed",)),
 }
-"""By the name of the data frame."""
+"""The columns of a data frame, by its name."""
 
 
 def summary_columns(summary: TrialSummary) -> dict[str, Any]:
-    """Return a trial's numbers and texts, by their columns of the data frame `summary`."""
+    """Return a trial's numbers and texts by column of the data frame `summary`."""
     row = (summary, DerivedValues.of(summary))
-    return {one.name: one.value(row) for one in FrameSchema("", SUMMARY, without=("compressed",)).columns()}
+    return {column.name: column.value(row) for column in FrameSchema("", SUMMARY, without=("compressed",)).columns()}
 
 
 def _fields(kind: type) -> Sequence[Any]:
@@ -197,11 +200,11 @@ def _fields(kind: type) -> Sequence[Any]:
 
 
 def _columns(field: Any, number: int, path: tuple[str, ...], kind: type, *, optional: bool = False) -> Iterator[Column]:
-    """Yield the columns of a field: one, one for each field of a record, or none for a list."""
+    """Yield the columns of a field: no column for a list, a column for each field of a record, else one column."""
     found = field.type
     if isinstance(found, types.UnionType):
         optional = True
-        found = next(one for one in found.types if not isinstance(one, types.NoneType))
+        found = next(member for member in found.types if not isinstance(member, types.NoneType))
     if isinstance(found, types.StructType | types.DataclassType):
         for inner in found.fields:
             yield from _columns(inner, number, (*path, inner.name), found.cls, optional=optional)

@@ -1,4 +1,4 @@
-"""The rules for late gradients and the ks of a trial, and since when each was in force."""
+"""The rules for late gradients and the ks of a trial, and the iterations in which they came into force."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ class InForce:
     """Counted contributions that complete a block."""
 
     def __str__(self) -> str:
-        """Return the objective that sets these, with the weight if it is not the default."""
+        """Return the objective that sets this rule and k, with the age weight if it is not the default."""
         weight = "" if self.age_weight == AGE_WEIGHT else f" ({self.age_weight:g})"
         return f"{self.late_gradient}:{self.k}{weight}"
 
@@ -33,17 +33,17 @@ class InForce:
 
 
 def in_force(statuses: Sequence[Status], decisions: Path) -> tuple[InForce, ...]:
-    """Return the rule and k at a trial's start, and each one decided later; empty without a controller's statuses."""
+    """Return the rule and k at a trial's start, and those of each later change; empty without statuses."""
     if not statuses:
         return ()
     first = statuses[0]
     decided = [line for line in read_lines(decisions) if "reason" in line and line["job"] == first["job"]]
-    several = sorted(map(_in_force, (first, *decided)), key=lambda one: one.iteration)
+    several = sorted(map(_parsed, (first, *decided)), key=lambda decision: decision.iteration)
     return tuple(
-        one for before, one in zip((None, *several), several, strict=False) if not before or before.what != one.what
+        now for before, now in zip((None, *several), several, strict=False) if not before or before.what != now.what
     )
 
 
-def _in_force(line: dict[str, Any]) -> InForce:
-    """Return the values of a status or a decision."""
+def _parsed(line: dict[str, Any]) -> InForce:
+    """Return the rule and k of a status or a decision."""
     return InForce(line["iteration"], line["late_gradient"], line["age_weight"], line["k"])

@@ -15,7 +15,8 @@ LEVEL = 0.95
 class Interval:
     """The geometric mean of `n` values and its 95 % interval, whose bounds are None for a single value.
 
-    It is Student's t interval of the logarithms: bounds are above 0, and the mean of ratios is the ratio of the means.
+    The interval is Student's t interval of the logarithms. So bounds are above 0, and the mean of ratios is the ratio
+    of the means.
     """
 
     n: int
@@ -26,7 +27,7 @@ class Interval:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Self | None:
-        """Return the interval; None without a value, or if one is not above 0."""
+        """Return the interval; None without values, or if a value is not above 0."""
         if not values or min(values) <= 0:
             return None
         logs = np.log(values)

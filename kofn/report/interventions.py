@@ -9,12 +9,12 @@ from kofn_common.results.objective_notes import read_objective_notes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Intervention:
-    """One change; `by_hand`: by an operator (kofn set-k), so nothing in the configuration explains it."""
+    """A change; with `by_hand` an operator made it (kofn set-k), so nothing in the configuration explains it."""
 
     time: float
     """Unix time."""
     iteration: int
-    """The newest iteration that had ended."""
+    """The newest iteration that had ended at the change."""
     what: str
     """"worker-2 killed", "objective fixed:2"."""
     by_hand: bool
@@ -32,11 +32,11 @@ def read_interventions(folder: TrialFolder, job: int) -> tuple[Intervention, ...
     events = [
         Intervention(time=entry.time, iteration=entry.iteration, what=entry.done, by_hand=False)
         for entry in read_event_log(folder.events)
-        if not entry.missed and entry.action != "objective"  # the controller notes these
+        if not entry.missed and entry.action != "objective"  # objectives come from the controller's journal
     ]
     set_objectives = [
         Intervention(time=note.time, iteration=note.iteration, what=f"objective {note.objective}", by_hand=note.by_hand)
         for note in read_objective_notes(folder.decisions, job)
         if not note.fault
     ]
-    return tuple(sorted([*events, *set_objectives], key=lambda one: one.time))
+    return tuple(sorted([*events, *set_objectives], key=lambda change: change.time))

@@ -24,8 +24,8 @@ def mean_parts_s(workers: Sequence[WorkerMetrics]) -> dict[str, float]:
 
 
 def worker_iteration_s(workers: Sequence[WorkerMetrics]) -> float:
-    """Return the time from the end of each worker's first iteration to that of its last, over the
-    iterations between."""
+    """Return the time from the end of each worker's first iteration to the end of its last iteration, divided by the
+    number of iterations between."""
     spans = [(worker.iterations[0].time, worker.iterations[-1].time) for worker in workers if worker.iterations]
     return math.fsum(end - begin for begin, end in spans) / _steps(workers)
 
@@ -40,8 +40,8 @@ def _steps(workers: Sequence[WorkerMetrics]) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkMeans:
-    """Bytes of Ethernet frames in an iteration over a worker's link to the switch and from it, as the workers' mean;
-    then over the server's link, or over a leaf's uplink as the leaves' mean."""
+    """Bytes of Ethernet frames in an iteration: `worker` over a worker's link to the switch (up) and from the switch
+    (down), the workers' mean; `inner` over the parameter server's link, or a leaf's uplink, the leaves' mean."""
 
     worker_up_bytes: float = 0.0
     worker_down_bytes: float = 0.0
@@ -51,10 +51,10 @@ class LinkMeans:
     @classmethod
     def of(cls, link_bytes: Mapping[str, tuple[int, int]], workers: int, iterations: int) -> Self:
         """Return the means of a trial's bytes by link, the workers' first; zeros without a link."""
-        each = [[size / iterations for size in both] for both in link_bytes.values()]
+        means = [[size / iterations for size in both] for both in link_bytes.values()]
         up, down, inner_up, inner_down = (
             fmean(link[way] for link in links) if links else 0.0
-            for links in (each[:workers], each[workers:])
+            for links in (means[:workers], means[workers:])
             for way in (0, 1)
         )
         return cls(worker_up_bytes=up, worker_down_bytes=down, inner_up_bytes=inner_up, inner_down_bytes=inner_down)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from kofn.report.figures import Mark
 from kofn.report.interventions import Intervention
 from kofn.report.planned_changes import fault_changes, straggler_changes
-from kofn.report.summarise import first_finishes, start
+from kofn.report.summarise import first_finishes, training_start_s
 from kofn_common.config.schema import Config
 from kofn_common.results.worker_metrics import WorkerMetrics
 
@@ -15,9 +15,11 @@ def read_marks(
     config: Config, interventions: Sequence[Intervention], workers: Sequence[WorkerMetrics]
 ) -> tuple[Mark, ...]:
     """Return the changes during the trial, in the order of time."""
-    finished, begin = first_finishes(workers), start(workers)
+    finished, begin = first_finishes(workers), training_start_s(workers)
     ends_s = [line.time - begin for line in finished]
-    changed = [Mark(words=one.words, iteration=one.iteration, time_s=one.time - begin) for one in interventions]
+    changed = [
+        Mark(words=change.words, iteration=change.iteration, time_s=change.time - begin) for change in interventions
+    ]
     for iteration, words in straggler_changes(config):
         if iteration <= len(ends_s):
             changed.append(Mark(words=words, iteration=iteration - 1, time_s=ends_s[iteration - 2]))

@@ -15,11 +15,11 @@ from kofn_host.workload import Metric
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialOverSeeds:
-    """One objective. A value is None if no seed has it."""
+    """One objective's results over the seeds. A value is None if no seed has it."""
 
     objective: str
     runs: int
-    """Runs whose trial ended and was not changed by hand: all values below are from these."""
+    """Number of runs whose trial ended and was not changed by hand. All values below are from these runs."""
     reached: int
     """Number of these runs that reached the target."""
     time_to_target_s: Interval | None
@@ -32,7 +32,7 @@ class TrialOverSeeds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OverSeeds:
-    """One job's trials."""
+    """One job's trials over the seeds."""
 
     job: int
     metric: Metric | None
@@ -60,7 +60,7 @@ class OverSeeds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeedsSummary:
-    """All seeds of a run; `summaries` by seed, for the seeds that were begun."""
+    """All seeds of a run; `summaries` has the seeds that were begun."""
 
     seeds: tuple[int, ...]
     summaries: dict[int, RunSummary]
@@ -70,17 +70,17 @@ class SeedsSummary:
 
     @property
     def failures(self) -> list[str]:
-        begun = [f"seed {seed}: {reason}" for seed, one in self.summaries.items() for reason in one.failures]
+        begun = [f"seed {seed}: {reason}" for seed, summary in self.summaries.items() for reason in summary.failures]
         left = [seed for seed in self.seeds if seed not in self.summaries]
         return [*begun, *(f"seed {seed}: not run: {self.early_end}" for seed in left)]
 
     @property
     def notes(self) -> list[str]:
-        return [f"seed {seed}: {note}" for seed, one in self.summaries.items() for note in one.notes]
+        return [f"seed {seed}: {note}" for seed, summary in self.summaries.items() for note in summary.notes]
 
     def to_dict(self) -> dict[str, Any]:
         return {
-            "ok": not self.failures and all(one.to_dict()["ok"] for one in self.summaries.values()),
+            "ok": not self.failures and all(summary.to_dict()["ok"] for summary in self.summaries.values()),
             "failures": self.failures,
             "early_end": self.early_end,
             "seeds": list(self.seeds),
@@ -96,21 +96,21 @@ class SeedsSummary:
 
 def over_seeds(several: Sequence[Summary]) -> OverSeeds:
     """Combine one job's summaries, one for each seed."""
-    first, longest = several[0], max(several, key=lambda one: len(one.trials))
+    first, longest = several[0], max(several, key=lambda summary: len(summary.trials))
     return OverSeeds(
         job=first.job,
         metric=first.metric,
-        compared=any(one.baseline for one in several),
+        compared=any(summary.baseline for summary in several),
         trials=tuple(_trial(several, place, entry.objective) for place, entry in enumerate(longest.trials)),
     )
 
 
 def _trial(several: Sequence[Summary], place: int, objective: str) -> TrialOverSeeds:
     """Combine the trials at this place of each run."""
-    found = [(one, one.trials[place]) for one in several if place < len(one.trials)]
-    whole = [(one, entry) for one, entry in found if not entry.early_end and not entry.by_hand]
+    found = [(summary, summary.trials[place]) for summary in several if place < len(summary.trials)]
+    whole = [(summary, entry) for summary, entry in found if not entry.early_end and not entry.by_hand]
     entries = [entry for _, entry in whole]
-    ratios = [ratio for one, entry in whole if (ratio := one.against(entry)) is not None]
+    ratios = [ratio for summary, entry in whole if (ratio := summary.against(entry)) is not None]
     return TrialOverSeeds(
         objective=objective,
         runs=len(entries),
@@ -128,7 +128,7 @@ def _interval(entries: Sequence[TrialSummary], value: Callable[[TrialSummary], f
 
 
 def _cells(trials: Sequence[TrialOverSeeds], name: str, form: str, scale: float = 1.0) -> list[str]:
-    """Return the texts of the intervals, with the number of values where it is less than the runs."""
+    """Return the texts of the intervals, with the number of values if some runs have no value."""
     cells = []
     for entry in trials:
         interval: Interval | None = getattr(entry, name)

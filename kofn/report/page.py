@@ -1,6 +1,6 @@
 """RUNDIR/report.html: summary, figures and configuration in one self-contained file; RUNDIR/figures.
 
-Pages are Jinja2 templates, in templates/ of each page's package; their values are escaped.
+Pages are Jinja2 templates, in templates/ of each page's package; values are escaped.
 """
 
 from collections.abc import Iterator, Sequence
@@ -45,7 +45,7 @@ def write_report(folder: RunFolder, configs: Sequence[Config], summary: RunSumma
         results=folder.path.resolve(),
         seed=configs[0].run.seed,
         provenance=record.provenance.rows(),
-        jobs=[_job(*one) for one in zip(folder.jobs, configs, summary.jobs, strict=True)],
+        jobs=[_job(*job) for job in zip(folder.jobs, configs, summary.jobs, strict=True)],
     )
     path = folder.path / "report.html"
     path.write_text(text)
@@ -78,7 +78,7 @@ def _environment(package: str) -> Environment:
 
 
 def job_drawings(folder: JobFolder, config: Config, summary: Summary) -> Iterator[Drawing]:
-    """Yield a job's figures, of the trials that were begun."""
+    """Yield the figures of a job's begun trials."""
     begun = [(entry, read) for entry in folder.trials if (read := read_begun(entry, config.job.workers))]
     trials = [
         read_series(entry, read, trial.name, read_marks(config, trial.interventions, read))
@@ -110,10 +110,10 @@ def _job(folder: JobFolder, config: Config, summary: Summary) -> dict[str, Any]:
 
 def _figures(drawn: Sequence[Drawing], into: Path, beside: Path) -> list[dict[str, Any]]:
     """Return the values of each figure for run.html. The figures are written in parallel."""
-    with forked(partial(one.write, into) for one in drawn) as written:
+    with forked(partial(drawing.write, into) for drawing in drawn) as written:
         return [
-            {"svg": element, "caption": one.caption, "file": (into / one.name).relative_to(beside)}
-            for one, element in zip(drawn, written, strict=True)
+            {"svg": element, "caption": drawing.caption, "file": (into / drawing.name).relative_to(beside)}
+            for drawing, element in zip(drawn, written, strict=True)
         ]
 
 

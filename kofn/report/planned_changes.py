@@ -23,7 +23,7 @@ def fault_changes(faults: Sequence[FaultSection]) -> Iterator[tuple[float, str]]
 
 
 def describe_fault(fault: FaultSection) -> str:
-    """Return the fault's effect, the packets' worker, and the time."""
+    """Return a fault's effect, its workers or racks, and its time, in words."""
     since = f" from {fault.from_s:g} s" if fault.from_s else ""
     until = f" until {fault.until_s:g} s" if fault.until_s < float("inf") else ""
     return f"{_what(fault)}{since}{until}"

@@ -11,7 +11,7 @@ def predicted_iteration_s(statuses: Sequence[Status]) -> float | None:
     """Return the mean predicted iteration time for the k in force, with transfer, sum and step; None without
     predictions.
 
-    A status with a prediction covers the iterations since the previous status with one.
+    A status with a prediction covers the iterations since the previous status with a prediction.
     """
     times_s: list[float] = []
     iterations: list[int] = []

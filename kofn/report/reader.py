@@ -48,16 +48,16 @@ if TYPE_CHECKING:
     from kofn.report.drawings import Drawing
 
 UNLIMITED = 10_000
-"""Columns of text."""
+"""The columns of a text that is never cut."""
 
 NO_END = "it is still running, or was killed (SIGKILL)"
-"""The end of a run whose record has none."""
+"""The early end of a run whose record has no reason."""
 
 
 def read(folder: Path | str) -> "Run":
     """Read the results in a run's folder; KofnError if it is no run's folder.
 
-    The folder may be that of a run in progress: then its results so far are read.
+    The run may be in progress: then its results so far are read.
     """
     return Run(Path(folder))
 
@@ -92,12 +92,12 @@ class Run:
 
     @property
     def ok(self) -> bool:
-        """Whether it is finished, nothing failed, and no trial was changed by hand."""
+        """Whether the run is finished, nothing failed, and no trial was changed by hand."""
         return self.finished and all(job.ok for job in self._summary.jobs)
 
     @property
     def failures(self) -> list[str]:
-        """The reasons why it failed, one sentence each: a missed target, different replicas, lost gradients."""
+        """The reasons why the run failed, a sentence each: a missed target, different replicas, lost gradients."""
         return self._summary.failures
 
     @cached_property
@@ -128,9 +128,9 @@ class Run:
     def k(self) -> pd.DataFrame:
         """A row for each rule and k that came into force."""
         return TABLES["k"].frame(
-            (trial.key, one)
+            (trial.key, decision)
             for trial in self._trials
-            for one in in_force(read_lines(trial.folder.status), trial.folder.decisions)
+            for decision in in_force(read_lines(trial.folder.status), trial.folder.decisions)
         )
 
     @cached_property
@@ -223,12 +223,12 @@ class Run:
                 Summary(
                     job=job.id,
                     metric=metric_of(config),
-                    trials=one.trials,
+                    trials=written.trials,
                     compresses=config.compress.compresses,
-                    alone=one.alone,
-                    early_end=one.early_end,
+                    alone=written.alone,
+                    early_end=written.early_end,
                 )
-                for job, config, one in zip(self._folder.jobs, self.configs, stored.jobs or (stored,), strict=True)
+                for job, config, written in zip(self._folder.jobs, self.configs, stored.jobs or (stored,), strict=True)
             )
         )
 
@@ -289,7 +289,7 @@ def _stored(folder: Path) -> StoredSummary:
 
 
 def _arrivals(workers: Sequence[WorkerMetrics]) -> Iterator[tuple[int, GradientArrival]]:
-    """Yield each rank with its gradients, and their places among the others' gradients of the same iteration."""
+    """Yield each gradient with its worker's rank, and its place among the gradients of the same iteration."""
     left: dict[int, list[float]] = {}
     begun = [
         (worker.rank, line, line.started, line.first_block_s)

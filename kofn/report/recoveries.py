@@ -20,9 +20,9 @@ class Recoveries:
     """Recoveries of one job in one trial."""
 
     restarts: int
-    """Processes that were started again."""
+    """Restarts of processes."""
     rejoins: int
-    """Times that a worker attached again, after its own or the controller's restart, or a broken connection."""
+    """Times that a worker attached again after a restart of the worker or the controller, or a broken connection."""
     regroups: int
     """Times that the switch had lost the job's slots."""
     switch_counters: dict[str, int]

@@ -28,13 +28,13 @@ class ListedRun:
 
     path: Path
     when: str
-    """Local time of its start; for an experiment, of its latest result."""
+    """Local time of the run's start, or of the experiment's latest result."""
     command: str
     trials: tuple[str, ...]
     result: str
     size_bytes: int
     latest: bool
-    """`latest` points to it."""
+    """Whether `latest` points to the run."""
     goes_on: bool
 
     def to_dict(self) -> dict[str, Any]:
@@ -62,7 +62,7 @@ TEXTS = ("command", "trials", "result")
 
 
 def list_runs(folder: Path, active: Path | None) -> list[ListedRun]:
-    """Return the runs, the oldest first; `active` is the folder of the running one. Other folders are left out."""
+    """Return the runs in a folder, the oldest first; `active` is the folder of the running run."""
     if not folder.is_dir():
         raise ConfigError(f"{folder} is no folder: kofn run makes runs/, --folder names another one")
     latest = (folder / LATEST).resolve()
@@ -75,7 +75,7 @@ def list_runs(folder: Path, active: Path | None) -> list[ListedRun]:
 
 
 def prunable(runs: Sequence[ListedRun], keep: int) -> list[ListedRun]:
-    """Return all but the newest `keep`, the latest one, and a running one."""
+    """Return all runs but the newest `keep`, the run that `latest` points to, and a running run."""
     return [run for run in runs[: max(0, len(runs) - keep)] if not (run.latest or run.goes_on)]
 
 
@@ -134,7 +134,7 @@ def _clock(time_s: float) -> str:
 
 
 def _short(command: str) -> str:
-    """Return the command without its --out, as the folder is listed already."""
+    """Return the command without --out, because the list has the folder already."""
     words = shlex.split(command)
     if "--out" in words[:-1]:
         at = words.index("--out")

@@ -19,14 +19,14 @@ class ScheduleInForce:
     first: int
     iterations: int
     iteration_s: float
-    last: bool  # it is in force at the end
+    last: bool  # whether it is in force at the end
 
     @classmethod
     def of(cls, metrics: pd.DataFrame) -> list[Self]:
         """Return the schedules in a run's metrics, in the order in which they came into force."""
         computed = metrics[metrics["schedule"].notna()]
         by_job = computed.groupby(["trial", "job"], sort=False)
-        return [one for key, rows in by_job for one in cls._of_job(cast(tuple[str, int], key), rows)]
+        return [schedule for key, rows in by_job for schedule in cls._of_job(cast(tuple[str, int], key), rows)]
 
     @classmethod
     def _of_job(cls, key: tuple[str, int], rows: pd.DataFrame) -> Sequence[Self]:

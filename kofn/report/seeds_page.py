@@ -37,8 +37,8 @@ def write_seeds_page(folder: RunFolder, summary: SeedsSummary) -> Path:
         n=len(summary.summaries),
         jobs=summary.jobs,
         figures=[
-            {"svg": one.write(into), "caption": one.caption, "file": f"{FIGURES}/{one.name}"}
-            for one in _drawings(summary)
+            {"svg": drawing.write(into), "caption": drawing.caption, "file": f"{FIGURES}/{drawing.name}"}
+            for drawing in _drawings(summary)
         ],
         provenance=record.provenance.rows(),
         effective=[job.effective.read_text() for job in folder.jobs],
@@ -53,8 +53,8 @@ def _drawings(summary: SeedsSummary) -> Iterator[Drawing]:
     for number, job in enumerate(summary.jobs):
         rows = [
             (seed, entry.objective, place, entry.time_to_target_s)
-            for seed, one in summary.summaries.items()
-            for place, entry in enumerate(one.jobs[number].trials)
+            for seed, run in summary.summaries.items()
+            for place, entry in enumerate(run.jobs[number].trials)
             if entry.time_to_target_s is not None and not entry.by_hand
         ]
         if rows:

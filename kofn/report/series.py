@@ -10,7 +10,7 @@ from kofn.report.compressed import planned_ratio
 from kofn.report.figures import Floats, Mark, Panel, Series, TrialSeries, WorkerSeries
 from kofn.report.prediction import predicted_s
 from kofn.report.recoveries import read_lines
-from kofn.report.summarise import first_finishes, start
+from kofn.report.summarise import first_finishes, training_start_s
 from kofn_common.results.folder import TrialFolder
 from kofn_common.results.worker_metrics import Iteration, WorkerMetrics
 
@@ -22,7 +22,7 @@ def read_series(
     statuses = read_lines(folder.status)
     finished = first_finishes(metrics)
     iterations = _floats([line.iteration for line in finished])
-    times = _floats([start(metrics), *(line.time for line in finished)])
+    times = _floats([training_start_s(metrics), *(line.time for line in finished)])
     return TrialSeries(
         name=name,
         k=Series(x=iterations, y=_floats([line.k for line in finished])),
@@ -37,7 +37,7 @@ def read_series(
 
 
 def _accuracy(workers: Sequence[WorkerMetrics]) -> Series:
-    begin = start(workers)
+    begin = training_start_s(workers)
     known = [line for line in first_finishes(workers) if line.accuracy is not None]
     return Series(x=_floats([line.time - begin for line in known]), y=_floats([line.accuracy for line in known]))
 
@@ -66,11 +66,11 @@ def _compression(workers: Sequence[WorkerMetrics]) -> tuple[Panel, ...]:
 
 def _means(workers: Sequence[WorkerMetrics], value: Callable[[Iteration], float | None]) -> list[tuple[float, float]]:
     """Return each iteration's mean over the workers that have a value."""
-    said: dict[int, list[float]] = defaultdict(list)
+    known: dict[int, list[float]] = defaultdict(list)
     for line in (line for worker in workers for line in worker.iterations):
         if (number := value(line)) is not None:
-            said[line.iteration].append(number)
-    return [(iteration, sum(several) / len(several)) for iteration, several in sorted(said.items())]
+            known[line.iteration].append(number)
+    return [(iteration, sum(several) / len(several)) for iteration, several in sorted(known.items())]
 
 
 def _expected(statuses: Sequence[dict[str, Any]]) -> Series:

@@ -1,4 +1,4 @@
-"""The fate of each worker's gradients in a trial, from its metrics: shares of the sums, ages, pending gradients."""
+"""The fate of each worker's gradients in a trial, from the metrics: shares of the sums, ages, pending gradients."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ class WorkerShares:
 
     @classmethod
     def of(cls, workers: Sequence[WorkerMetrics]) -> Self:
-        """Compute them from the workers' lines; zeros for a worker without lines."""
+        """Compute the values from the workers' lines; zeros for a worker without lines."""
         accounts = [_account(worker) for worker in workers]
         ages = [[line.age for line in worker.iterations if line.age is not None] for worker in workers]
         whole = sum(account.summed for account in accounts)
@@ -34,8 +34,8 @@ class WorkerShares:
             entered=tuple(account.entered for account in accounts),
             summed=tuple(account.summed for account in accounts),
             share=tuple(account.summed / max(whole, 1e-300) for account in accounts),
-            age=tuple(fmean(of) if of else 0.0 for of in ages),
-            age_most=max((age for of in ages for age in of), default=0),
+            age=tuple(fmean(several) if several else 0.0 for several in ages),
+            age_most=max((age for several in ages for age in several), default=0),
             waiting=tuple(account.waiting for account in accounts),
             late_for=max((end - account.late_since for account in accounts if account.late_since), default=0),
             discarded=tuple(account.discarded for account in accounts),
@@ -44,7 +44,7 @@ class WorkerShares:
 
 
 def _account(worker: WorkerMetrics) -> Account:
-    """Return the worker's last account: from its end, or from its last iteration if it was killed."""
+    """Return the worker's account at its end, or after its last iteration if it was killed."""
     if worker.totals is not None and worker.totals.account is not None:
         return worker.totals.account
     for line in reversed(worker.iterations):

@@ -16,10 +16,10 @@ from kofn_common.results.folder import RunFolder
 from kofn_host.workload import Metric
 
 FIGURES = ("time_to_target_s", "iterations_to_target", "mean_iteration_s", "k_iterations", "bytes_sent", "link_bytes")
-"""Values of each trial in JSON."""
+"""The values of each trial in the JSON document."""
 
 NAMED = ("run.name", "job.modules")
-"""Keys that are not counted as differences."""
+"""Keys that do not count as differences."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,9 +37,9 @@ class RunSide:
         """Read a run; ConfigError if it has no summary, or several jobs."""
         folder = RunFolder.open(path)
         if seeds := folder.record().seeds:
-            one = path / f"seed-{seeds[0]}"
+            example = path / f"seed-{seeds[0]}"
             raise ConfigError(
-                f"{path} is {len(seeds)} runs with a seed each: one of them is compared, {one} for example"
+                f"{path} is {len(seeds)} runs with a seed each: one of them is compared, {example} for example"
             )
         try:
             summary = stored_summary(path)
@@ -87,9 +87,9 @@ class SideBySide:
 
     @property
     def faster(self) -> dict[str, float | None]:
-        """Return by objective: the first run's time to the target over the second's; None if these cannot be compared.
+        """Return by objective the first run's time to the target over the second's; None if they cannot be compared.
 
-        They can if both trials reached the same target and were not changed by hand.
+        Times can be compared if both trials reached the same target and were not changed by hand.
         """
         first, second = self.sides
         both = [entry.objective for entry in first.trials if second.trial(entry.objective)]
@@ -125,7 +125,7 @@ class SideBySide:
     def words(self) -> list[str]:
         """Return other remarks, one line each."""
         early = [f"{side.path.name} ended early: {side.early_end}" for side in self.sides if side.early_end]
-        return [*early, *(f"{key}: {one!r} and {other!r}" for key, (one, other) in self.differences.items())]
+        return [*early, *(f"{key}: {first!r} and {second!r}" for key, (first, second) in self.differences.items())]
 
     def to_dict(self) -> dict[str, Any]:
         return {

@@ -35,7 +35,7 @@ from kofn_host.workload import Metric, metric_of
 
 
 def summarise_run(folder: RunFolder, configs: Sequence[Config], early_end: str) -> RunSummary:
-    """Summarise every job with the trials so far; `early_end`: why some trials did not end, empty if all did."""
+    """Summarise every job with the trials so far. `early_end` is the reason why some trials did not end, if so."""
     record = folder.record()
     finished = record.finished if early_end else len(record.trials)
     jobs = (
@@ -48,7 +48,7 @@ def summarise_run(folder: RunFolder, configs: Sequence[Config], early_end: str) 
 def summarise(folder: JobFolder, config: Config, *, finished: int | None = None, early_end: str = "") -> Summary:
     """Read every trial's files and compute everything; ResultsError if a file is missing or damaged.
 
-    With `finished`, only that many trials, from the first one on, ended: the others may be incomplete.
+    `finished` is the number of trials that ended; the following trials may be incomplete.
     """
     count = len(folder.trials) if finished is None else finished
     read = [(entry, read_trial(entry, config.job.workers), "") for entry in folder.trials[:count]]
@@ -72,9 +72,9 @@ def summarise(folder: JobFolder, config: Config, *, finished: int | None = None,
 def summarise_trial(
     folder: TrialFolder, workers: Sequence[WorkerMetrics], config: Config, *, job: int, early_end: str = ""
 ) -> TrialSummary:
-    """Summarise one trial from its workers' lines and sums; `early_end`: why it ended before they did."""
+    """Summarise one trial from its workers' lines and sums; `early_end` is the reason why it was ended, if it was."""
     lines = [line for worker in workers for line in worker.iterations]
-    begin = start(workers)
+    begin = training_start_s(workers)
     metric = metric_of(config)
     reached = min((line for line in lines if metric and metric.reached(line.accuracy)), key=_time, default=None)
     finished = first_finishes(workers)
@@ -149,7 +149,7 @@ def summarise_trial(
 
 
 def _sum(totals: Sequence[Totals] | None, name: str) -> int | None:
-    """Return a count of all workers together; None where it is not known."""
+    """Return a count of all workers together; None if it is unknown."""
     return None if totals is None else sum(getattr(entry, name) for entry in totals)
 
 
@@ -158,7 +158,7 @@ def _alone(folder: TrialFolder, metric: Metric | None) -> Alone | None:
     worker = read_worker(folder, 0)
     if not worker.iterations:
         return None
-    begin = start([worker])
+    begin = training_start_s([worker])
     reached = next((line for line in worker.iterations if metric and metric.reached(line.accuracy)), None)
     return Alone(
         time_to_target_s=None if reached is None else reached.time - begin,
@@ -174,7 +174,7 @@ def _sent_less(trial: TrialSummary) -> bool:
 
 
 def _conserved(folder: TrialFolder, workers: Sequence[WorkerMetrics], early_end: str) -> Conservation:
-    """Check the ledgers. Workers write their sums at their end: a trial that was stopped before has none."""
+    """Check the ledgers. Workers write their sums when they end, so a trial that was stopped earlier has none."""
     if early_end and not all(folder.sums(rank).exists() for rank in range(len(workers))):
         return Conservation(unchecked="the ledgers, as the trial did not end")
     return conservation(folder, len(workers), _left(workers))
@@ -188,10 +188,10 @@ def _left(workers: Sequence[WorkerMetrics]) -> dict[int, str]:
     return {rank: f"{end} of {most}" for rank, end in last.items() if rank in closed and end < most}
 
 
-def start(workers: Sequence[WorkerMetrics]) -> float:
-    """Return when the first worker began its first iteration, Unix time."""
+def training_start_s(workers: Sequence[WorkerMetrics]) -> float:
+    """Return the Unix time at which the first worker began its first iteration."""
     starts = (line.started for worker in workers for line in worker.iterations)
-    return min(start for start in starts if start is not None)
+    return min(started for started in starts if started is not None)
 
 
 def first_finishes(workers: Sequence[WorkerMetrics]) -> list[Iteration]:

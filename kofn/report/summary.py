@@ -1,5 +1,6 @@
 """The results of a run's trials, compared: a trial that misses its target or fails a check makes the run fail."""
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,29 +34,29 @@ from kofn_common.results.ranks import FEW, each, name_workers
 from kofn_host.workload import Metric
 
 COARSE = 0.01
-"""Share of the gradients' elements, or without compression of their norm: above it a note is printed."""
+"""The share of elements that do not fit, or without compression of the gradients' norm, above which a note says so."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialSummary:
-    """One trial; times in seconds from the first worker's first iteration."""
+    """The results of one trial; times in seconds from the first worker's first iteration."""
 
     objective: str
     """The objective that chose k."""
     time_to_target_s: float | None
     """Until a worker first had the target accuracy; None if no worker had."""
     iterations_to_target: int | None
-    """Likewise."""
+    """The iteration after which a worker first had the target accuracy; None if no worker had."""
     duration_s: float
     iterations: int
     best_accuracy: float | None
     """The metric's best value; None if unknown."""
     owned_accuracy: float | None
-    """At the end, on the classes that only one worker holds; None without such classes."""
+    """The accuracy at the end on the classes that only one worker holds; None without such classes."""
     median_iteration_s: float
     mean_iteration_s: float
     predicted_iteration_s: float | None
-    """The controller's mean prediction of that mean; None without predictions."""
+    """The controller's mean prediction of the iteration time; None without predictions."""
     late_contributions: int
     late_by_worker: tuple[int, ...]
     discarded_by_worker: tuple[float, ...]
@@ -71,7 +72,7 @@ class TrialSummary:
     """Retransmitted contributions."""
     k_iterations: dict[int, int]
     restarts: int
-    """Processes that were started again."""
+    """Restarts of processes."""
     rejoins: int
     """Times that a worker attached to the controller again."""
     regroups: int
@@ -93,7 +94,7 @@ class TrialSummary:
     conservation_error: str | None
     """The first gradients that are lost or aggregated twice; None without a fault."""
     conservation_unchecked: str | None
-    """The part of this that could not be checked."""
+    """The part of the conservation that could not be checked; None if everything was checked."""
     compressed: Compressed | None = None
     """The bytes of the gradients; None if the workers did not report them."""
     entered_by_worker: tuple[float, ...] = ()
@@ -117,12 +118,13 @@ class TrialSummary:
     collective: str = "switch"
     """The value of job.collective."""
     ledger: bool = True
-    """Whether its workers kept a ledger: workers that sum among themselves leave nothing over."""
+    """Whether the workers kept a ledger: workers that sum among themselves leave nothing pending."""
     times_s: dict[str, float] = field(default_factory=dict)
     """Parts of an iteration's time (results.worker_metrics.Iteration: compute, encode, ... step): means over all
     workers' iterations but the first. They add up to the workers' mean iteration time."""
     link_bytes: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """Bytes of Ethernet frames in the whole trial, by host: to the switch and from it, counted by the kernel."""
+    """Bytes of Ethernet frames in the whole trial, by host: to the switch and from the switch, counted by the
+    kernel."""
     switch_counters: dict[str, int] = field(default_factory=dict)
     """Packets that the switch's program counted, of all jobs, by the data plane's names."""
     memory: Memory | None = None
@@ -130,31 +132,31 @@ class TrialSummary:
     interventions: tuple[Intervention, ...] = ()
     """Changes during the trial by an event of the configuration or by an operator, in the order of time."""
     objective_faults: tuple[str, ...] = ()
-    """Faults of an objective that gave no costs, and when: k stayed as it was then."""
+    """Faults of an objective that gave no costs, and when: k then stayed as it was."""
     logged: dict[str, float] = field(default_factory=dict)
-    """A script's own numbers (session.log), by name: the mean over the workers of the last value of each."""
+    """A script's own numbers (session.log), by name: the mean of all workers' last values."""
     early_end: str = ""
-    """The reason why it ended before its training did; empty if it did not."""
+    """The reason why the trial ended before the training did; empty if the training ended."""
     diverged: bool = False
-    """Whether its workers ended because their parameters were too large or not finite."""
+    """Whether the workers ended because their parameters were too large or not finite."""
 
     @property
     def name(self) -> str:
         """The objective, and the changes during the trial."""
-        changes = [f"{one.words} ({one.iteration})" for one in self.interventions]
+        changes = [f"{change.words} ({change.iteration})" for change in self.interventions]
         if len(changes) > 1:
-            by_hand = sum(one.by_hand for one in self.interventions)
+            by_hand = sum(change.by_hand for change in self.interventions)
             changes = [f"{len(changes)} changes" + (f", {by_hand} by hand" if by_hand else "")]
         return ", ".join([self.objective, *changes])
 
     @property
     def by_hand(self) -> list[str]:
         """The changes by an operator: the trial is then not the configured one, and is not compared."""
-        return [str(one) for one in self.interventions if one.by_hand]
+        return [str(change) for change in self.interventions if change.by_hand]
 
     @property
     def broken(self) -> list[str]:
-        """Faults of the training, whatever it reached: different replicas, lost gradients."""
+        """Faults of the training, even if it reached its target: different replicas, lost gradients."""
         return [error for error in (self.identity_error, self.conservation_error) if error]
 
     @property
@@ -180,7 +182,7 @@ class TrialSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alone:
-    """One worker that trained alone, without a network; times in seconds from its first iteration."""
+    """One worker that trained alone, without a network; times in seconds from the worker's first iteration."""
 
     time_to_target_s: float | None
     """Seconds to the target; None: not reached."""
@@ -189,7 +191,7 @@ class Alone:
 
 
 class StoredSummary(msgspec.Struct, frozen=True):
-    """The fields of summary.json that are read; with several jobs, the jobs have the trials."""
+    """The fields of summary.json that kofn reads; with several jobs, `jobs` have the trials."""
 
     ok: bool = False
     failures: tuple[str, ...] = ()
@@ -207,9 +209,10 @@ def stored_summary(folder: Path) -> StoredSummary:
 
 
 def stored_trials(folder: Path, *, several: bool = False, partial: bool = False) -> tuple[TrialSummary, ...]:
-    """Read the trials of a finished run of one job, or of the first of `several`; OSError without a file,
-    msgspec.DecodeError for other content, ResultsError if the run ended early, unless it may be `partial`, or had
-    another number of jobs or seeds.
+    """Read the trials of a finished run of one job; with `several`, of the first of several jobs.
+
+    ResultsError if the run ended early, unless it may be `partial`, or if it had several seeds or unexpectedly several
+    jobs. OSError without a file, msgspec.DecodeError for other content.
     """
     stored = stored_summary(folder)
     if stored.early_end and not partial:
@@ -233,13 +236,13 @@ class Summary:
     alone: Alone | None = None
     """One worker alone, if run.alone asked for it."""
     early_end: str = ""
-    """The reason why the run ended before its last trial did; empty if it did not."""
+    """The reason why the run ended before its last trial did; empty if all trials ended."""
     not_run: tuple[str, ...] = ()
     """Objectives of the trials that finished no iteration."""
 
     @property
     def failures(self) -> list[str]:
-        """Every reason why the run failed; empty if it did not."""
+        """Every reason why the run failed; empty if nothing failed."""
         reasons = [reason for entry in self.trials for reason in entry.failures(self.metric)]
         return [*reasons, *(f"trial {objective}: not run: {self.early_end}" for objective in self.not_run)]
 
@@ -297,8 +300,8 @@ class Summary:
         return baseline_s / entry.time_to_target_s
 
     def against_alone(self, entry: TrialSummary) -> float | None:
-        """Return the time to the target of one worker alone divided by this trial's; a lower bound if that worker did
-        not reach it. None if they cannot be compared."""
+        """Return the time to the target of one worker alone divided by this trial's; a lower bound if the one worker
+        did not reach the target. None if they cannot be compared."""
         if entry.by_hand or entry.time_to_target_s is None or self.alone is None:
             return None
         return (self.alone.time_to_target_s or self.alone.duration_s) / entry.time_to_target_s
@@ -327,45 +330,60 @@ class Summary:
         """Return the table: a label and a cell for each trial."""
         return [
             *self._target(),
-            *self._interventions(),
-            ["iterations in all", *(integer(entry.iterations) for entry in self.trials)],
-            ["median iteration time", *(milliseconds(entry.median_iteration_s) for entry in self.trials)],
-            ["mean iteration time", *(milliseconds(entry.mean_iteration_s) for entry in self.trials)],
+            *self._row("changed in mid-run", _changes, shown=self._any("interventions")),
+            *self._row("iterations in all", lambda entry: integer(entry.iterations)),
+            *self._row("median iteration time", lambda entry: milliseconds(entry.median_iteration_s)),
+            *self._row("mean iteration time", lambda entry: milliseconds(entry.mean_iteration_s)),
             *self.logged_rows(),
-            *self._times(),
-            ["as predicted", *(milliseconds(entry.predicted_iteration_s) for entry in self.trials)],
-            ["k used (iterations)", *(counts(entry.k_iterations) for entry in self.trials)],
-            ["rule:k (from iteration)", *(_in_force(entry) for entry in self.trials)],
-            ["late contributions", *(by_worker(entry.late_by_worker) for entry in self.trials)],
+            *self._row("compute/code/net/wait/step", lambda entry: shares(entry.times_s), shown=self._any("times_s")),
+            *self._row("as predicted", lambda entry: milliseconds(entry.predicted_iteration_s)),
+            *self._row("k used (iterations)", lambda entry: counts(entry.k_iterations)),
+            *self._row("rule:k (from iteration)", _first_and_last_rule),
+            *self._row("late contributions", lambda entry: by_worker(entry.late_by_worker)),
             *self._shares(),
-            ["sent", *(traffic(entry.bytes_sent, entry.packets_sent) for entry in self.trials)],
-            ["received", *(traffic(entry.bytes_received, entry.packets_received) for entry in self.trials)],
-            *self._links(),
-            *self._counters(),
-            *self._memory(),
+            *self._row("sent", lambda entry: traffic(entry.bytes_sent, entry.packets_sent)),
+            *self._row("received", lambda entry: traffic(entry.bytes_received, entry.packets_received)),
+            *self._row(
+                "links, to/from the switch", lambda entry: link_bytes(entry.link_bytes), shown=self._any("link_bytes")
+            ),
+            *self._row(
+                "counted by the switch",
+                lambda entry: counts(entry.switch_counters),
+                shown=self._any("switch_counters"),
+            ),
+            *self._row(
+                "memory of a worker",
+                lambda entry: entry.memory.words if entry.memory else "-",
+                shown=self._any("memory"),
+            ),
             *(compressed_rows([entry.compressed for entry in self.trials]) if self.compresses else []),
             *misfit_rows([entry.compressed for entry in self.trials]),
-            ["retransmissions", *(integer(entry.retransmissions) for entry in self.trials)],
-            ["corrupted packets dropped", *(_corrupted(entry) for entry in self.trials)],
-            ["peer fetches", *(integer(entry.peer_fetches) for entry in self.trials)],
-            ["recoveries", *(_recoveries(entry) for entry in self.trials)],
-            ["longest stall", *(f"{entry.longest_stall_s:.1f} s" for entry in self.trials)],
-            ["replicas bit-identical", *map(identical, self.trials)],
-            ["gradients conserved", *(_conserved(entry) for entry in self.trials)],
+            *self._row("retransmissions", lambda entry: integer(entry.retransmissions)),
+            *self._row("corrupted packets dropped", _corrupted),
+            *self._row("peer fetches", lambda entry: integer(entry.peer_fetches)),
+            *self._row("recoveries", _recoveries),
+            *self._row("longest stall", lambda entry: f"{entry.longest_stall_s:.1f} s"),
+            *self._row("replicas bit-identical", identical),
+            *self._row("gradients conserved", _conserved),
         ]
+
+    def _row(self, label: str, cell: Callable[[TrialSummary], str], *, shown: bool = True) -> list[list[str]]:
+        """Return a row with a cell for each trial; no row if it is not shown."""
+        return [[label, *map(cell, self.trials)]] if shown else []
+
+    def _any(self, name: str) -> bool:
+        return any(getattr(entry, name) for entry in self.trials)
 
     def _target(self) -> list[list[str]]:
         """Return the rows about the target, if there is one."""
         if self.metric is None:
             return []
-        target = f"time to {self.metric.goal}"
-        against = [["baseline / this", *(ratio(self.against(entry)) for entry in self.trials)]]
-        alone = [["one worker alone / this", *(ratio(self.against_alone(entry)) for entry in self.trials)]]
+        compared, alone = len(self.trials) > 1, self.alone is not None
         return [
-            [target, *map(time_to_target, self.trials)],
-            *(against if len(self.trials) > 1 else []),
-            *(alone if self.alone else []),
-            ["iterations to target", *(integer(entry.iterations_to_target) for entry in self.trials)],
+            *self._row(f"time to {self.metric.goal}", time_to_target),
+            *self._row("baseline / this", lambda entry: ratio(self.against(entry)), shown=compared),
+            *self._row("one worker alone / this", lambda entry: ratio(self.against_alone(entry)), shown=alone),
+            *self._row("iterations to target", lambda entry: integer(entry.iterations_to_target)),
         ]
 
     def logged_rows(self) -> list[list[str]]:
@@ -373,48 +391,17 @@ class Summary:
         names = dict.fromkeys(name for entry in self.trials for name in entry.logged)
         return [[f"{name}{LOGGED}", *(significant(entry.logged.get(name)) for entry in self.trials)] for name in names]
 
-    def _interventions(self) -> list[list[str]]:
-        """Return a row if anything was changed."""
-        if not any(entry.interventions for entry in self.trials):
-            return []
-        return [["changed in mid-run", *("\n".join(map(str, entry.interventions)) or "-" for entry in self.trials)]]
-
-    def _times(self) -> list[list[str]]:
-        """Return a row if the workers report the parts of their time."""
-        if not any(entry.times_s for entry in self.trials):
-            return []
-        return [["compute/code/net/wait/step", *(shares(entry.times_s) for entry in self.trials)]]
-
-    def _links(self) -> list[list[str]]:
-        """Return a row if links were counted."""
-        if not any(entry.link_bytes for entry in self.trials):
-            return []
-        return [["links, to/from the switch", *(link_bytes(entry.link_bytes) for entry in self.trials)]]
-
-    def _counters(self) -> list[list[str]]:
-        """Return a row if the switch's program counted packets."""
-        if not any(entry.switch_counters for entry in self.trials):
-            return []
-        return [["counted by the switch", *(counts(entry.switch_counters) for entry in self.trials)]]
-
-    def _memory(self) -> list[list[str]]:
-        """Return a row if the workers report their memory."""
-        if not any(entry.memory for entry in self.trials):
-            return []
-        return [["memory of a worker", *(entry.memory.words if entry.memory else "-" for entry in self.trials)]]
-
     def _shares(self) -> list[list[str]]:
         """Return rows about the gradients of each worker, if there is a ledger."""
         if not any(any(entry.share_by_worker) for entry in self.trials):
             return []
-        discarded = [entry.discarded_by_worker for entry in self.trials]
-        starved = [entry.starved for entry in self.trials]
+        discarded = any(any(entry.discarded_by_worker) for entry in self.trials)
         return [
-            ["share of the sums", *(percentages(entry.share_by_worker) for entry in self.trials)],
-            ["age when contributed", *(_ages(entry) for entry in self.trials)],
-            *([["discarded for age", *map(weights, discarded)]] if any(map(any, discarded)) else []),
-            ["pending in the end", *(_pending(entry) for entry in self.trials)],
-            *([["STARVED", *(word or "none" for word in starved)]] if any(starved) else []),
+            *self._row("share of the sums", lambda entry: percentages(entry.share_by_worker)),
+            *self._row("age when contributed", _ages),
+            *self._row("discarded for age", lambda entry: weights(entry.discarded_by_worker), shown=discarded),
+            *self._row("pending in the end", _pending),
+            *self._row("STARVED", lambda entry: entry.starved or "none", shown=self._any("starved")),
         ]
 
     def headings(self) -> list[str]:
@@ -441,7 +428,7 @@ class RunSummary:
 
     @property
     def failures(self) -> list[str]:
-        """Every reason why the run failed; the job is named where there are several."""
+        """Every reason why the run failed; if there are several jobs, a reason names its job."""
         if len(self.jobs) == 1:
             return self.jobs[0].failures
         return [f"job {job.job}: {reason}" for job in self.jobs for reason in job.failures]
@@ -483,7 +470,11 @@ def conserved(entry: TrialSummary) -> str:
     return "as far as known" if entry.conservation_unchecked else "exactly"
 
 
-def _in_force(entry: TrialSummary) -> str:
+def _changes(entry: TrialSummary) -> str:
+    return "\n".join(map(str, entry.interventions)) or "-"
+
+
+def _first_and_last_rule(entry: TrialSummary) -> str:
     if not entry.in_force:
         return "-"
     first, *others = entry.in_force
@@ -509,13 +500,13 @@ def _ages(entry: TrialSummary) -> str:
 
 
 def _pending(entry: TrialSummary) -> str:
-    """Return the amount, the workers, and since when."""
+    """Return the pending weight by worker, and for how many iterations it has been late."""
     if not any(entry.waiting_by_worker):
         return "none"
-    whose = {rank: weight for rank, weight in enumerate(entry.waiting_by_worker) if weight}
-    if len(whose) > FEW:
-        return f"{sum(whose.values()):.2f} of {name_workers(whose)}; late for {entry.late_for}"
-    return f"{', '.join(f'{rank}: {weight:.2f}' for rank, weight in whose.items())}; late for {entry.late_for}"
+    pending = {rank: weight for rank, weight in enumerate(entry.waiting_by_worker) if weight}
+    if len(pending) > FEW:
+        return f"{sum(pending.values()):.2f} of {name_workers(pending)}; late for {entry.late_for}"
+    return f"{', '.join(f'{rank}: {weight:.2f}' for rank, weight in pending.items())}; late for {entry.late_for}"
 
 
 def _conserved(entry: TrialSummary) -> str:

@@ -16,7 +16,7 @@ def svg(figure: Figure) -> Markup:
     FigureCanvasAgg(figure)
     with mpl.rc_context(STYLE):
         figure.draw_without_rendering()
-        figure.set_layout_engine(None)  # it is laid out now; saving it need not do it again
+        figure.set_layout_engine(None)  # the layout is done; saving must not repeat it
         figure.savefig(text, format="svg", metadata={"Date": None}, transparent=True)
     _, start, rest = text.getvalue().partition("<svg")
     return Markup(start + rest)

@@ -9,7 +9,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 
 UNLIMITED = 100_000
-"""Columns where there is no terminal: nothing is cut or folded."""
+"""The columns of a line without a terminal: nothing is cut or folded."""
 
 GAP = 2
 """Columns between two cells."""
@@ -52,7 +52,7 @@ class PlainTable:
             yield self._part(columns, {}, title=self.title if number == 0 else None)
 
     def _cut(self, widths: Sequence[int], width: int) -> dict[int, int]:
-        """Return the width of each column of words: its own, or an equal share of the room beside the others."""
+        """Return the width of each column of words: the widest text, or an equal share of the remaining space."""
         texts = sorted(
             (column for column, name in enumerate(self.headings) if name in self.texts), key=widths.__getitem__
         )

@@ -30,14 +30,15 @@ class RunPackage(ModuleType):
     ) -> "Run":
         """Train through the switch once for each trial, as the command `kofn run` does, and read the results.
 
-        Each of `configs` is a Config, a path, TOML text or a dict of tables; several are as many jobs on one switch;
-        without one the default experiment runs. `sections` override keys: job={"workers": 8}. `trials` are objectives,
-        `target` is "embedded" or "bmv2", `driver` "auto", "mininet" or "netns", `out` the folder for the results, as
-        the command's options of these names. `progress` True shows the newest line, False none; a function is called
-        with each line.
+        Each of `configs` is a Config, a path, TOML text or a dict of tables. Several configurations are several jobs on
+        one switch; without a configuration the default experiment runs. `sections` override keys: job={"workers": 8}.
+        `trials` are objectives, `target` is "embedded" or "bmv2", `driver` is "auto", "mininet" or "netns", and `out`
+        is the folder for the results, like the command's options of the same names. `progress` True shows the newest
+        line, False shows none; a function is called with each line.
 
-        Needs root. A run that misses its target, or fails a check, has `failures`. Raises KofnError where the run
-        cannot be carried out. Ctrl-C removes processes and network before it raises KeyboardInterrupt.
+        The call needs root. The returned Run has `failures` if a trial misses its target or a check fails. The call
+        raises KofnError if the run cannot be carried out. Ctrl-C removes processes and network, and then raises
+        KeyboardInterrupt.
         """
         from kofn.report.reader import read  # noqa: PLC0415  # pandas
         from kofn.run.library import in_thread, planned  # noqa: PLC0415

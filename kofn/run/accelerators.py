@@ -16,7 +16,7 @@ KINDS = {
 
 
 def present(environment: Mapping[str, str] = os.environ, root: Path = Path("/")) -> tuple[str, list[str]] | None:
-    """Return the variable and its devices; of devices that the environment names, only those count. None: no device."""
+    """Return the variable and its devices: those that the environment names, else all listed ones. None: no device."""
     for variable, places in KINDS.items():
         listed = [str(number) for number, _ in enumerate(root.glob(places))]
         if devices := environment[variable].split(",") if environment.get(variable) else listed:

@@ -18,23 +18,23 @@ P4RUNTIME = "p4runtime"
 
 
 def _sizes(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[int, int]:
-    """Return ID:WORKERS, several times, as numbers by job. BadParameter names the wrong one."""
+    """Parse values of the form ID:WORKERS; return the number of workers by job. BadParameter names the wrong value."""
     sizes: dict[int, int] = {}
     for value in values:
         job, _, workers = value.partition(":")
         if not (job.isdecimal() and workers.isdecimal()):
-            raise click.BadParameter(f"{value!r}: two numbers are expected, 1:4 for the four workers of job 1")
+            raise click.BadParameter(f"must be two numbers, 1:4 for the four workers of job 1, got {value!r}")
         if not (1 <= int(job) <= JOB_MAX and 1 <= int(workers) <= WORKERS_MAX):
             raise click.BadParameter(f"must be a job of 1 to {JOB_MAX} and 1 to {WORKERS_MAX} workers, got {value!r}")
         if int(job) in sizes:
-            raise click.BadParameter(f"{value!r}: job {int(job)} is there already, each job is given once")
+            raise click.BadParameter(f"must name each job once, got {value!r} after another value for job {int(job)}")
         sizes[int(job)] = int(workers)
     return sizes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Machine:
-    """The certificates of one machine; `p4runtime`: those of the switch's P4Runtime, "server" or "client"."""
+    """The certificates that one machine gets; for P4Runtime a switch gets "server", a controller "client"."""
 
     name: str
     processes: tuple[str, ...]
@@ -47,9 +47,9 @@ _RANKS = re.compile(r"(?:(\d+):)?(\d+)(?:-(\d+))?")
 
 
 def _machine(text: str, jobs: dict[int, int]) -> _Machine:
-    """Parse NAME=WHAT,WHAT. BadParameter has the fault."""
+    """Parse NAME=WHAT,WHAT. Raise BadParameter if the text has another form."""
     if (found := _MACHINE.fullmatch(text)) is None:
-        raise click.BadParameter(f"{text!r}: NAME=WHAT,WHAT is expected, worker0=0,1", param_hint="--machine")
+        raise click.BadParameter(f"must be NAME=WHAT,WHAT, as in worker0=0,1, got {text!r}", param_hint="--machine")
     processes: list[str] = []
     p4runtime: list[str] = []
     served: set[int] = set()
@@ -70,13 +70,13 @@ def _machine(text: str, jobs: dict[int, int]) -> _Machine:
 def _ranks(what: str, jobs: dict[int, int]) -> tuple[int, range]:
     found = _RANKS.fullmatch(what)
     if found is None:
-        allowed = "controller, operator, switch, or workers: 3, 0-3, of another job than the first 2:0-3"
-        raise click.BadParameter(f"{what!r}: {allowed}", param_hint="--machine")
+        allowed = "controller, operator, switch, or workers: 3 or 0-3 of the first job, 2:0-3 of job 2"
+        raise click.BadParameter(f"WHAT must be {allowed}, got {what!r}", param_hint="--machine")
     job = int(found[1] or min(jobs))
     ranks = range(int(found[2]), int(found[3] or found[2]) + 1)
     if job not in jobs or not ranks or ranks[-1] >= jobs[job]:
-        there = ", ".join(f"{each}:0-{workers - 1}" for each, workers in jobs.items())
-        raise click.BadParameter(f"{what!r}: workers {there} are there", param_hint="--machine")
+        there = ", ".join(f"{number}:0-{workers - 1}" for number, workers in jobs.items())
+        raise click.BadParameter(f"workers must be among {there}, got {what!r}", param_hint="--machine")
     return job, ranks
 
 
@@ -102,10 +102,10 @@ def _ranks(what: str, jobs: dict[int, int]) -> tuple[int, range]:
 def command(folder: Path, jobs: dict[int, int], p4runtime: bool, bundles: tuple[str, ...], as_json: bool) -> None:
     """Make certificates for the controller, the commands and every worker, and a token for each job.
 
-    `kofn run` does this by itself; this command is for processes that are started by hand, or on several machines. Each
-    machine gets its own folder, with --machine: ca.pem, NAME.pem and NAME.key of its processes, the job's token, and
-    with --p4runtime the files of the switch or of its client. DIR must be empty or missing. The authority's key is not
-    kept, so no file can be added later: make a new folder.
+    `kofn run` makes them by itself; this command is for processes that are started by hand, or on several machines.
+    With --machine a machine gets a separate folder: ca.pem, NAME.pem and NAME.key of its processes, the job's token,
+    and with --p4runtime the files of the switch or of the switch's client. DIR must be empty or missing. The
+    authority's key is not kept, so no file can be added later: make a new folder.
 
     \b
     Examples:
@@ -147,6 +147,6 @@ def command(folder: Path, jobs: dict[int, int], p4runtime: bool, bundles: tuple[
         return
     for machine in machines:
         click.echo(f"{folder / 'machines' / machine.name}: all that {machine.name} needs")
-    click.echo(f"{folder}: {len(files)} files, valid for {VALID.days} days: the controller's, the operator's, and of")
+    click.echo(f"{folder}: {len(files)} files, valid for {VALID.days} days, for the controller, the operator, and:")
     for job, workers in jobs.items():
         click.echo(f"  job {job}: a token and {workers} worker{'s' if workers > 1 else ''}")

@@ -27,7 +27,7 @@ def stop() -> None:
       sudo .venv/bin/kofn stop                   a run that root has started
 
     \b
-    Exit codes: 0 it ended or there was none, 1 it did not end within thirty seconds.
+    Exit codes: 0 the run ended or there was none, 1 the run did not end within thirty seconds.
     """
     run = running()
     if run is None:
@@ -40,7 +40,7 @@ def stop() -> None:
         click.echo(f"kofn stop: pid {run.pid} belongs to root: sudo .venv/bin/kofn stop", err=True)
         sys.exit(1)
     except ProcessLookupError:
-        click.echo("kofn stop: it has just ended by itself")
+        click.echo("kofn stop: the run has just ended by itself")
         return
     if not run.wait(STOP_TIMEOUT_S):
         click.echo(f"kofn stop: pid {run.pid} did not end; kill -9 {run.pid}, then kofn clean", err=True)
@@ -52,8 +52,8 @@ def stop() -> None:
 def command() -> None:
     """Remove namespaces, interfaces, processes and certificates that a crashed run left behind.
 
-    Touches only objects of kofn, and none of a running network; safe to repeat. A running run must be stopped first
-    (kofn stop).
+    The command touches only objects of kofn, and none of a running network. It is safe to repeat. A running run must be
+    stopped first (kofn stop).
 
     \b
     Examples:
@@ -61,7 +61,7 @@ def command() -> None:
       KOFN_STATE_DIR=/run/kofn-2 kofn clean      remains of runs with this folder of states
 
     \b
-    Exit codes: 0 no remains, 1 a run or a network is running, or some could not be removed.
+    Exit codes: 0 no remains, 1 a run or a network is running, or some remains could not be removed.
     """
     if (run := running()) is not None:
         click.echo(f"kofn clean: a run is going on (pid {run.pid}, {run.folder}): kofn stop first", err=True)
@@ -84,7 +84,7 @@ def command() -> None:
 
 
 def remove_certificates() -> None:
-    """Remove the certificates of a run that was killed: no process accepts them any more, but they are keys."""
+    """Remove the certificates of a run that was killed: no process accepts them any more, but they contain keys."""
     folder = abandoned()
     if folder is not None:
         shutil.rmtree(folder / CERTIFICATES, ignore_errors=True)

@@ -16,7 +16,7 @@ from kofn_switch.engine.faults import FaultRule
 from kofn_switch.identity import BMV2
 
 MASTER_PORT = 29500
-"""The port where torchrun's workers meet: its own default."""
+"""The port where torchrun's workers meet: torchrun's default."""
 
 ENVIRONMENT = {
     **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1"),  # workers share this machine's cores
@@ -32,13 +32,13 @@ class Commands:
     network: NetworkSection
     topology: Path
     certificates: Path | None
-    """For plaintext: None."""
+    """None: plaintext."""
     switches: int = 1
-    """One, or those of a tree."""
+    """The number of switches: one, or all of a tree."""
     packets_port: int = PORT
     """The UDP port of the packets that faults and traces of a switch concern."""
     controller_address: str = ""
-    """HOST:PORT for workers; empty: the management network's."""
+    """HOST:PORT for workers; empty: the controller's address in the management network."""
 
     def switch(
         self,
@@ -49,10 +49,10 @@ class Commands:
         fault_seed: int = 0,
         pcap: Path | None = None,
     ) -> list[str]:
-        """Return the command line of the only switch; of a tree `number` is 0 for the root, 1 + R for the leaf of rack
-        R. It is the same for both targets; only the embedded one can have faults and traces.
+        """Return a switch's command line; `number` is 0 for the only switch or the root, 1 + R for the leaf of rack R.
 
-        `pcap` is the folder for its links' frames.
+        The command line is the same for both targets; only the embedded switch can have faults and traces. `pcap` is
+        the folder for the frames of the switch's links.
         """
         embedded = self.network.target == "embedded"
         name = [sys.executable, "-m", "kofn_switch"] if embedded else [shutil.which(BMV2) or BMV2]
@@ -67,8 +67,8 @@ class Commands:
         return [*name, "--no-p4", *ports, *rules, "--device-id", device, "--", *grpc_flags]
 
     def controller(self, configs: Sequence[Path], entry: TrialFolder) -> list[str]:
-        """Return the controller's command line: it listens for people on the loopback, for workers on the management
-        network."""
+        """Return the command line of a controller that listens for observers on the loopback, and for workers on the
+        management network."""
         return [
             *(sys.executable, "-m", "kofn_controller"),
             *(part for config in configs for part in ("--config", str(config.resolve()))),
@@ -100,7 +100,7 @@ class Commands:
         return [*module, "--config", str(config.resolve()), "--metrics", str(metrics.resolve())]
 
     def torchrun(self, torch: TorchSection, rank: int, workers: int, master: str) -> list[str]:
-        """Return the command line of a worker's script; `master` is the address where one process group meets."""
+        """Return the command line of a worker's script; workers of one process group meet at the address `master`."""
         together = torch.group == "job"
         return [
             *(sys.executable, "-m", "torch.distributed.run"),
@@ -126,7 +126,7 @@ class Commands:
         }
 
     def server(self, module: str, job: JobSection, address: str, workers: Sequence[str], k: int) -> list[str]:
-        """Return the command line of a parameter server at this address, for workers at these."""
+        """Return the command line of a parameter server at `address`; `workers` are the workers' addresses."""
         return [
             *(sys.executable, "-m", module),
             *("--address", address),
@@ -137,7 +137,7 @@ class Commands:
         ]
 
     def management(self) -> str:
-        """Return the controller's address for workers: the management network's first one is the root namespace's."""
+        """Return the controller's address for workers; the root namespace has the management network's first one."""
         first = ip_network(self.network.management)[1]
         return self.controller_address or f"{first}:{self.network.controller_port}"
 

@@ -23,17 +23,17 @@ from kofn_common.results.folder import RunFolder
 from kofn_common.results.worker_metrics import merge
 
 FULL_BYTES = 100_000
-"""A run cannot be concluded with less left on its disk."""
+"""The free space on a disk without which a run cannot be concluded."""
 
 AtEarlyEnd = Callable[[RunFolder], None]
-"""Called with the folder of a run that was ended, when none of its processes is left."""
+"""A function that is called with the folder of a run that ended early, after the run's processes have ended."""
 
 
 @contextlib.contextmanager
 def noted_end(folder: RunFolder, at_early_end: AtEarlyEnd | None = None) -> Iterator[None]:
-    """Note an exception that ends the run in its record, then call `at_early_end` with the folder.
+    """Write an exception that ends the run into the run's record, then call `at_early_end` with the folder.
 
-    Raises RunError where the disk is full, so that no note can be written.
+    Raise RunError instead if the disk is too full for the record.
     """
     try:
         yield
@@ -52,8 +52,8 @@ def noted_end(folder: RunFolder, at_early_end: AtEarlyEnd | None = None) -> Iter
 
 
 def conclude_early(console: Console, *, as_json: bool, errors: Console | None = None) -> AtEarlyEnd:
-    """Return a function that concludes the results so far; its errors are printed, as the early end's reason still
-    follows."""
+    """Return a function that concludes the results so far. The function prints its errors, because its caller raises
+    the reason of the early end."""
 
     def conclude_rest(folder: RunFolder) -> None:
         end = folder.record().early_end
@@ -106,7 +106,7 @@ def summarised(folder: RunFolder, configs: Sequence[Config], early_end: str = ""
 
 
 def say_failures(failures: Sequence[str], early_end: str, errors: Console | None = None) -> None:
-    """Print failures, without the `early_end` at their end if one is given."""
+    """Print failures; if `early_end` is given, cut this reason from the end of each failure."""
     for failure in failures:
         shown = failure.removesuffix(f": {early_end}") if early_end else failure
         say(errors or Console(stderr=True), f"kofn: {shown}", style="red")

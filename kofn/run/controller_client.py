@@ -1,4 +1,4 @@
-"""A run's calls to its controller: whether it is up, its statuses during the trial, a new objective."""
+"""A run's calls to its controller: wait until the controller is up, read statuses, set an objective."""
 
 import asyncio
 import contextlib
@@ -41,7 +41,7 @@ class ControllerClient:
         await self._channel.close()
 
     async def ready(self) -> AsyncIterator[bool]:
-        """Yield repeatedly whether it answers and has its switch. Raise RunError where it refuses to answer us."""
+        """Yield repeatedly whether the controller answers and has its switch. Raise RunError if it refuses the call."""
         while True:
             try:
                 status = await self._stub.GetStatus(kofn_pb2.StatusRequest(), timeout=CALL_S)
@@ -67,8 +67,8 @@ class ControllerClient:
         return None
 
     async def set_objective(self, job: int, objective: str) -> str | None:
-        """Do as `kofn set-k`, for an event; return why it failed, if the controller is away. Raise RunError if it
-        refuses."""
+        """Set an objective for an event, as `kofn set-k` does. If the controller is away, return that as the reason; if
+        the controller refuses, raise RunError."""
         request = kofn_pb2.Objective(objective=objective, job=job, planned=True)
         try:
             await self._stub.SetObjective(request, timeout=SET_S, wait_for_ready=True)
@@ -79,6 +79,6 @@ class ControllerClient:
 
 
 def _refusal(error: grpc.aio.AioRpcError) -> None:
-    """Raise an error for an answer that will not change."""
+    """Raise RunError unless a later call may get another answer."""
     if error.code() not in AWAY:
         raise RunError(f"the controller refuses: {error.code().name}: {error.details()}") from None

@@ -1,9 +1,9 @@
 """Less of a processor for processes of a run ([[cpu]]): a limit of the kernel, or else a competing load.
 
-Processes of a cgroup that have used `share` of PERIOD_US wait for the next period. Groups are removed at the end of a
-run; those of a run that was killed, by the next one or by `kofn clean`. Where no group can be made, a process is bound
-to one processor, on which another one computes at the priority that leaves it its share; that one is a process of the
-network, and so ends with it.
+Processes of a cgroup that have used `share` of PERIOD_US wait for the next period. A run removes its groups at its end;
+the groups of a run that was killed are removed by the next run or by `kofn clean`. Where no group can be made, the
+process is bound to one processor. A competing load computes on this processor, at the priority that leaves the process
+its share. The load is a process of the network, and so ends with the network.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from kofn.run.processes import Processes, ProcessState
 PREFIX = "kofn-"
 PERIOD_US = 20_000
 WEIGHT = 1.25
-"""The weight of a process over that of one with a niceness higher by 1, in the kernel's scheduler."""
+"""The factor by which the kernel's scheduler weighs a process more than a process whose niceness is higher by 1."""
 
 LOAD = """
 import os, sys
@@ -62,7 +62,7 @@ def cgroups() -> Iterator[Cgroup]:
     for folder, kind, options in mounts:
         path = Path(folder)
         if kind == "cgroup2" and "cpu" in _words(path / "cgroup.controllers"):
-            with contextlib.suppress(OSError):  # without root it must be there already
+            with contextlib.suppress(OSError):  # without root, "cpu" must be in the file already
                 (path / "cgroup.subtree_control").write_text("+cpu")
             if "cpu" in _words(path / "cgroup.subtree_control"):
                 yield Cgroup(path, 2)
@@ -78,17 +78,17 @@ def _words(path: Path) -> list[str]:
 
 
 def remove_groups(of: int | None = None) -> None:
-    """Remove the groups of this process; without one, of all dead processes."""
+    """Remove the groups that the process `of` made; None: the groups of all dead processes."""
     for cgroup in cgroups():
         for group in cgroup.folder.glob(f"{PREFIX}*-*"):
             pid = group.name.removeprefix(PREFIX).partition("-")[0]
             if pid == str(of) or (of is None and not Path(f"/proc/{pid}").exists()):
-                with contextlib.suppress(OSError):  # a process is in it, which is not ours to end
+                with contextlib.suppress(OSError):  # a process is in the group; another part must end it
                     group.rmdir()
 
 
 class CpuShares:
-    """The shares of a job's processes in one trial; `log` returns the file for a load's output, by its name."""
+    """The shares of a job's processes in one trial; `log` returns the file for a load's output, by the load's name."""
 
     def __init__(self, processes: Processes, log: Callable[[str], Path]) -> None:
         self._processes, self._log = processes, log
@@ -101,7 +101,7 @@ class CpuShares:
         return [name for name in names if self._processes.state(name) is ProcessState.RUNNING]
 
     async def set(self, names: Sequence[str], share: float) -> str:
-        """Set shares, also for restarts; return why not, where that is not possible."""
+        """Set shares, also for restarts; return the reasons of failures, or an empty text."""
         return "; ".join([why for name in names if (why := await self._set(name, share))])
 
     async def restarted(self, name: str) -> str:
@@ -111,7 +111,7 @@ class CpuShares:
     async def _set(self, name: str, share: float) -> str:
         self._shares[name] = share
         if self._processes.state(name) is not ProcessState.RUNNING:
-            return ""  # it is set when it starts
+            return ""  # the share is set when the process starts
         pid = self._processes.pid(name)
         for cgroup in cgroups():
             with contextlib.suppress(OSError):
@@ -120,11 +120,11 @@ class CpuShares:
         try:
             await self._load(name, pid, share)
         except OSError as error:
-            return f"no cgroup can be made, and {name} is not to be bound to a processor: {error.strerror}"
+            return f"no cgroup can be made, and {name} cannot be bound to a processor: {error.strerror}"
         return ""
 
     async def _load(self, name: str, pid: int, share: float) -> None:
-        """Replace the present load."""
+        """Replace the competing load of a process."""
         load = _load_of(name)
         if self._processes.state(load) is ProcessState.RUNNING:
             await self._processes.kill(load)

@@ -18,7 +18,7 @@ TABLE_INTERVAL_S = 0.2
 
 
 def say(console: Console, text: str, style: str | None = None) -> None:
-    """Print lines without markup and colours by content; a terminal breaks them between words, never in a path."""
+    """Print lines without markup and colours by content; on a terminal they break between words, never in a path."""
     if console.is_terminal:
         fill = partial(textwrap.fill, width=console.width, break_long_words=False, break_on_hyphens=False)
         text = "\n".join(map(fill, text.split("\n")))
@@ -26,7 +26,7 @@ def say(console: Console, text: str, style: str | None = None) -> None:
 
 
 def report_line(write: Callable[[], Path]) -> str:
-    """Return the place of the report from `write`, or the package that it lacks."""
+    """Return a line with the place of the report that `write` makes, or with the package that is missing for it."""
     try:
         return f"report: {write()}"
     except ModuleNotFoundError as error:

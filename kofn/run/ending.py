@@ -33,7 +33,7 @@ def ending(command: str) -> Iterator[None]:
             )
         if error.errno != errno.EIO:
             raise
-        terminal.leave()  # it was closed shortly before its watcher saw it
+        terminal.leave()  # the terminal was closed shortly before its watcher saw that
         sys.exit(130)
 
 

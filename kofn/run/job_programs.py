@@ -14,9 +14,9 @@ from kofn_common.results.folder import JobFolder, TrialFolder
 
 
 class JobPrograms:
-    """The programs of a job. `hosts` are the workers' by rank; `server` is the host of its parameter server, if it has
-    one.
+    """The programs of a job.
 
+    `hosts` are the workers' hosts by rank; `server` is the parameter server's host, if the job has a parameter server.
     `prefix` distinguishes a job's processes from another job's.
     """
 
@@ -35,11 +35,11 @@ class JobPrograms:
         """The workers' processes, by rank."""
 
     def process(self, name: str) -> str:
-        """Return the process of an event's name."""
+        """Return the name of the process that an event names."""
         return name if name in self._config.control_plane else self._prefix + name
 
     def server(self, commands: Commands) -> ProcessSpec | None:
-        """Return the parameter server's process, if there is one; it starts before the workers, and ends after them."""
+        """Return the parameter server, if there is one. It starts before the workers, and ends after them."""
         if self._server is None:
             return None
         node, host = self._server
@@ -60,7 +60,7 @@ class JobPrograms:
     def alone(self, commands: Commands, job: JobFolder) -> ProcessSpec:
         """Return the process of one worker that trains without the others, during the last trial."""
         job.alone.path.mkdir(parents=True, exist_ok=True)
-        job.alone.metrics(0).unlink(missing_ok=True)  # of a run that is resumed
+        job.alone.metrics(0).unlink(missing_ok=True)  # a resumed run may have one already
         argv, log = commands.alone(job.effective, job.alone.metrics(0)), job.alone.path / "alone.log"
         return ProcessSpec(name=self.process("alone"), node=ROOT, argv=argv, log=log, cwd=Path.cwd(), env=ENVIRONMENT)
 

@@ -41,7 +41,8 @@ SCRIPT_S = 60.0
 class JobTrial:
     """A job's part of a trial.
 
-    await training.start() while training.going_on():
+    await training.start(commands, job)
+    while training.going_on():
         await processes.ended(0.2)
         await training.step(client)
     """
@@ -58,8 +59,8 @@ class JobTrial:
         title: str,
         server: tuple[str, EmulatedHost] | None = None,
     ) -> None:
-        """Prepare the job; `hosts` are the workers' by rank, `prefix` distinguishes a job's processes from another
-        job's.
+        """Prepare the job. `hosts` are the workers' hosts by rank; `prefix` distinguishes a job's processes from
+        another job's.
 
         `server` is the host of the job's parameter server, if it has one.
         """
@@ -78,7 +79,7 @@ class JobTrial:
         self.programs = JobPrograms(config, folder, hosts=hosts, server=server, prefix=prefix)
         self._schedule = Schedule([*config.event, *config.link, *config.cpu])
         self._journal = LineTail(folder.decisions)
-        self._started_at: dict[str, int] = {}  # by worker: the newest iteration when an event started it
+        self._started_at: dict[str, int] = {}  # by worker: its newest iteration when an event started it
         self._cpu = CpuShares(processes, folder.log)
         self._workers = self.programs.workers
 
@@ -88,7 +89,7 @@ class JobTrial:
         return self._cpu.loads
 
     def port_rules(self, switch: EmulatedSwitch, rack: int) -> Iterator[FaultRule]:
-        """Yield a switch's rules for this job's packets; `rack`: a leaf's."""
+        """Yield a switch's rules for this job's packets; `rack` is the rack of a leaf."""
         hosts = enumerate(host for _, host in self.programs.hosts)
         ports = {rank: host.port for rank, host in hosts if host.switch == switch.name}
         uplinks = {} if switch.uplink is None else {rack: switch.uplink}
@@ -117,7 +118,7 @@ class JobTrial:
         self.view.begin()
 
     def _absent(self, done: Sequence[LoggedEvent]) -> set[str]:
-        """Return the workers that do not run at the begin: late ones, and those that an event had killed."""
+        """Return the workers that do not run at first: those that join late, and those that an event had killed."""
         absent = late_joiners(self.config.event)
         for event in done:
             if event.action == "kill":
@@ -127,8 +128,8 @@ class JobTrial:
         return absent
 
     async def resume(self, client: ControllerClient, resumed: Resumed) -> None:
-        """Carry out again what events had changed by the checkpoint, without a word; the network is a new one."""
-        for event in self._schedule.resume([(one.action, one.name) for one in resumed.done]):
+        """Repeat, without a line, the changes that events had made by the checkpoint: the new network lacks them."""
+        for event in self._schedule.resume([(logged.action, logged.name) for logged in resumed.done]):
             if action(event)[0] not in ("kill", "start"):
                 await self._carry_out(event, client)
         self.view.poll()
@@ -146,7 +147,8 @@ class JobTrial:
         return ended and not self._processes.running(self._workers)
 
     def excuse(self, name: str) -> bool:
-        """Return whether a worker's failure is excused, as the others were done before it had joined; note that."""
+        """Return whether a worker's failure is excused because the others ended before the worker had joined; log an
+        excused failure."""
         if name not in self._started_at:
             return False
         others = [other for other in self._workers if other != name]
@@ -169,13 +171,13 @@ class JobTrial:
         return bool(self._schedule.waiting)
 
     async def step(self, client: ControllerClient) -> None:
-        """Read the workers' new lines, carry out due events, and watch for a stall. Raise RunError if that lasts too
-        long."""
+        """Read the workers' new lines, carry out due events, and watch for a stall. Raise RunError if the stall lasts
+        too long."""
         self.view.poll()
         self._tell_objectives()
         self._schedule.reached(self._iteration, time.monotonic())
         for event in self._schedule.due(time.monotonic()):
-            self._note(event, await self._carry_out(event, client))
+            self._log_event(event, await self._carry_out(event, client))
         for worker, name in zip(self.view.workers, self._workers, strict=True):
             state = self._processes.state(name)
             worker.process = {ProcessState.ABSENT: "not started", ProcessState.KILLED: "killed"}.get(state, "")
@@ -191,30 +193,30 @@ class JobTrial:
                 self.view.happened(note.words)
 
     def conclude(self) -> None:
-        """Note every event that never came."""
+        """Log every event that never came."""
         self._tell_objectives()
         self._journal.close()
         for event in self._schedule.waiting:
             never = f"no worker finished iteration {event.at_iteration}"
-            self._note(event, "the training was over" if event.at_iteration <= self._iteration else never)
+            self._log_event(event, "the training was over" if event.at_iteration <= self._iteration else never)
 
     async def follow(self, client: ControllerClient) -> None:
-        """Keep the controller's statuses for the table and for the report, until cancelled."""
+        """Record the controller's statuses for the table and for the report, until cancelled."""
         async for status in client.statuses(self.config.job.id):
             self.view.update(status)
-            self._keep(status)
+            self._record_status(status)
 
     async def count(self, client: ControllerClient) -> None:
-        """Keep a last status, with the switch's counters at the end."""
-        self._keep(await client.status(self.config.job.id))
+        """Record a last status, with the switch's counters at the end."""
+        self._record_status(await client.status(self.config.job.id))
 
-    def _keep(self, status: pb.Status | None) -> None:
+    def _record_status(self, status: pb.Status | None) -> None:
         if status is not None:
             with self.folder.status.open("ab") as out:
                 out.write(msgspec.json.encode({"time": time.time(), **document(status)}) + b"\n")
 
     async def _carry_out(self, event: Due, client: ControllerClient) -> str:
-        """Carry out an event; return why not, where it has no subject."""
+        """Carry out an event; return the reason if that is impossible, else an empty text."""
         if isinstance(event, LinkSection):
             for rank in event.workers:
                 await self._network.shape(self.programs.hosts[rank][0], event.mbps)
@@ -229,7 +231,7 @@ class JobTrial:
         return await self._kill_or_start(what, self.programs.process(value))
 
     async def _kill_or_start(self, what: str, name: str) -> str:
-        """Kill or start a process; return why not, where that is impossible."""
+        """Kill or start a process; return the reason if that is impossible, else an empty text."""
         state = self._processes.state(name)
         if what == "kill" and state is ProcessState.RUNNING:
             await self._processes.kill(name)
@@ -246,7 +248,7 @@ class JobTrial:
             }.get(state, "it has ended")
         return ""
 
-    def _note(self, event: Due, missed: str) -> None:
+    def _log_event(self, event: Due, missed: str) -> None:
         what, name = action(event)
         words = self._write(what, name, missed)
         for view in self.neighbours if name in self.config.control_plane else ():

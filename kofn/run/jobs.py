@@ -1,4 +1,4 @@
-"""The jobs of a run: each one's configuration with the common part, checked together before anything is made."""
+"""The jobs of a run: each job's configuration with the common part, checked together before anything is made."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ def plan_jobs(
     objectives: tuple[str, ...],
     settings: Sequence[str] = (),
 ) -> tuple[JobPlan, ...]:
-    """Read every file, and override the first by the command line. ConfigError names the file and the field."""
+    """Read every file, and override the first by the command line. ConfigError names file and field of a fault."""
     configs = [Config.load(source, settings) for source in sources]
     shared = overridden(configs[0], target=target, driver=driver, objectives=objectives)
     jobs = tuple(
@@ -89,7 +89,7 @@ def _check_rate(config: Config) -> None:
 
 
 def _check_together(jobs: Sequence[JobPlan]) -> None:
-    """Check that the jobs fit one switch and its program, which is compiled now; a tree has one job."""
+    """Check that the jobs fit one switch and its program, and that a tree has one job. Compile the program."""
     plane = data_plane_of(job.config.job.collective for job in jobs)
     plane.compiled  # noqa: B018
     for job in jobs:
@@ -116,18 +116,18 @@ def _check_together(jobs: Sequence[JobPlan]) -> None:
     if jobs[0].config.job.racks == 1 and sum(workers) + servers > RACK_WORKERS_MAX:
         raise ConfigError(
             f"job.workers of all jobs must be at most {RACK_WORKERS_MAX - servers} together, got {_sum(workers)}: "
-            "every one is a port of the switch" + (", and so is every parameter server" if servers else "")
+            "every worker is a port of the switch" + (", and so is every parameter server" if servers else "")
         )
     slots = [job.config.job.slots for job in jobs]
     if (end := slots_end(slots)) > SLOTS:
         raise ConfigError(
             f"job.slots of all jobs must end at {SLOTS} at most, got {_sum(slots)}, which end at {end}: "
-            "each job's begin at a multiple of its own"
+            "the slots of each job begin at a multiple of its job.slots"
         )
 
 
 def slots_end(slots: Sequence[int]) -> int:
-    """Return the end of the last job's slots. The jobs follow each other, each from a multiple of its slot count on."""
+    """Return the end of the last job's slots. Each job's slots begin at the next multiple of that job's slot count."""
     end = 0
     for number in slots:
         end = -(-end // number) * number + number

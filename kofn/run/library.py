@@ -1,4 +1,4 @@
-"""A run for a script or a notebook: its configurations as files, its lines to a callback, its end by Ctrl-C."""
+"""A run for a script or a notebook: configurations become files, a callback gets the lines, Ctrl-C ends the run."""
 
 import contextlib
 import io
@@ -21,14 +21,14 @@ from kofn_common.config.errors import ConfigError
 from kofn_common.config.given import Given, load, path_of
 
 Progress = bool | Callable[[str], object]
-"""The destination of a run's lines. True: the newest one is shown below a notebook's cell, elsewhere all go to stderr.
-False: none is shown. A function is called with each."""
+"""The destination of a run's lines. True: a notebook's cell shows the newest line, elsewhere all lines go to stderr.
+False: no line is shown. A function is called with each line."""
 
 UNLIMITED = 10_000
-"""Columns of a line."""
+"""The columns of a printed line, which never breaks."""
 
 PASSED_ON_S = 0.2
-"""The interval between requests to a thread to end: its loop may not run yet."""
+"""The interval between requests to a thread to end. Requests are repeated because the thread's loop may not run yet."""
 
 
 @contextlib.contextmanager
@@ -40,16 +40,16 @@ def planned(
     out: Path | str | None,
     **choices: Any,
 ) -> Iterator[RunPlan]:
-    """Yield the plan, that of the default experiment without a configuration. ConfigError has the fault.
+    """Yield the run's plan; without a configuration, the default experiment's. Raise ConfigError for a fault.
 
-    Configurations that are no files are written to files until the end of the block.
+    Configurations that are no files become temporary files until the end of the block.
     """
     if isinstance(trials, str) or not all(isinstance(trial, str) for trial in trials):
         raise ConfigError(f"trials must be a list of objectives, got {trials!r}: ['progress', 'all'] for example")
     with tempfile.TemporaryDirectory(prefix="kofn-") as folder:
         given = configs or [DEFAULT_CONFIG]
         own = [Path(folder) / f"{number}.toml" for number, _ in enumerate(given)]
-        files = [_file(one, sections, path) for one, path in zip(given, own, strict=True)]
+        files = [_file(config, sections, path) for config, path in zip(given, own, strict=True)]
         try:
             plan = make_plan(*files, out=None if out is None else Path(out), objectives=tuple(trials), **choices)
         except ConfigError as error:
@@ -74,8 +74,8 @@ def _file(given: Given, sections: Mapping[str, Any], path: Path) -> Path:
 def in_thread(work: Callable[[Console], object], progress: Progress) -> None:
     """Do the work in a separate thread: a notebook's thread runs an event loop already.
 
-    The caller's thread takes the printed lines, and handles signals. An exception there, such as KeyboardInterrupt, is
-    passed on, and raised again when the work has ended in order.
+    The caller's thread takes the printed lines, and handles signals. An exception in the caller's thread, such as
+    KeyboardInterrupt, is passed on to the work, and raised again when the work has ended in order.
     """
     lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
     errors: list[BaseException] = []

@@ -1,6 +1,7 @@
 """The live view of one job in a trial: the workers' lines merged with the controller's statuses.
 
-This module has it as lines, kofn/run/live_table.py as a table; kofn/run/display.py shows them. It knows no processes.
+This module formats the view as lines, kofn/run/live_table.py as a table, and kofn/run/display.py shows both. This
+module knows no processes.
 """
 
 import re
@@ -23,16 +24,16 @@ SHOWN = 0.05
 """The least number of gradients, by weight, that is shown."""
 
 PRINTED_LINES = 10
-"""The most lines of a script that are shown at a time ..."""
+"""The most lines of a script that are shown at a time."""
 
 PRINTED_LENGTH = 200
-"""... and characters of a line."""
+"""The most characters of a script's line that are shown."""
 
 PYTORCH = re.compile(r"\[[IW]\d{4} [\d:.]+ \w+\.cpp:\d+\]")
 """The beginning of a line of PyTorch's own log, which is not shown."""
 
 RECENT_S = 5.0
-"""An event so shortly before a stall is named in its explanation."""
+"""The explanation of a stall names the events that came up to this long before the stall."""
 
 
 @dataclass(slots=True)
@@ -46,7 +47,7 @@ class WorkerView:
     loss: float | None = None
     accuracy: float | None = None
     logged: dict[str, float | None] = field(default_factory=dict)
-    """The latest numbers that its script logged."""
+    """The latest numbers that the worker's script logged."""
     account: Account | None = None
     late: int = 0
     finished: str = ""
@@ -78,16 +79,16 @@ class WorkerView:
 
     @property
     def iteration(self) -> int:
-        """The newest iteration that it has finished; 0: none."""
+        """The newest iteration that the worker has finished; 0: none."""
         return self.last.iteration if self.last else 0
 
     @property
     def starved(self) -> bool:
-        """Whether its gradients are in no sum."""
+        """Whether the worker's gradients are in no sum."""
         return self.estimate.unheard >= STARVED
 
     def member(self) -> StalledWorker:
-        """Return its state for the explanation of a stall."""
+        """Return the worker's state for the explanation of a stall."""
         return StalledWorker(
             rank=self.rank,
             iteration=self.iteration,
@@ -98,7 +99,7 @@ class WorkerView:
 
     @property
     def done(self) -> bool:
-        """Whether it has ended, or has trained to the end and waits for the others' end."""
+        """Whether the worker has ended, or has trained to the end and waits for the others' end."""
         return bool(self.finished) or (self.metric is not None and self.metric.reached(self.accuracy))
 
 
@@ -117,7 +118,7 @@ class TrialView:
     ) -> None:
         """Open the files, which the first poll() reads; workers end at the target of `metric`.
 
-        `script` replaces kofn's own training; worker 0's output is shown.
+        If `script` replaces kofn's own training, worker 0's output is shown.
         """
         self.title, self._compresses, self._metric = title, compresses, metric
         self._start = LOADING if script is None else f"importing PyTorch and running {script.name}"
@@ -176,7 +177,7 @@ class TrialView:
         return f"{self.title}  {time.monotonic() - self._begin:6.1f} s"
 
     def printed(self) -> list[str]:
-        """Return new output of worker 0's script, and its file if that is too much."""
+        """Return new lines from worker 0's script: the first ones and the log's name if there are too many."""
         if self._printed is None:
             return []
         lines = [line.decode(errors="replace").strip()[:PRINTED_LENGTH] for line in self._printed.lines()]
@@ -190,7 +191,7 @@ class TrialView:
         return lines
 
     def update(self, status: kofn_pb2.Status | None) -> None:
-        """Take the controller's status; None: it is away."""
+        """Take the controller's status; None: the controller is away."""
         if self._away != (status is None):
             self._away = status is None
             self._say("the controller is away" if self._away else "the controller is back")
@@ -268,7 +269,7 @@ class TrialView:
 
     def _fate(self) -> str:
         """Return the fate of the gradients of the worker that was late most often; empty where none was late."""
-        worker = max(self.workers, key=lambda one: one.late)
+        worker = max(self.workers, key=lambda worker: worker.late)
         account = worker.account
         if not worker.late or account is None:
             return ""

@@ -52,15 +52,20 @@ class LiveTable:
 
 
 def split(workers: Sequence[WorkerView], lines: int) -> tuple[list[WorkerView], list[WorkerView]]:
-    """Return the workers that get one of the `lines` rows, in rank order, and those that share the last one.
+    """Return the workers that get a row each, in rank order, and those that share the last of the `lines` rows.
 
-    Starved workers come first, then those that are out, then those that are blocked longest; this order is stable.
+    Rows go to starved workers first, then to those that are out, then to those that are blocked longest; ties go to
+    the lower rank.
     """
     if len(workers) <= lines:
         return [*workers], []
-    needy = sorted(workers, key=lambda one: (not one.starved, one.state not in OUT, -one.estimate.lambda_s, one.rank))
-    chosen = {one.rank for one in needy[: lines - 1]}
-    return [one for one in workers if one.rank in chosen], [one for one in workers if one.rank not in chosen]
+    needy = sorted(
+        workers,
+        key=lambda worker: (not worker.starved, worker.state not in OUT, -worker.estimate.lambda_s, worker.rank),
+    )
+    chosen = {worker.rank for worker in needy[: lines - 1]}
+    shown = [worker for worker in workers if worker.rank in chosen]
+    return shown, [worker for worker in workers if worker.rank not in chosen]
 
 
 def _row(worker: WorkerView, *, late: bool) -> list[RenderableType]:

@@ -29,7 +29,7 @@ SERVICE_MAC = "02:6b:6f:66:6e:fe"
 ECHO_ADDRESS = "10.0.0.253"
 """The address at which the kernel of the switch's machine answers pings in each tunnel: `kofn doctor --remote`.
 
-It learns a worker's address from the ARP request that comes first: a tunnel's end at the switch cannot broadcast.
+A tunnel's end at the switch learns a worker's address from the ARP request that precedes a ping: it cannot broadcast.
 """
 
 TUNNEL_PORT = 19277
@@ -40,7 +40,7 @@ UPLINK_ID = WORKERS_MAX + 1
 """The VXLAN id of rack 0's uplink; a worker's id is 1 + its rank."""
 
 PORT_MTU = 9000
-"""The MTU of the switch's tunnels: it sends packets as large as it receives."""
+"""The MTU of the switch's tunnels: the switch sends packets as large as those that it receives."""
 
 UDP_BYTES = 28
 """IPv4 and UDP headers of a kofn packet."""
@@ -64,7 +64,7 @@ def data_address(config: Config, source: Path, rank: int) -> DataAddress:
 
 
 def make_ports(workers: int, rack: int = 0) -> list[str]:
-    """Make an interface of the switch for the tunnel of each worker in its rack; return their names, by rank."""
+    """Make an interface of the switch for the tunnel of each worker in the rack; return their names, by rank."""
     names = [f"kofn{rack * workers + place}" for place in range(1, workers + 1)]
     for place, name in enumerate(names, 1):
         _make_port(name, rack * workers + place, f"address {SERVICE_MAC}")
@@ -81,7 +81,7 @@ def make_leaf_ports(racks: int) -> list[str]:
 
 
 def _make_port(name: str, number: int, options: str = "") -> None:
-    """Make the switch's end of a tunnel. A port drops frames from its own MAC, which must not be the neighbour's."""
+    """Make the switch's end of a tunnel. Its MAC must not be the other end's: a port drops frames from its own MAC."""
     _make(name, f"{options} mtu {PORT_MTU} type vxlan id {number} dstport {TUNNEL_PORT} learning ageing 0")
     bring_up(name)
 
@@ -111,7 +111,7 @@ def tunnel_name(rank: int) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tunnel:
-    """A worker's tunnel for checks: its own if it exists, else a temporary one, whose packets are not fragmented."""
+    """A tunnel for checks: the worker's own if it exists, else a temporary one, which does not fragment packets."""
 
     interface: str
     made: bool
@@ -134,7 +134,7 @@ class Tunnel:
 
 
 def configure(interface: str, address: DataAddress) -> None:
-    """Set a worker's address, and the switch's as a neighbour, for which no machine answers."""
+    """Set a worker's address, and a permanent neighbour entry for the switch, whose address no machine answers for."""
     ip("link", "set", interface, "address", address.mac)
     bring_up(interface)
     ip("address", "replace", str(address.ip), "dev", interface)
@@ -142,7 +142,7 @@ def configure(interface: str, address: DataAddress) -> None:
 
 
 def bring_up(interface: str) -> None:
-    """Bring an interface up without an IPv6 address, whose discovery would go to the switch."""
+    """Bring an interface up without an IPv6 address: the packets of IPv6's discovery would go to the switch."""
     there = Path(f"/proc/sys/net/ipv6/conf/{interface}").exists()  # missing below an MTU of 1280
     quiet = ["addrgenmode", "none"] if there else []
     ip("link", "set", interface, *quiet, "up")
@@ -172,7 +172,7 @@ def own_address(peer: str) -> str:
         try:
             probe.connect((host, int(port)))
         except (OSError, ValueError) as error:
-            raise RunError(f"{peer}: no way there, HOST:PORT is needed: {error}") from error
+            raise RunError(f"{peer} must be a HOST:PORT that this machine can reach: {error}") from error
         return str(probe.getsockname()[0])
 
 
@@ -185,7 +185,7 @@ class _NetDevice(msgspec.Struct):
 
 
 def way(host: str) -> tuple[str, str, int]:
-    """Return a host's address, the interface that leads there, and its MTU. Raise RunError where there is none."""
+    """Return a host's address, the interface that leads there, and the interface's MTU. Raise RunError without any."""
     try:
         address = socket.gethostbyname(host)
     except OSError as error:
@@ -199,7 +199,7 @@ def _link(interface: str) -> _NetDevice:
 
 
 def _make(name: str, options: str) -> None:
-    """Make an interface, in place of one that an earlier process has left."""
+    """Make an interface; replace an interface of this name that an earlier process has left."""
     subprocess.run(["ip", "link", "delete", name], capture_output=True, check=False)
     ip("link", "add", name, *options.split())
 
@@ -209,7 +209,7 @@ def ip(*arguments: str) -> str:
     try:
         done = subprocess.run(["ip", *arguments], capture_output=True, text=True, check=True)
     except FileNotFoundError as error:
-        raise RunError("ip is not there: the package iproute2 is needed") from error
+        raise RunError("the command 'ip' is missing: the package iproute2 is needed") from error
     except subprocess.CalledProcessError as error:
         words = error.stderr.strip() or f"exit code {error.returncode}"
         hint = f" ({ROOT_NEEDED})" if "not permitted" in words else ""

@@ -32,7 +32,7 @@ class NativeBuild:
         return all(build.done() for build in self._builds)
 
     async def wait(self) -> None:
-        """Wait until it is done. A process that needs code with errors reports them itself."""
+        """Wait for all builds. Errors are not reported here, but by the process that needs the code."""
         await asyncio.gather(*map(asyncio.wrap_future, self._builds))
 
 

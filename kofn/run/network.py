@@ -1,7 +1,7 @@
 """The emulated network and every process in it, through mininet/boot.py: JSON lines over its stdin and stdout.
 
-boot.py runs with the system Python (Mininet installs there) and owns all that it starts: when this process dies in any
-way, boot.py sees the end of its stdin and removes everything.
+boot.py runs with the system Python (Mininet installs there) and holds everything that it starts. When this process
+dies in any way, boot.py sees the end of its stdin and removes everything.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ ROOT = "root"
 
 
 class EmulatedHost(msgspec.Struct, frozen=True):
-    """A worker's machine: addresses in the data and the management network, its switch and its port of that."""
+    """A worker's machine: addresses in the data and the management network, the switch, and the port at the switch."""
 
     ip: str
     mac: str
@@ -84,11 +84,11 @@ class ProcessSpec:
     cwd: Path
     env: Mapping[str, str] = field(default_factory=dict)
     endless: bool = False
-    """It runs until it is ended: an end by itself is a failure with any exit code."""
+    """Whether the process must run until it is ended: an end by itself is then a failure, with any exit code."""
 
 
 async def listens(port: int) -> bool:
-    """Return whether a process of this machine accepts TCP connections there."""
+    """Return whether a process of this machine accepts TCP connections at the port."""
     try:
         _, writer = await asyncio.open_connection("127.0.0.1", port)
     except OSError:
@@ -178,14 +178,12 @@ class NetworkClient:
                 return
 
     async def shape(self, host: str, mbps: float | None, timeout_s: float = 10.0) -> None:
-        """Change the rate of a host's link in both directions; None removes the limit. One at a time."""
+        """Change the rate of a host's link in both directions; None removes the limit. Calls must not overlap."""
         await self._send(do="shape", host=host, mbps=mbps)
         await self._wait("shaped", "", timeout_s)
 
     def link_bytes(self) -> LinkBytes:
-        """Return the bytes so far, as the kernel has counted them at the switches' ends of the links; of an uplink at
-        its leaf's.
-        """
+        """Return the bytes that the kernel has counted at the switches' ends of the links; an uplink's at its leaf."""
         counted = interface_bytes()
         links = {name: counted[host.interface] for name, host in self.ready.hosts.items()}
         return links | {leaf: counted[interface][::-1] for leaf, interface in self.ready.uplinks.items()}
@@ -203,7 +201,7 @@ class NetworkClient:
     async def stop(self, timeout_s: float = 4.0) -> None:
         """End all processes and remove the network, also after boot.py's death; safe to call twice.
 
-        A cancellation during it, by a signal, waits.
+        If a signal cancels the caller, the cancellation waits for the removal.
         """
         stopping = asyncio.create_task(self._stop(timeout_s))
         try:
@@ -233,7 +231,7 @@ class NetworkClient:
 
     @property
     def clean(self) -> bool:
-        """Whether boot.py has ended by itself: it removes everything first, after an error as well."""
+        """Whether boot.py has ended by itself; before that it removes everything, after an error as well."""
         return self._process.returncode in (0, 2)
 
     async def _remove(self) -> None:
@@ -283,7 +281,7 @@ class NetworkClient:
             async for line in self._process.stdout:
                 self._handle(msgspec.json.decode(line, type=dict[str, Any]))
         except (msgspec.DecodeError, msgspec.ValidationError) as error:
-            self._fail(f"the network process wrote something that is no event: {error}; see {self._log}")
+            self._fail(f"the network process must write events, got another line: {error}; see {self._log}")
         if not self._stopped:
             self._fail(f"the network process has ended (log: {self._log}):\n{tail(self._log)}")
 

@@ -20,18 +20,18 @@ class RecordedHost(msgspec.Struct, frozen=True):
 
 
 class NetworkRecord(msgspec.Struct, frozen=True):
-    """The fields of a record that are read."""
+    """The fields of a network's record that kofn reads."""
 
     pid: int
     started: int | None
     stopping: bool
     interfaces: dict[str, int | None]
     hosts: dict[str, RecordedHost] = {}
-    """Until the network is made there are none."""
+    """Empty until the network is made."""
 
     @property
     def alive(self) -> bool:
-        """Whether it runs, and is not ending."""
+        """Whether the network runs, and is not ending."""
         return self.started is not None and start_time(self.pid) == self.started and not self.stopping
 
 

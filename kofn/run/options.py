@@ -13,7 +13,7 @@ set_option = click.option(
     metavar="SECTION.KEY=VALUE",
     help="Another value for a key of the configuration, model.learning_rate=0.05 for example; repeat it for more.",
 )
-"""For commands that read a configuration."""
+"""An option for commands that read a configuration."""
 
 record_option = click.option(
     "--record-stragglers",
@@ -22,11 +22,11 @@ record_option = click.option(
     metavar="FILE",
     help="Write the measured blocking of each worker of the last trial to FILE: a CSV for model.trace.",
 )
-"""For commands that train."""
+"""An option for commands that train."""
 
 
 class FiniteRange(click.FloatRange):
-    """Numbers within bounds; click takes NaN for one, and infinity where there is no upper bound."""
+    """A finite number within bounds. click's own type accepts NaN, and infinity where there is no upper bound."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         found: float = super().convert(value, param, ctx)

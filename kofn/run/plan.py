@@ -17,7 +17,7 @@ DEFAULT_CONFIG = folder_of("kofn_common") / "config" / "default.toml"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunPlan:
-    """A run."""
+    """A run as it was asked for."""
 
     jobs: tuple[JobPlan, ...]
     folder: Path

@@ -11,8 +11,8 @@ from kofn_host.workload import check_workload, straggler_class
 
 
 def check_plugins(config: Config) -> None:
-    """Check the plug-ins. ConfigError names the wrong one, with the reason. Built-in ones are not tried, only their
-    abilities."""
+    """Check the plug-ins. ConfigError names the wrong plug-in and the reason. Built-in ones are not loaded: only their
+    abilities are compared with the configuration."""
     check_collective(config)
     check_workload(config)
     if config.schedule.family is not None:

@@ -6,17 +6,18 @@ from kofn_common.config.faults import FaultSection
 from kofn_switch.engine.faults import FaultRule
 
 DIRECTIONS = {"send": "in", "receive": "out", "both": "both"}
-"""A worker's packets go into the switch."""
+"""The direction at the switch's port of a worker: packets that the worker sends go in."""
 
 UPLINK_DIRECTIONS = {"send": "out", "receive": "in", "both": "both"}
-"""A rack's packets leave its leaf."""
+"""The direction at the leaf's port towards the root: packets that the rack sends go out."""
 
 
 def port_rules(
     faults: Sequence[FaultSection], ports: Mapping[int, int], uplinks: Mapping[int, int]
 ) -> Iterator[FaultRule]:
-    """Yield one rule for each fault of a switch and each of its ports that have it; `ports`: by rank of its workers;
-    `uplinks`: a leaf's, by its rack.
+    """Yield one rule for each fault and each of the switch's ports that it concerns.
+
+    `ports` are the workers' ports by rank; `uplinks` has a leaf's port towards the root, by rack.
     """
     for fault in faults:
         chosen, of = (fault.racks, uplinks) if fault.where == "uplink" else (fault.workers, ports)

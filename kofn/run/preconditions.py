@@ -21,7 +21,7 @@ from kofn_switch.identity import BMV2
 BOOT_S = 30.0
 
 RESULT_BYTES = 50_000_000
-"""The results of a long run; a default one has 5 MB."""
+"""The results of a long run; those of a default run have 5 MB."""
 
 
 def check_machine(target: str) -> None:
@@ -89,14 +89,14 @@ def _check_tools(target: str) -> None:
 
 def _check_port(port: int, field: str) -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a listener blocks it, TIME_WAIT does not
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a port in TIME_WAIT is free
         try:
             probe.bind(("0.0.0.0", port))
             probe.listen(1)
         except OSError:
-            owner = ", ".join(holders(port)) or "an unknown process"
+            holder = ", ".join(holders(port)) or "an unknown process"
             raise RunError(
-                f"TCP port {port} ({field}) is in use by {owner}: end it (kofn stop ends another run), "
+                f"TCP port {port} ({field}) is in use by {holder}: end it (kofn stop ends another run), "
                 f"or choose another port in the configuration"
             ) from None
 
@@ -110,7 +110,7 @@ def holders(port: int) -> Iterator[str]:
                 command = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
                 yield f"pid {process.name} ({' '.join(command.split())[:80]})"
         except OSError:
-            continue  # it has just ended
+            continue  # the process has just ended
 
 
 def _inodes(port: int) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""The processes of a trial: started, killed and restarted by events; each end is judged."""
+"""The processes of a trial. Events start, kill and restart them; the end of a process is excused or a failure."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -45,7 +45,7 @@ class Processes:
         return self._pids[name]
 
     def running(self, names: Sequence[str]) -> bool:
-        """Return whether any of these runs."""
+        """Return whether any of these processes runs."""
         return any(self.state(name) is ProcessState.RUNNING for name in names)
 
     def keep(self, program: ProcessSpec) -> None:
@@ -75,19 +75,19 @@ class Processes:
                 raise RunError(f"{name} was not gone {KILL_TIMEOUT_S:.0f} s after a SIGKILL") from None
 
     async def ended(self, timeout_s: float, *, excused: Callable[[str], bool] = lambda name: False) -> list[str]:
-        """Wait for the end of any process; return those that ended well. RunError has the last words of one that did
-        not.
+        """Wait for the end of any process; return the processes that ended well. Raise RunError with the last words of
+        a process that failed.
 
         Switch and controller never end by themselves: any exit code is a failure. An excused process came too late to
         contribute, which is no failure.
         """
-        if not self._exits:  # all were killed, one will be started
+        if not self._exits:  # every process was killed, and an event will start one
             await asyncio.sleep(timeout_s)
             return []
         done, _ = await asyncio.wait(self._exits, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
         codes = {self._exits.pop(exit_): exit_.result() for exit_ in done}
         well = [name for name in self._programs if codes.get(name) == 0 and not self._programs[name].endless]
-        self._states.update(dict.fromkeys(well, ProcessState.DONE))  # first, as these may excuse a failure
+        self._states.update(dict.fromkeys(well, ProcessState.DONE))  # first: a worker's good end may excuse a failure
         for name in sorted(codes.keys() - set(well), key=list(self._programs).index):
             if not excused(name):
                 raise self._network.died(name, codes[name])
@@ -95,7 +95,7 @@ class Processes:
         return well
 
     def forget(self) -> None:
-        """Wait for no process any more."""
+        """Stop waiting for processes."""
         for exit_ in self._exits:
             exit_.cancel()
         self._exits.clear()

@@ -1,7 +1,7 @@
 """`kofn run --resume FOLDER`: continue an interrupted run, from the newest checkpoint of its unfinished trial.
 
-Trials that had ended stay.  The unfinished one goes back to its checkpoint: what its files say of later iterations is
-removed, as these are computed again.
+Trials that had ended stay.  The unfinished trial goes back to its checkpoint: lines about later iterations are removed
+from the trial's files, because those iterations are computed again.
 """
 
 import contextlib
@@ -25,10 +25,10 @@ from kofn_host.training import CheckpointFolder
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resumed:
-    """The point at which a job's trial continues: after `iteration`, the checkpoint's; 0: it restarts.
+    """The point at which a job's trial continues: after the checkpoint's `iteration`; 0: from the beginning.
 
-    `done`: the events that had happened by then.  `again`: iterations that all workers together compute twice.
-    `lost`: workers without a ledger in the checkpoint.
+    `done` are the events that had happened by then.  `again` counts the iterations that all workers together compute
+    twice.  `lost` are the workers without a ledger in the checkpoint.
     """
 
     iteration: int
@@ -59,7 +59,7 @@ def plan_resumed(path: Path, *, settings: Sequence[str], as_json: bool, quiet: b
         raise ConfigError(f"{path} has ended: kofn report shows its results")
     if (run := running()) is not None and Path(run.folder) == path.resolve():
         raise ConfigError(f"{path} is still running (pid {run.pid}): kofn stop ends it")
-    foreign = [each for each in settings if not each.startswith("job.workers=")]
+    foreign = [setting for setting in settings if not setting.startswith("job.workers=")]
     if foreign or (settings and record.finished):
         what = foreign[0] if foreign else f"{settings[0]} after a trial has ended"
         raise ConfigError(f"--resume takes --set job.workers=N, before the first trial has ended, got {what}")
@@ -88,20 +88,20 @@ def go_back(entry: TrialFolder) -> Resumed:
         if path.suffix != ".jsonl":
             path.unlink()  # a ledger, or the sums of a worker that had ended
             continue
-        kept, dropped = _keep(path, lambda line: "summary" not in line and line["iteration"] <= iteration)
+        kept, dropped = _filter(path, lambda line: "summary" not in line and line["iteration"] <= iteration)
         again += sum(line.get("computed", False) for line in dropped)
         last_s = max([last_s, *(line["time"] for line in kept)])
         began |= {int(path.stem.removeprefix("worker-"))} if kept else set()
     for path in (entry.decisions, entry.status, entry.samples):
-        _keep(path, lambda line: line["time"] <= last_s)
-    _keep(entry.events, lambda line: line["iteration"] <= iteration)
+        _filter(path, lambda line: line["time"] <= last_s)
+    _filter(entry.events, lambda line: line["iteration"] <= iteration)
     lost = () if checkpoint is None else tuple(sorted(began.intersection(checkpoint.manifest.missing)))
     done = [event for event in read_event_log(entry.events) if not event.missed]
     return Resumed(iteration=iteration, done=done, again=again, lost=lost)
 
 
-def _keep(path: Path, wanted: Callable[[dict[str, Any]], bool]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Remove a file's other JSON lines, and damaged ones; return those that were kept, and the sound ones that went."""
+def _filter(path: Path, wanted: Callable[[dict[str, Any]], bool]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Keep the wanted lines of a JSON lines file; return the kept and the removed ones, without damaged lines."""
     kept, dropped = list[dict[str, Any]](), list[dict[str, Any]]()
     if not path.exists():
         return kept, dropped

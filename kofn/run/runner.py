@@ -51,7 +51,7 @@ EXAMPLES = """
 \b
 Examples:
   kofn run                                    the default experiment
-  kofn run mine.toml --out runs/mine          your own, results in runs/mine
+  kofn run mine.toml --out runs/mine          your own experiment, with its results in runs/mine
   kofn run --trial throughput --trial fixed:2 other objectives; the last one is the baseline
   kofn run --target bmv2                      with simple_switch_grpc
   kofn run --set model.learning_rate=0.05     another value for a key of the configuration
@@ -123,11 +123,12 @@ def command(
 ) -> None:
     """Train once for each trial, through the switch or by another job.collective, and compare the trials.
 
-    CONFIG is a TOML file; without one the default experiment runs. Of its four workers one is blocked; half-way it
-    recovers, and another one slows down. Its trials are source, progress and all.
+    CONFIG is a TOML file; without CONFIG the default experiment runs. The default experiment has four workers, one of
+    which is blocked; half-way this worker recovers, and another worker slows down. The trials are source, progress and
+    all.
 
-    Several CONFIGs are jobs at the same time on one switch, each with separate workers, slots and k. The sections [run]
-    and [network] are the first one's; job.id must differ.
+    Several CONFIGs are jobs at the same time on one switch, each with separate workers, slots and k. The first CONFIG's
+    sections [run] and [network] hold for all jobs; job.id must differ.
     """
     console = make_console(stderr=as_json)
     with ending("run"):
@@ -177,13 +178,13 @@ def carry_out(plan: RunPlan, console: Console, errors: Console | None = None) ->
 
 
 def execute(plan: RunPlan, console: Console, at_early_end: AtEarlyEnd | None = None) -> RunFolder:
-    """Run until the last worker's end; the results are files."""
+    """Run until the last worker's end, and return the folder with the results."""
     check(plan)
     topology = wanted_topology(
         plan.shared,
         plan.jobs[0].source,
-        hosts=sum(one.job.workers for one in plan.configs),
-        servers=servers_of(one.job.collective for one in plan.configs),
+        hosts=sum(config.job.workers for config in plan.configs),
+        servers=servers_of(config.job.collective for config in plan.configs),
     )
     check_space(plan.folder)
     remove_certificates()
@@ -208,7 +209,7 @@ def execute(plan: RunPlan, console: Console, at_early_end: AtEarlyEnd | None = N
 
 
 def check(plan: RunPlan) -> None:
-    """Raise RunError or ConfigError where the results have no place, or the machine lacks requirements."""
+    """Raise RunError or ConfigError if the results have no place, or the machine lacks a requirement."""
     if not plan.resume:
         check_new(plan.folder)
     check_machine(plan.shared.network.target)
@@ -249,7 +250,7 @@ async def train(
 
 
 def _listed(hosts: Mapping[str, EmulatedHost]) -> str:
-    """Return hosts with their addresses; of many the first and the last."""
+    """Return hosts with their addresses; if there are many, the first and the last host."""
     names = [f"{name} {host.ip}" for name, host in hosts.items()]
     return ", ".join(names) if len(names) <= FEW else f"{len(names)} hosts, {names[0]} to {names[-1]}"
 
@@ -283,11 +284,11 @@ async def _train(
                     console,
                     f"trial {entry.objective} ({number + 1} of {len(folder.trials)}): results in {entry.shared}",
                 )
-            one = Trial(
+            trial = Trial(
                 network, commands, folder, plan.configs, number=number, native=native, console=console, watched=watched
             )
             resumed = [*map(go_back, folder.trials[number])] if plan.resume and number == ended else ()
-            await one.run(check=plan.check and number == 0, quiet=plan.quiet, resumed=resumed)
+            await trial.run(check=plan.check and number == 0, quiet=plan.quiet, resumed=resumed)
             folder.update_record(finished=number + 1)
     finally:
         await network.stop()

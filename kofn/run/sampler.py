@@ -35,7 +35,7 @@ class Sampler:
         """Sample slots while the page has viewers, if the switch sums and can be read."""
         self._network, self._trainings = network, trainings
         self._address, self._device = f"127.0.0.1:{settings.p4runtime_port}", settings.device_id
-        self._looks = watched if settings.target == "embedded" else lambda: False
+        self._watched = watched if settings.target == "embedded" else lambda: False
         self._begin = network.link_bytes()
         self._windows: dict[int, SlotWindow] = {}
 
@@ -45,13 +45,14 @@ class Sampler:
             async with AsyncExitStack() as connections:
                 with contextlib.suppress(InspectionError, fy.P4ClientError):
                     for number in itertools.count(1):
-                        looks = number % SLOTS_EVERY == 0 and self._looks()
-                        await self._sample(connections if looks else None)
+                        with_slots = number % SLOTS_EVERY == 0 and self._watched()
+                        await self._sample(connections if with_slots else None)
                         await asyncio.sleep(LINKS_S)
             self._windows.clear()
 
     async def _sample(self, connections: AsyncExitStack | None) -> None:
-        """Write a line for each job; with `connections`, which new ones to the switch enter, also of the slots."""
+        """Write a sample for each job. With `connections`, which new connections to the switch enter, a sample has the
+        slots as well."""
         for training in self._trainings:
             slots = await self._slots(training, connections) if connections else None
             links = self._links(training)

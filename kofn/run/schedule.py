@@ -16,7 +16,7 @@ from kofn_common.config.interventions import CpuSection, EventSection, LinkSecti
 from kofn_common.config.schema import Config
 
 Due = EventSection | LinkSection | CpuSection
-"""An action once an iteration is reached."""
+"""An action that is due once an iteration is reached."""
 
 Timed = TypeVar("Timed", bound=Due)
 
@@ -29,7 +29,7 @@ class Schedule:
         self._reached_s: dict[int, float] = {}
 
     def resume(self, done: Sequence[tuple[str, str]]) -> list[Due]:
-        """Return the events whose action() has been carried out, and wait for them no more."""
+        """Remove the events whose action() has been carried out, and return them."""
         left, found = list(done), list[Due]()
         for event in [*self._waiting]:
             if action(event) in left:
@@ -66,7 +66,7 @@ class Schedule:
 
 
 def in_order(events: Iterable[Timed]) -> list[Timed]:
-    """Sort by iteration, then delay; equal ones keep the file's order."""
+    """Sort by iteration, then delay; events with the same keep the file's order."""
     return sorted(events, key=lambda event: (event.at_iteration, event.after_s))
 
 
@@ -112,5 +112,5 @@ def check_story(config: Config) -> None:
             f"job.start_workers must be 1 to {job.workers - len(late)}, got {needed}: {', '.join(sorted(late))} are "
             "started later, by an event"
             if job.workers > len(late)
-            else "event.start is the first event of every worker: one must be there from the beginning"
+            else "event.start is the first event of every worker: one worker must be there from the beginning"
         )

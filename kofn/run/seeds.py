@@ -21,21 +21,24 @@ from kofn_common.results.folder import RunFolder, point_latest
 from kofn_common.results.record import read_record
 
 CarryOut = Callable[[RunPlan, Console], RunFolder]
-"""Runs until the last worker's end: run.runner.execute, or in virtual time."""
+"""A function that runs until the last worker's end: run.runner.execute, or a simulation."""
 
 
 def run_seeds(plan: RunPlan, console: Console, carry_out: CarryOut) -> int:
     """Run every seed in PLAN.FOLDER/seed-N, then conclude all together; return the exit code."""
     plans = list(_by_seed(plan))
-    folder = _prepare(plan, [one.shared.run.seed for one in plans])
+    folder = _prepare(plan, [seed_plan.shared.run.seed for seed_plan in plans])
     with noted_end(folder, lambda folder: _conclude_rest(folder, console, as_json=plan.as_json)):
-        for one in plans:
-            seed = one.shared.run.seed
-            say(console, f"seed {seed} ({seed - plan.shared.run.seed + 1} of {len(plans)}): results in {one.folder}")
-            ran = carry_out(one, console)
+        for seed_plan in plans:
+            seed = seed_plan.shared.run.seed
+            say(
+                console,
+                f"seed {seed} ({seed - plan.shared.run.seed + 1} of {len(plans)}): results in {seed_plan.folder}",
+            )
+            ran = carry_out(seed_plan, console)
             folder.note_switch(ran.record().provenance.switch)
             with deferred():
-                conclude(ran, one.configs, Console(quiet=True), as_json=False)
+                conclude(ran, seed_plan.configs, Console(quiet=True), as_json=False)
     folder.update_record(finished=len(plan.shared.run.trials))
     with deferred():
         return conclude_seeds(folder, console, as_json=plan.as_json)
@@ -84,7 +87,7 @@ def summarise_seeds(folder: RunFolder, early_end: str) -> SeedsSummary:
     """Return the summary from the seeds' folders."""
     record = folder.record()
     summaries = dict(_summaries(folder, record.seeds, early_end))
-    by_job = zip(*(one.jobs for one in summaries.values()), strict=True)
+    by_job = zip(*(summary.jobs for summary in summaries.values()), strict=True)
     return SeedsSummary(
         seeds=record.seeds,
         summaries=summaries,
@@ -98,9 +101,9 @@ def _summaries(folder: RunFolder, seeds: tuple[int, ...], early_end: str) -> Ite
     for seed in seeds:
         path = folder.path / f"seed-{seed}"
         if (path / "run.json").exists():
-            one = RunFolder.open(path)
+            run = RunFolder.open(path)
             ended = read_record(path).early_end and early_end
-            yield seed, summarise_run(one, one.configs(), ended)
+            yield seed, summarise_run(run, run.configs(), ended)
 
 
 def _write_page(folder: RunFolder, summary: SeedsSummary) -> Path:

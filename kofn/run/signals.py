@@ -1,7 +1,7 @@
-"""Signals that end a run, and the times at which they may.
+"""Signals that end a run, and the times at which they may end it.
 
-Outside of the event loop a signal raises InterruptedRun, inside it cancels the task; a comparison of results makes it
-wait. Only the main thread receives signals; it may pass one on to a thread with a loop.
+Outside of the event loop a signal raises InterruptedRun, inside the loop it cancels the task, and while results are
+compared it waits. Only the main thread receives signals; it may pass a signal on to a thread with a loop.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ NAMES = {
 Handler = Callable[[int, FrameType | None], None]
 
 _LOOPS: dict[threading.Thread, Callable[[int], object]] = {}
-"""Functions that take a signal for the task of a thread's loop."""
+"""By thread: a function that passes a signal to the task of the thread's loop."""
 
 
 @contextlib.contextmanager
@@ -62,9 +62,9 @@ def impatient() -> Iterator[None]:
 
 
 def cancel_on_signal(task: asyncio.Task[None]) -> list[int]:
-    """Have the first signal cancel a task of the running loop, and ignore later ones; return a list that they enter.
+    """Have the first signal cancel a task of the running loop, and ignore later ones; return the list of all signals.
 
-    Outside of the main thread, signals are those that are passed on.
+    Outside of the main thread the signals are those that pass_on() brings.
     """
     received: list[int] = []
 

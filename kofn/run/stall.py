@@ -1,5 +1,4 @@
-"""Explains a stall in one line, once it has lasted two seconds: the workers that wait, and for
-which. No I/O, no clock."""
+"""Explains a stall of two seconds in one line: which workers wait for which. No I/O, no clock."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -15,7 +14,7 @@ AGAIN_S = 10.0
 """The same explanation is repeated after so long."""
 
 TIME = re.compile(r"\d+(\.\d+)? s\b")
-"""Times change while a reason stays the same."""
+"""A time in a reason: times change while the reason stays the same."""
 
 LOADING = "loading the model"
 """The start of kofn's own worker, before it attaches."""
@@ -30,11 +29,11 @@ class StalledWorker:
 
     rank: int
     iteration: int
-    """The newest iteration that it has finished; 0: none."""
+    """The newest iteration that the worker has finished; 0: none."""
     state: str
     silent_s: float = 0.0
     done: bool = False
-    """It has ended, for good reason."""
+    """Whether the worker has ended as it should."""
 
     def notes(self, newest: int) -> str:
         """Return notes for a person: "killed, at iteration 40"; empty without any."""
@@ -62,7 +61,7 @@ class Scene:
 
 
 def explain(scene: Scene) -> str:
-    """Return which workers wait for which, without the duration, which changes while the reason stays."""
+    """Return which workers wait for which. The line has no duration, as that changes while the reason stays."""
     start = starting(scene)
     parts = [start or _workers(scene.members)]
     if scene.controller_away:
@@ -77,7 +76,7 @@ def explain(scene: Scene) -> str:
 
 
 def starting(scene: Scene) -> str:
-    """Return that the job starts, where it waits only for workers that start; empty otherwise."""
+    """Return a line about the start while the job waits only for starting workers; empty otherwise."""
     waited_for = [member for member in scene.members if member.state != "attached"]
     if not waited_for or any(member.iteration or member.state != STARTING for member in waited_for):
         return ""

@@ -1,6 +1,6 @@
 """The running run of this machine: a small file in /run/kofn (or KOFN_STATE_DIR), locked while its process lives.
 
-The lock tells whether a run is alive. Process id and start time together identify one process, so that a stale file
+The lock tells whether a run is alive. Process id and start time together identify a process, so that a stale file
 never causes a signal to another process.
 """
 
@@ -71,7 +71,7 @@ def _recorded() -> Running | None:
 
 @contextlib.contextmanager
 def hold(folder: Path, command: str = "run") -> Iterator[None]:
-    """Be the one run of this machine, or the one `command`, within the block. RunError names another one."""
+    """Hold this machine's lock for a run, or for `command`, within the block. RunError names another holder."""
     path = state_path()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -97,6 +97,6 @@ def hold(folder: Path, command: str = "run") -> Iterator[None]:
 def another_run() -> RunError:
     """Return the error for a run during another one."""
     run = running()
-    who = f"kofn {run.command}, pid {run.pid}, {run.folder}" if run else "just starting"
-    how = "wait for it, or end it with kofn stop; docs/howto/hosts.md says how two run at once (KOFN_STATE_DIR)"
-    return RunError(f"another run is going on ({who}): {how}")
+    holder = f"kofn {run.command}, pid {run.pid}, {run.folder}" if run else "just starting"
+    remedy = "wait for it, or end it with kofn stop; docs/howto/hosts.md says how two run at once (KOFN_STATE_DIR)"
+    return RunError(f"another run is going on ({holder}): {remedy}")

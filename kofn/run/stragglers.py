@@ -12,7 +12,7 @@ from kofn_host.workload import write_trace
 
 
 def check_record(path: Path, *, jobs: int = 1, seeds: int = 1) -> None:
-    """Raise ConfigError, before any process starts, where the file cannot be written, or its run is not unique."""
+    """Raise ConfigError, before any process starts, if the file cannot be written or there are several runs for it."""
     if jobs > 1:
         raise ConfigError(f"--record-stragglers {path} needs one configuration, got {jobs}")
     if seeds > 1:
@@ -35,10 +35,11 @@ def record_stragglers(folder: RunFolder, path: Path | None, console: Console) ->
 
 
 def blocked(worker: WorkerMetrics, last: int) -> dict[tuple[int, int], float]:
-    """Return seconds by iteration, up to `last`, and rank.
+    """Return a worker's blocking in seconds, by iteration up to `last` and rank.
 
-    An iteration without a gradient of the worker, which was still blocked over an earlier one, gets that one's time: in
-    another run it may begin then. There is none after the last computed iteration.
+    A worker that is still blocked over an earlier gradient computes none for an iteration. Such an iteration gets the
+    earlier gradient's time, because in another run the worker may begin a gradient then. There is no entry after the
+    last computed iteration.
     """
     measured = {line.iteration: line.blocked_s for line in worker.iterations if line.blocked_s is not None}
     found, latest = {}, 0.0

@@ -2,8 +2,8 @@
 
 A running kofn-switch tells name and version in the metadata of its answer to P4Runtime's Capabilities; BMv2 sends none.
 
-    bmv2()                                          # of the PATH; None: there is none, RunError: it is another switch
-    await answering("bmv2", "127.0.0.1:50051")      # of a running switch; RunError: it is not the target's
+    bmv2()                                          # BMv2 on the PATH; None: nothing there, RunError: another switch
+    await answering("bmv2", "127.0.0.1:50051")      # a running switch; RunError: not the target's
 """
 
 import grpc
@@ -16,7 +16,7 @@ from kofn_switch.identity import ANSWER_S, NAME, SwitchIdentity
 
 
 def bmv2() -> SwitchIdentity | None:
-    """Return the BMv2 of the PATH, None where nothing has its name; RunError where another switch has."""
+    """Return the BMv2 on the PATH; None if nothing has its name. Raise RunError if another switch has its name."""
     try:
         return identity.bmv2()
     except OtherSwitch as error:
@@ -24,7 +24,7 @@ def bmv2() -> SwitchIdentity | None:
 
 
 async def answering(target: str, address: str) -> SwitchIdentity:
-    """Return the switch that answers at a P4Runtime address; RunError where it is not the target's."""
+    """Return the switch that answers at a P4Runtime address. Raise RunError if it is not the target's."""
     async with grpc.aio.insecure_channel(address, options=[("grpc.enable_http_proxy", 0)]) as channel:
         call = p4r_grpc.P4RuntimeStub(channel).Capabilities(p4r.CapabilitiesRequest(), timeout=ANSWER_S)
         try:

@@ -1,7 +1,7 @@
 """A closed terminal ends the run, even if no signal reports it.
 
-A closed terminal sends SIGHUP to its session's leader alone, and a leader such as make waits for its children instead
-of passing it on. So the terminal itself is watched.
+A closed terminal sends SIGHUP to the leader of its session alone, and a leader such as make does not pass the signal on
+but waits for its children. So the terminal itself is watched.
 """
 
 import contextlib

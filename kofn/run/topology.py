@@ -13,9 +13,9 @@ TIMEOUT_S = 30.0
 
 def wanted_topology(config: Config, source: Path, *, hosts: int, servers: int = 0) -> str:
     """Return the text of topology.json: the configured file's content, a star or a tree. ConfigError names file and
-    field.
+    field of a fault.
 
-    `hosts` are needed: one for each worker of each job, in this order, then one for each parameter server.
+    The topology has `hosts` hosts for the workers, job by job, and then one for each of `servers` parameter servers.
     """
     network = config.network
     path = None if network.topology is None else source.parent / network.topology

@@ -53,7 +53,7 @@ class Trial:
         self._switches = configs[0].switches
         self._processes = Processes(network)
         hosts = list(network.ready.hosts.items())
-        workers = iter(hosts)  # of each job in turn, then a server for each job that has one
+        workers = iter(hosts)  # job by job; the hosts of parameter servers follow
         servers = iter(hosts[sum(config.job.workers for config in configs) :])
         self._trainings = [
             JobTrial(
@@ -172,7 +172,7 @@ class Trial:
                 await training.step(client)
             for task in followers:
                 if task.done():
-                    task.result()  # it ends only by a failure
+                    task.result()  # a follower ends only by a failure
             display.show()
         for training in self._trainings:
             training.conclude()
@@ -187,7 +187,7 @@ class Trial:
         return program
 
     async def _until_up(self, program: ProcessSpec, up: AsyncIterator[bool], what: str) -> None:
-        """Wait until `up` yields True. Raise RunError if a process ends first, or it takes too long."""
+        """Wait until `up` yields True. Raise RunError if a process ends first, or the wait takes too long."""
         try:
             async with asyncio.timeout(START_TIMEOUT_S):
                 async for ready in up:

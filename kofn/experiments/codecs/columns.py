@@ -7,7 +7,7 @@ from statistics import fmean, median
 import numpy as np
 
 from kofn.experiments.trials import FinishedTrial, Row
-from kofn.report.summarise import first_finishes, start
+from kofn.report.summarise import first_finishes, training_start_s
 from kofn_common.results.event_log import read_event_log
 
 
@@ -20,15 +20,15 @@ def own_columns(trial: FinishedTrial) -> Row:
         entry.time for entry in read_event_log(trial.folder.events) if entry.action == "link" and not entry.missed
     ]
     changed_in = 1 + bisect_left(times, changes[0]) if changes and changes[0] <= times[-1] else None
-    iteration_s = np.diff([start(metrics), *times]).tolist()
+    iteration_s = np.diff([training_start_s(metrics), *times]).tolist()
     return {"final_accuracy": finished[-1].accuracy or 0.0, **change_columns(iteration_s, changed_in)}
 
 
 def change_columns(iteration_s: Sequence[float], changed_in: int | None) -> Row:
-    """Return iteration times around the change of a link's rate, which came in iteration `changed_in`, from 1 on.
+    """Return iteration times around the change of a link's rate in iteration `changed_in`, counted from 1.
 
-    `before_s`: the median of those before, as the first one includes preparations; `change_s`: of that iteration;
-    `after_s`: the mean of those after it.
+    `before_s` is the median before the change: a median, because the first iteration includes preparations. `change_s`
+    is the time of the iteration with the change, and `after_s` the mean afterwards.
     """
     at = changed_in or 1
     before, after = iteration_s[: at - 1], iteration_s[at:] if changed_in else []
