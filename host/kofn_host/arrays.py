@@ -29,7 +29,7 @@ Arrays = dict[str, npt.NDArray[np.generic]]
 
 
 def copied(arrays: Arrays, into: Arrays) -> Arrays:
-    """Return a copy of arrays, in the memory of `into` where that fits: new memory takes several times longer."""
+    """Return a copy of arrays, in the memory of `into` where it fits: allocation takes several times longer."""
     found: Arrays = {}
     for name, array in arrays.items():
         place = into.get(name)
@@ -41,7 +41,7 @@ def copied(arrays: Arrays, into: Arrays) -> Arrays:
 
 
 def in_pages(size: int) -> memoryview:
-    """Return new memory of at least this many bytes, zeros, which begins on a page: direct writes need that."""
+    """Return new, zeroed memory of at least this many bytes that begins on a page, as direct writes need."""
     pages = mmap.mmap(-1, max(size, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     with contextlib.suppress(OSError):  # a kernel without huge pages
         pages.madvise(mmap.MADV_HUGEPAGE)

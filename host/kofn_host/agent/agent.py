@@ -46,8 +46,9 @@ class Agent:
     `recorder` keeps everything sent and received; `give_up_s`: the longest time without a closed block.
 
     `recipients`, (blocks with the summary block,): each block's recipient, EVERYONE or a rank; None: everyone.  If one
-    worker receives a block's sum, the others learn only its members, and no peer holds the sum.  So an iteration has at
-    most as many blocks as slots, and no worker may contribute to the next one before all have this one's results.
+    worker receives a block's sum, the others learn only its members, and no peer holds the sum.  So an iteration must
+    have at most as many blocks as the job has slots, and no worker may contribute to the next iteration before all
+    workers have the results of this one.
     """
 
     def __init__(
@@ -110,7 +111,7 @@ class Agent:
 
     @property
     def over(self) -> threading.Event:
-        """Set while that iteration is over elsewhere: its gradient is late."""
+        """Set while the training thread's iteration is over elsewhere: the gradient of that iteration is late."""
         return self._exchanges.over
 
     @property
@@ -126,9 +127,10 @@ class Agent:
     def all_reduce(self, given: Contribution, missed: Callable[[Exchange], bool] = lambda _: True) -> Exchange:
         """Contribute a gradient; if it counts, wait for the end of the iteration that it enters.
 
-        If its iteration is over elsewhere, `missed` is called with the ended iterations, and returns whether to
-        continue.  The gradient then enters the current iteration by the rule for late gradients.  Its stream gets the
-        first mean.  GradientError if it is not finite; AgentError after `give_up_s` without a result or piece.
+        If the gradient's iteration is over elsewhere, `missed` is called with the ended iterations, and returns whether
+        to continue.  If so, the gradient enters the current iteration by the rule for late gradients.  `given.stream`
+        gets the mean of the first iteration that ended.  GradientError if the gradient is not finite; AgentError after
+        `give_up_s` without a result or piece.
         """
         values = given.gradient if given.stream is None else given.stream.pieces.values
         elements = self.encoder.coding.elements
@@ -205,11 +207,11 @@ class Agent:
         self.protocol.statistics.resyncs += 1
         log.info("joined: parameters after iteration %d; own ledger was in iteration %d", state.iteration, begun)
         await self.start(state.iteration + 1, generation, peer_source, reached=begun, state=state)
-        await self._exchanges.missed.take_all()  # a switch restarted meanwhile has lost them
+        await self._exchanges.missed.take_all()  # a switch that has restarted meanwhile has lost them
         return state
 
     def held(self, first: int, last: int) -> Iterable[Result]:
-        with self.protocol.held():  # held: memory of a forgotten result is reused
+        with self.protocol.held():  # otherwise the engine may reuse the memory of a forgotten result
             return list(self.protocol.results(first, last))
 
     def regroup(self, generation: int) -> None:

@@ -22,7 +22,7 @@ IGNORED = {
 
 
 class DataLink:
-    """Moves a protocol's packets over `transport`; `packets` names the packet codec, as job.packets."""
+    """Moves a protocol's packets over `transport`; `packets` is the name of the packet codec, from job.packets."""
 
     def __init__(self, transport: Transport, packets: str) -> None:
         self._transport, self._packets = transport, _module(packets)

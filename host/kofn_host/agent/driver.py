@@ -74,7 +74,7 @@ class Sender(Protocol):
         """Encode a block at the scale and in the lanes of its slot."""
 
     def settle(self, results: BlockResults, hints: Integers, times: Floats64) -> None:
-        """Note results in the ledger."""
+        """Book results in the ledger."""
 
     @property
     def fresh(self) -> Collection[int]:
@@ -85,7 +85,7 @@ class Sender(Protocol):
         """Whether unsent blocks should be encoded in narrower lanes."""
 
     def narrow(self, withdrawn: Iterable[int], iteration: int) -> list[int]:
-        """Re-encode withdrawn blocks in narrower lanes; return those that may be sent."""
+        """Re-encode withdrawn blocks in narrower lanes; return the blocks that may be sent."""
 
     def follow(self, results: BlockResults, wire_bytes: int) -> Finished:
         """End an iteration in which values of `wire_bytes` were sent, and make the next one's plan."""
@@ -102,7 +102,7 @@ class Effects(Protocol):
         """Handle closed blocks of the current iteration."""
 
     def completed(self) -> None:
-        """Handle the closing of the current iteration's last block: advance() would go on."""
+        """Handle the closing of the current iteration's last block: advance() can now end the iteration."""
         return None
 
     def next_iteration(self) -> None:
@@ -122,7 +122,7 @@ class Effects(Protocol):
 class Driver:
     """One worker's protocol and encoder in a job of `workers`; times in seconds of any one clock.
 
-    `slices` replaces the encoder's where an engine encodes and contributes: then all slices are empty.
+    `slices` replaces the encoder's slices() where an engine encodes and contributes: then all slices are empty.
     `recipients`, (blocks,): each block's recipient, as in Protocol.received(); None: all workers.
     """
 
@@ -194,9 +194,10 @@ class Driver:
         self._contribute(blocks, now, part=part, counts=not missed)
 
     def feed(self, now: float, *, whole: bool = False) -> bool:
-        """Encode and contribute slice by slice while less than a slice waits to leave; `whole`: to the end.
+        """Encode and contribute slice by slice while less than a slice waits to leave.
 
-        Return whether the rest waits for room.  If not, nothing is left, or the pieces are not there yet.
+        `whole`: encode all slices, whatever waits.  Return True if the remaining slices wait for room, and False if no
+        slice is left or the pieces of the next slice have not arrived.
         """
         ahead = self.encoder.slice_blocks
         while self._slices is not None and (whole or self.protocol.waiting_count + self._effects.queued < ahead):
@@ -237,8 +238,8 @@ class Driver:
     def advance(self, beyond: int | None) -> bool:
         """Go on to the iteration that is current elsewhere, for a caller or for a late gradient.
 
-        With `beyond`, stop in a later iteration that is not over elsewhere; return whether one was reached.  Without,
-        go on while the rule merges and a pending gradient has missed a sum.
+        With `beyond`, stop in an iteration after it that is not over elsewhere; return whether such an iteration was
+        reached.  Without `beyond`, go on while the rule merges and a pending gradient has missed a sum; return False.
         """
         while beyond is not None or (self.rule.merges and self.encoder.late):
             if beyond is not None and self.protocol.iteration > beyond and not self.protocol.over:
@@ -281,7 +282,7 @@ class Driver:
     # -- instructions
 
     def _follow(self, instructions: Sequence[Instruction], now: float) -> None:
-        """Follow instructions; consecutive ones of a kind are followed together."""
+        """Follow instructions; consecutive instructions of one kind are followed together."""
         for kind, alike in groupby(instructions, type):
             _FOLLOW[kind](self, list(alike), now)
 
@@ -303,13 +304,13 @@ class Driver:
     def _encode_again(self, wanted: Sequence[EncodeAgain], now: float) -> None:
         """Encode and contribute again blocks whose slots sum at other scales or in other lanes."""
         with self._effects.during("encode"):
-            for each in wanted:
-                self.encoder.reencode(each.block, self.protocol.iteration, each.scale, each.lanes, each.part)
-        for part, counts in {(each.part, each.counts) for each in wanted}:
-            self._contribute([each.block for each in wanted if each.part == part], now, part=part, counts=counts)
+            for again in wanted:
+                self.encoder.reencode(again.block, self.protocol.iteration, again.scale, again.lanes, again.part)
+        for part, counts in {(again.part, again.counts) for again in wanted}:
+            self._contribute([again.block for again in wanted if again.part == part], now, part=part, counts=counts)
 
     def _contribute(self, blocks: Sequence[int], now: float, *, part: int = 0, counts: bool = True) -> None:
-        """Hand blocks to the protocol as the ledger has noted them."""
+        """Hand the encoded blocks to the protocol."""
         ready = self.encoder.all_packed(blocks, part)
         self._follow(
             self.protocol.contribute_all(ready, part=part, counts=counts, uses=self.encoder.current_lanes, now=now), now

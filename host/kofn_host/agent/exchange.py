@@ -19,8 +19,9 @@ class Contribution:
     """A gradient for the current iteration.
 
     `gradient`, shape (elements,); None: it was given before a restart, or `stream` delivers it in pieces and takes the
-    means as blocks close.  `begun`: the iteration in which it was begun, None: the current one; `batch`: its number
-    there.  `stays`: the call does not wait for an iteration's end; `own_end`: it waits for the end of `begun` only.
+    means as blocks close.  `begun`: the iteration in which the gradient was begun, None: the current one; `batch`: its
+    number in that iteration.  `stays`: the call does not wait for an iteration's end; `own_end`: the call waits only
+    for the end of the iteration `begun`.
     `good`: compression.codec.check has passed it.  `out`, shape (elements,), no overlap with the gradient: memory for
     the mean of iteration `begun`.  `note`: numbers for all workers, if the job's coding has notes.
     """
@@ -40,9 +41,10 @@ class Contribution:
 class Exchange:
     """The outcome of a contribution.
 
-    `handed_s`: time.monotonic() when its first block was encoded, None if it was not contributed.  `age`: iterations
-    that had ended by then since it was begun.  `missed`: the updates before its contribution; `ended`: those after it.
-    `times`: the parts of the last try's time; `reduced`: the part of `times` that the engine thread spent.
+    `handed_s`: time.monotonic() when the gradient's first block was encoded, None if it was not contributed.  `age`:
+    the number of iterations that ended between the gradient's begin and `handed_s`.  `missed`: the updates before the
+    contribution; `ended`: the updates after it.  `times`: the parts of the last attempt's time; `reduced`: the part of
+    `times` that the engine thread spent.
     """
 
     handed_s: float | None

@@ -39,10 +39,10 @@ Ended = tuple[Finished, Sums] | ReplicaState
 class Reached(NamedTuple):
     """The outcome of exchange()."""
 
-    handed_s: float | None  # when it was called, by time.monotonic(); None: it contributed nothing
+    handed_s: float | None  # when exchange() was called, by time.monotonic(); None: it contributed nothing
     age: int  # of the gradient, in iterations
-    ended: list[Ended]  # the ends not yet reported
-    times: Times  # of its parts
+    ended: list[Ended]  # the ends that no earlier call has reported
+    times: Times  # of the parts of exchange()
 
 
 class ExchangeLoop(Effects):
@@ -89,7 +89,7 @@ class ExchangeLoop(Effects):
         self.iteration = 0
         """The iteration of the training thread; the protocol may be in a later one, to merge late gradients."""
         self.over = threading.Event()
-        """Set while that iteration has ended without this worker's gradient, which is therefore late."""
+        """Set while `iteration` has ended without this worker's gradient, which is therefore late."""
         self._watch: Stopwatch | None = None  # during exchange()
         self._called = True  # True while the training thread waits for this loop, and before its first call
         self._ended: list[Ended] = []  # ends not yet reported to the training thread
@@ -130,7 +130,7 @@ class ExchangeLoop(Effects):
             await self._advance(0)
             current = self.protocol.iteration
             if self._ended:
-                return Reached(None, current - begun, self._told(), watch.times())
+                return Reached(None, current - begun, self._take_ended(), watch.times())
             if into is not None:
                 self.gradient.sums.into(into)
             if stream is not None:
@@ -165,13 +165,13 @@ class ExchangeLoop(Effects):
             self.driver.drop_encoding()
             self.gradient.close(stream)
             self._watch = None
-        return Reached(handed_s, current - begun, self._told(), within_wait(watch.times(), self.gradient.reduced))
+        return Reached(handed_s, current - begun, self._take_ended(), within_wait(watch.times(), self.gradient.reduced))
 
     async def skip(self) -> list[Ended]:
         """Wait for the end of the iteration that the training thread works on."""
         self._called = True
         await self._advance(self.iteration)
-        return self._told()
+        return self._take_ended()
 
     async def resume(self, generation: int) -> None:
         """Continue after a regroup: fetch all results that peers have, then send the open blocks again."""
@@ -183,7 +183,7 @@ class ExchangeLoop(Effects):
             self._look()
 
     def fail(self, error: Exception) -> None:
-        """Make the training thread's present or next call raise this error."""
+        """Make the training thread's current or next call raise this error."""
         self._wait.fail(error)
 
     # -- from iteration to iteration
@@ -213,8 +213,8 @@ class ExchangeLoop(Effects):
             self._ledger.state.ended(self.protocol.iteration, self.protocol.iteration)
             self._begin(self.protocol.iteration + 1)
 
-    def _told(self) -> list[Ended]:
-        """Return the ends not yet reported; if there are any, the training thread moves to the protocol's iteration."""
+    def _take_ended(self) -> list[Ended]:
+        """Take the ends not yet reported; if there are any, the training thread moves to the protocol's iteration."""
         ended, self._ended = self._ended, []
         if ended:
             self.iteration = self.protocol.iteration

@@ -1,4 +1,4 @@
-"""The way of an iteration's gradient to the protocol: encoded here slice by slice, or by the engine's thread.
+"""The way of an iteration's gradient to the protocol: Python encodes it slice by slice, or the engine's thread does.
 
 If the encoder has a reduction for the engine, the engine encodes, sends, receives and averages blocks without Python.
 A gradient that is still being computed arrives in pieces, and its means leave as blocks close.
@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable, Iterator
 from itertools import repeat
 
-from kofn_host.agent.gradient_stream import GradientStream, nobody
+from kofn_host.agent.gradient_stream import GradientStream, ignore_awaited
 from kofn_host.agent.iteration_wait import IterationWait
 from kofn_host.compression.aggregate import Sums
 from kofn_host.compression.encoder import Encoder
@@ -30,7 +30,7 @@ class GradientFeed:
         """The parts of the engine's time for the latest gradient."""
 
     def slices(self, iteration: int) -> Iterator[list[int]]:
-        """Return the encoder's slices; if the engine reduces, endlessly empty ones."""
+        """Return the encoder's slices; if the engine encodes instead, return empty slices without end."""
         reduction = self._encoder.reduction(iteration)
         if reduction is None:
             return self._encoder.slices(iteration)
@@ -45,7 +45,7 @@ class GradientFeed:
             self.reduced = done.times
 
     async def open(self, stream: GradientStream, *, current: bool) -> None:
-        """Take the stream's pieces as they are put; if its gradient is not `current`, await them all."""
+        """Take the stream's pieces as they are put; if its gradient is not `current`, wait for all pieces first."""
         loop = asyncio.get_running_loop()
 
         def changed() -> None:
@@ -68,10 +68,10 @@ class GradientFeed:
         self._more()
 
     def close(self, stream: GradientStream | None) -> None:
-        """Take nothing more of the gradient."""
+        """Take no more pieces of the gradient."""
         self._stream = None
         if stream is not None:
-            stream.tell(nobody)
+            stream.tell(ignore_awaited)
 
     def follow(self) -> None:
         """Pass new results to the stream."""

@@ -9,8 +9,8 @@ from kofn_host.compression.aggregate import Sums
 from kofn_host.compression.pieces import Pieces
 
 
-def nobody(first: int, end: int) -> object:
-    """Ignore the awaited blocks: there is no engine."""
+def ignore_awaited(first: int, end: int) -> object:
+    """Do nothing about the awaited blocks: there is no engine."""
 
 
 class GradientStream:
@@ -21,7 +21,7 @@ class GradientStream:
         self._size = block_elements
         self._changed = threading.Condition()
         self._asking = threading.Lock()
-        self._await: Callable[[int, int], object] = nobody
+        self._await: Callable[[int, int], object] = ignore_awaited
         self._awaited: list[tuple[int, int]] = []  # one range of blocks per waiting thread
         self._sums: Sums | None = None
         self._mean: Floats | None = None
@@ -51,13 +51,13 @@ class GradientStream:
     # -- for the reducer
 
     def tell(self, to: Callable[[int, int], object]) -> None:
-        """Call `to` with the awaited range of blocks from now on; an empty range: none are awaited."""
+        """Call `to` with the awaited range of blocks from now on; the range is empty if no block is awaited."""
         with self._asking:
             self._await = to
         self._ask()
 
     def follow(self, sums: Sums) -> None:
-        """Handle new results in `sums`; those of later iterations are ignored."""
+        """Handle new results in `sums`, unless these are the sums of a later iteration."""
         with self._changed:
             if self._sums is None or self._sums is sums:
                 self._sums = sums

@@ -38,9 +38,9 @@ class Receiver(Protocol):
 
 
 class MissedResults:
-    """Fetches what `protocol` misses, for `receiver`.
+    """Fetches the results that `protocol` misses, for `receiver`.
 
-    `private`: each block's sum goes to one worker only, so no peer has the missing ones.
+    `private`: each block's sum goes to one worker only, so no peer has a missing sum.
     """
 
     source: PeerSource
@@ -52,7 +52,7 @@ class MissedResults:
     def ask(self) -> None:
         """Fetch the current iteration's results, unless a fetch is under way."""
         if self._private:
-            self.lose("their slots hold later ones")
+            self.lose("their slots hold later blocks")
         elif self._fetching is None or self._fetching.done():
             self._fetching = asyncio.get_running_loop().create_task(self._fetch())
 
@@ -62,7 +62,7 @@ class MissedResults:
             self._receiver.take_results(results)
 
     def lose(self, why: str) -> None:
-        """Fail if each sum goes to one worker only."""
+        """Fail if each sum goes to one worker only: peers cannot replace the lost sums."""
         if self._private:
             error = (
                 f"worker {self._protocol.rank} lacks sums of iteration {self._protocol.iteration}, blocks"
@@ -76,7 +76,7 @@ class MissedResults:
             self._fetching.cancel()
 
     async def _fetch(self) -> None:
-        """Fetch until the current iteration is complete; peers also send some later ones."""
+        """Fetch until the current iteration is complete; peers also send results of some later iterations."""
         protocol, gone = self._protocol, False
         iteration = protocol.iteration
         last = iteration + FETCH_BYTES // iteration_bytes(protocol.layout)
@@ -100,7 +100,7 @@ class MissedResults:
         self._receiver.halt()
         await settle(self._ledger, iteration, self.source)
         if iteration != self._protocol.iteration or not self._protocol.missing:
-            return  # its results have arrived meanwhile
+            return  # the iteration's results have arrived meanwhile
         self._protocol.statistics.resyncs += 1
         self._receiver.jump(state)
 
@@ -127,7 +127,7 @@ async def settle_restarted(ledger: Ledger, source: PeerSource, *, over: bool) ->
 
 
 def check_settled(ledger: Ledger, iteration: int) -> None:
-    """AgentError if it is unknown whether a block of this ended iteration was counted."""
+    """Raise AgentError if it is unknown whether a block of this ended iteration was counted."""
     if unknown := ledger.sent.unsettled(iteration):
         raise AgentError(
             f"no worker knows whether blocks {unknown[:8]} of iteration {iteration}, which this worker has sent, were"

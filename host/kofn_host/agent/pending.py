@@ -27,7 +27,7 @@ def pending_after(agent: Agent, iteration: int) -> Pending | None:
     """Return the gradients that were pending after an iteration.
 
     Return None if a later result is known already and no copy was kept (LedgerState.copy_every). With k = n no later
-    result can be known. The copy is forgotten.
+    result can be known. A kept copy is released.
     """
     state = agent.ledger.state
 

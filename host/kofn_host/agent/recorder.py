@@ -1,6 +1,6 @@
 """A record of everything a worker sent and received, for checking: `run.record = true`.
 
-It has lanes as integers, so that a reader can add contributions and compare them with the switch's sums exactly.
+Its lanes are integers, so that a reader can add contributions and compare them with the switch's sums exactly.
 """
 
 from pathlib import Path

@@ -13,11 +13,11 @@
 #include "datagrams.h"
 
 enum { AT_ONCE = 64, LEAVING = 256, PORTS = 2 };
-enum { FEW = 8 }; /* while more may close, at least 1 / FEW of a full batch of closed blocks is reported at a time */
+enum { FEW = 8 }; /* while more blocks may close, at least 1 / FEW of a full batch of closed blocks is reported at a time */
 enum { GATHER_FROM = 16, GATHER_NS = 50000 }; /* wait after the first answer, if at least GATHER_FROM requests are in flight */
 #define CHECKSUM_AT (KOFN_AT_CHECKSUM - KOFN_FRAME_BYTES)
 #define LEAST_WAIT_S 50e-6 /* the shortest wait: the poll's own time */
-#define TELL_S 5e-3        /* the longest time that a closed block waits for others, to be reported together */
+#define TELL_S 5e-3        /* the longest time that a closed block waits to be reported together with others */
 
 /* A core, and the news for its caller. */
 struct port {
@@ -28,12 +28,12 @@ struct port {
     int64_t news_count, news_capacity;
     int told;         /* news_fd is readable */
     int64_t batch;    /* closed blocks that are reported together while more are open; 0: none are reported */
-    double tell_by_s; /* the deadline for reporting them; INFINITY: none are closed */
-    int64_t wanted;   /* signal when fewer contributions wait; 0: no request */
+    double tell_by_s; /* the deadline for reporting closed blocks; INFINITY: none are closed */
+    int64_t wanted;   /* signal news_fd when fewer contributions wait; 0: no request */
     int64_t behind;   /* the iteration in which the others were last reported to be ahead */
     struct reduction *reduction; /* NULL: the caller encodes, settles and averages */
-    int64_t averaged;            /* blocks that it has averaged since the last report */
-    int64_t awaited, awaited_end; /* blocks whose means are awaited, from the first missing one on; equal: none */
+    int64_t averaged;            /* blocks that the reduction has averaged since the last report */
+    int64_t awaited, awaited_end; /* blocks whose means are awaited, from the first missing mean on; equal: none */
 
     struct packet packets[AT_ONCE]; /* a batch of received packets */
     int64_t places[AT_ONCE], count;
@@ -109,7 +109,7 @@ static void flush(struct engine *engine) {
     leaving->count = 0;
 }
 
-/* The values of a request if this launch is still in flight, else NULL; zeros for PULLs and slot queries. */
+/* The values of a request if this launch is still in flight, else NULL; zeros for a launch 0, a slot query or a probe. */
 static const uint8_t *values_of(const struct core *core, int64_t request, int64_t launch) {
     const struct flight *flight = core->in_flight.by_request[request];
     if (!launch)
@@ -182,12 +182,12 @@ static void release(struct engine *engine, double now) {
 
 /* -- the core's instructions */
 
-static void tell(struct port *port, const struct instruction *news) {
+static void add_news(struct port *port, const struct instruction *news) {
     if (port->news_count == port->news_capacity) {
         const int64_t capacity = port->news_capacity ? 2 * port->news_capacity : AT_ONCE;
         void *larger = realloc(port->news, (size_t)capacity * sizeof *news);
         if (!larger) {
-            fail(port->engine, "no memory for what is to be done");
+            fail(port->engine, "no memory for instructions");
             return;
         }
         port->news = larger;
@@ -198,14 +198,14 @@ static void tell(struct port *port, const struct instruction *news) {
         port->tell_by_s = 0;
 }
 
-/* Whether to report the closed blocks now: in smaller batches as fewer blocks are open, and at once if no more can close. */
+/* Whether to report the closed blocks now: the fewer blocks are open, the smaller is a batch; at once if no more can close. */
 static int enough(const struct port *port, double now) {
     const int64_t open = port->core->open_count / 2, few = port->batch / FEW;
     const int64_t wanted = open < few ? few : open < port->batch ? open : port->batch;
     return port->news_count + port->averaged >= wanted || port->tell_by_s <= now || !port->core->in_flight.count;
 }
 
-/* The number of first news that the reduction can settle in one call. */
+/* The number of news, from the first on, that the reduction can settle in one call. */
 static int64_t closed_first(const struct port *port) {
     int64_t count = 0;
     while (port->reduction && count < port->news_count && count < REDUCED_AT_ONCE && port->news[count].kind == DELIVER &&
@@ -235,7 +235,7 @@ static int has_come(struct port *port) {
 }
 
 /* Make news_fd readable if there is something to report. */
-static void say(struct port *port, double now) {
+static void signal_news(struct port *port, double now) {
     const struct core *core = port->core;
     const int behind = core_left_behind(core) && port->behind != core->iteration;
     const int fewer = has_room(port), come = has_come(port), any = is_any(port);
@@ -252,15 +252,15 @@ static void say(struct port *port, double now) {
     }
 }
 
-static void follow(struct port *port, const struct instruction *one, double now) {
-    if (one->kind == DELIVER && !port->batch)
+static void follow(struct port *port, const struct instruction *next, double now) {
+    if (next->kind == DELIVER && !port->batch)
         return;
-    if (one->kind != SEND)
-        tell(port, one);
+    if (next->kind != SEND)
+        add_news(port, next);
     else if (port->engine->pacer.byte_s > 0)
-        send_paced(port, one, now);
+        send_paced(port, next, now);
     else
-        leave(port, one->block * KOFN_PARTS + one->part, one->launch, one->header, one->size);
+        leave(port, next->block * KOFN_PARTS + next->part, next->launch, next->header, next->size);
 }
 
 static void follow_all(struct engine *engine, double now) {
@@ -273,12 +273,12 @@ static void follow_all(struct engine *engine, double now) {
     if (engine->pacer.byte_s > 0)
         pacer_set(&engine->pacer, now);
     for (struct port *port = engine->ports; port < engine->ports + engine->ports_count; port++)
-        say(port, now);
+        signal_news(port, now);
 }
 
 /* -- in */
 
-/* Whether a datagram is a valid packet; reads its header. */
+/* Whether a datagram is a valid packet; `header` gets its header. */
 static int is_packet(struct engine *engine, const uint8_t *head, int64_t size, uint16_t sum, struct header *header) {
     struct traffic *traffic = &engine->traffic;
     if (size < KOFN_HEADER_BYTES)
@@ -290,11 +290,11 @@ static int is_packet(struct engine *engine, const uint8_t *head, int64_t size, u
     if (body != header->bitmaps * KOFN_MEMBERS_BYTES + header->words * KOFN_WORD_BYTES)
         return traffic->wrong_length++, 0;
     if (body > engine->room)
-        return traffic->wrong_length++, 0; /* of another job; if it is of this one, a slot query finds that out */
+        return traffic->wrong_length++, 0; /* a packet of another job; if it is of this job, a slot query finds the mismatch */
     return sum ? (traffic->damaged++, 0) : 1;
 }
 
-/* The port of the packet's job; the first one counts packets of unknown jobs. */
+/* The port of the packet's job; the first port counts packets of unknown jobs. */
 static struct port *port_of(struct engine *engine, const struct header *header) {
     for (int64_t at = 1; at < engine->ports_count; at++)
         if (engine->ports[at].core->job == header->job)
@@ -310,7 +310,7 @@ static int with_buffers(struct engine *engine, struct core *core) {
     return 1;
 }
 
-/* Pass the received packets to their core, and get a new buffer for each one that it keeps. */
+/* Pass the received packets to their core, and get a new buffer for each packet that the core keeps. */
 static void packets_in(struct port *port, double now) {
     struct engine *engine = port->engine;
     if (port->count && core_packets_in(port->core, port->packets, port->count, now))
@@ -320,10 +320,10 @@ static void packets_in(struct port *port, double now) {
             engine->bodies[port->places[at]] = NULL;
     port->count = 0;
     if (!with_buffers(engine, port->core))
-        fail(engine, "no memory for packets that come");
+        fail(engine, "no memory for received packets");
 }
 
-/* Handle a batch of datagrams; returns whether there may be more. */
+/* Handle a batch of datagrams; returns whether there may be more datagrams. */
 static int receive(struct engine *engine) {
     int64_t sizes[AT_ONCE];
     uint16_t sums[AT_ONCE];
@@ -359,7 +359,7 @@ static void forget(struct port *port, int64_t count) {
         memmove(port->news, port->news + count, (size_t)port->news_count * sizeof *port->news);
 }
 
-/* Settle and average closed blocks; returns whether there were any. */
+/* Settle and average closed blocks; returns whether there were closed blocks. */
 static int settle(struct port *port) {
     const int64_t count = closed_first(port);
     int64_t blocks[REDUCED_AT_ONCE];
@@ -368,7 +368,7 @@ static int settle(struct port *port) {
         return 0;
     for (int64_t at = 0; at < count; at++) {
         blocks[at] = port->news[at].block;
-        results[at] = history_one(&port->core->history, port->news[at].iteration, blocks[at]);
+        results[at] = history_result(&port->core->history, port->news[at].iteration, blocks[at]);
     }
     if (!reduction_closed(port->reduction, blocks, results, count))
         return port->reduction = NULL, 1; /* the caller will find the error */
@@ -395,7 +395,7 @@ static int encode(struct port *port, double now) {
     return 1;
 }
 
-/* Release due packets and do a portion of the reductions' work; returns whether there may be more. */
+/* Release due packets and do a portion of the reductions' work; returns whether there may be more work. */
 static int reduce(struct engine *engine) {
     pthread_mutex_lock(&engine->lock);
     const double now = clock_s();
@@ -414,7 +414,7 @@ static int reduce(struct engine *engine) {
 /* -- the thread */
 
 /* Run due timers and follow the callers' instructions; returns the next deadline. */
-static double look(struct engine *engine) {
+static double run_timers(struct engine *engine) {
     const double now = clock_s();
     for (struct port *port = engine->ports; port < engine->ports + engine->ports_count; port++)
         if (core_deadline_s(port->core) <= engine->read_s && core_timer(port->core, now)) /* later answers are unread */
@@ -446,7 +446,7 @@ static void *run(void *argument) {
         while (receive(engine) | reduce(engine)) /* read all datagrams before a timeout fires */
             ;
         pthread_mutex_lock(&engine->lock);
-        const double due_s = look(engine);
+        const double due_s = run_timers(engine);
         const int closing = engine->closing || engine->error[0];
         const int many = in_flight(engine) >= GATHER_FROM;
         pthread_mutex_unlock(&engine->lock);
@@ -557,7 +557,7 @@ static int64_t take(struct port *port, struct instruction *into, struct result *
     for (int64_t at = 0; at < count; at++) {
         into[at] = port->news[at];
         if (into[at].kind == DELIVER)
-            results[at] = history_one(&port->core->history, into[at].iteration, into[at].block);
+            results[at] = history_result(&port->core->history, into[at].iteration, into[at].block);
     }
     forget(port, count);
     return port->engine->error[0] ? -1 : count;

@@ -1,1 +1,1 @@
-"""The worker's side of the protocol, without sockets and clocks: core.h first."""
+"""The worker's side of the protocol, without sockets and clocks; read core.h first."""

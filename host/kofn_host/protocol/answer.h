@@ -14,8 +14,8 @@ struct answer {
     int32_t to;
 };
 
-/* Answer the sender with its header, in another kind, and zeros. Returns 1: there is an answer. */
+/* Answer the sender with its own header, of another kind, and zeros as values. Returns 1: there is an answer. */
 int answer_sender(struct answer *answer, const struct header *header, int kind);
-/* Return the header for a neighbour, and the bytes of its values. */
 struct header answer_header(const struct answer *answer, int32_t neighbour);
+/* Return the number of bytes of the values that this neighbour gets. */
 int32_t answer_size(const struct answer *answer, int32_t neighbour);

@@ -2,12 +2,12 @@
  *
  * The parts of the core, in the order of a block's life:
  *     iterations.c    an iteration begins
- *     requests.c      blocks wait for the window and leave; owned_blocks.c: those of one worker
+ *     requests.c      blocks wait for the window and leave; owned_blocks.c does the same for blocks that one worker owns
  *     packets.c       the switch answers
  *     results.c       a result closes its block
  *     restart.c       the switch has lost its slots
- *     slot_query.c    what is in a slot; link_probe.c: how long packets wait in the link
- *     instructions.c  what the caller has to do
+ *     slot_query.c    the switch names the members of a block; link_probe.c measures how long packets wait in the link
+ *     instructions.c  the caller gets instructions
  * in_flight.c decides when a request is retransmitted, history.c keeps results. core_parts.h has what the parts share. No part
  * knows sockets, clocks or threads.
  */
@@ -112,8 +112,8 @@ void core_withdraw(struct core *core, int64_t *requests, int64_t count) {
             requests[at] = -1;
 }
 
-/* Retransmit a request, or send an expected PULL for the first time. After several unanswered PULLs ask the peers, except for
- * an owned block, which its owner has not sent yet. */
+/* Retransmit a request, or send an expected PULL for the first time. After several unanswered PULLs ask the peers. Never ask
+ * them for an owned block: its owner has not sent it yet. */
 static int send_again(struct core *core, struct flight *flight, double now) {
     const int pulls = flight->header.kind == KOFN_PULL;
     const int expected = pulls && core->owner && flight->attempts == 1;

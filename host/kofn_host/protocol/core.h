@@ -9,19 +9,20 @@
  *                  +---------------- RESULT / LATE ---------------+ FORMAT_MISMATCH: encode again; STALE: ask peers
  *
  * All workers number the sent blocks of all iterations alike, one after another. Number q is summed in slot q modulo slots.
- * A worker may send it once number q - window is closed here, in any order of its neighbours; `window` divides slots / 2.
+ * A worker may send number q once it has closed number q - window, even if other blocks are open; `window` divides slots / 2.
  * So if a sum needs every worker, no slot gets its next block before all workers have the last result: a worker that sends q
  * has closed q - window, so all have sent q - window, so all have closed q - 2 window, and so on down to q - slots.
  *
  * Blocks may also be owned: only one worker contributes to a block, which closes it (k = 1), and all workers get the result.
  * The others send nothing for it, and PULL it when it is overdue. Among any `span` consecutive blocks each worker owns at
  * least one. Number q may be sent once all up to q - reach are closed, with reach = slots / 2 + 1 - span. So no slot gets its
- * next block before all workers have the last one: a worker that sends q has closed all up to q - reach. The last span of
- * these include a block of each worker, which had then closed all up to q - 2 reach - span + 1, that is q - slots or later.
+ * next block before all workers have the last one: a worker that sends q has closed all up to q - reach. The last `span` of
+ * these blocks include one of each worker. When a worker sent its block, it had closed all up to q - 2 reach - span + 1, that
+ * is q - slots or later.
  * (The first blocks of an iteration follow a completely closed iteration, whose last blocks prove the same.)
  *
  * A worker contributes up to PARTS parts to a block. A part counts among the k, or it does not (a merged late gradient). A
- * block closes by its result, whoever its members are. Results of later iterations that arrive early are kept until their
+ * result closes a block even without a part of this worker. Results of later iterations that arrive early are kept until their
  * iteration begins; then the blocks that others have finished close at once. All workers begin an iteration with the same
  * blocks.
  *
@@ -94,8 +95,8 @@ struct news {
     int32_t hint, to_again;
 };
 
-/* A question about a block that does not close: a PULL with a number of words that the block never has. The switch answers
- * FORMAT_MISMATCH with the members, as long as the slot has the block. */
+/* A question about a block that does not close: a PULL with a number of words that the block never has. As long as the slot has
+ * the block, the switch answers FORMAT_MISMATCH with the block's members. */
 struct slot_query {
     int32_t asked, answered;
     int64_t block;
@@ -104,8 +105,8 @@ struct slot_query {
 };
 
 /* Measures how long a worker's gradient waits in its link. A PULL like a slot query's follows the last packet that leaves
- * without waiting for other workers. The switch answers it whatever the block's members: as soon as all packets before it
- * have passed. */
+ * without waiting for other workers. The switch answers the PULL at once, whatever the block's members are, so the answer comes
+ * when all packets before the PULL have passed. */
 struct link_probe {
     int32_t wanted, asked;
     int32_t done; /* in this iteration */
@@ -122,7 +123,7 @@ struct core {
     int64_t newest;     /* the latest iteration with a known result */
     int64_t generation; /* of the slots in use */
     int64_t regrouping; /* between regroup() and resume() */
-    int64_t k;          /* in force in the newest iteration with a result; 0: not known */
+    int64_t k;          /* of the newest iteration with a result; 0: not known */
     int64_t count;      /* blocks that the iteration sends */
     int64_t open_count;
     int64_t waiting_count; /* contributions that count among the k and wait for the window */
@@ -172,10 +173,10 @@ struct core {
     char error[ERROR_BYTES];
 };
 
-/* NULL without memory. The job has `slots`, a multiple of 2 * `window`. Results of the last `keep` iterations stay for peers,
- * their members for `keep_members` iterations. Each of the `racks` of a tree has equally many of the `workers` (0: up to 64 at
- * one switch). `forgets`: once a sum of the current iteration has part 0 of all workers, the sums of earlier iterations are
- * forgotten. */
+/* Return a new core; NULL without memory. The job has `slots`, a multiple of 2 * `window`. Results of the last `keep` iterations
+ * stay for peers; the results' members stay for `keep_members` iterations. Each of the `racks` of a tree has equally many of the
+ * `workers` (0: up to 64 at one switch). `forgets`: once a sum of the current iteration has part 0 of all workers, the sums of
+ * earlier iterations are forgotten. */
 struct core *core_open(int32_t job, int32_t rank, const struct layout *layout, int64_t slots, int64_t window, double rto_s,
                        int64_t keep, int64_t keep_members, int32_t workers, int32_t racks, int32_t forgets);
 void core_close(struct core *core);
@@ -203,22 +204,23 @@ int core_ask_slot(struct core *core);
 /* From now on probe the link once in each iteration that sends several packets, if the answer fits a buffer. */
 void core_probe_link(struct core *core);
 /* How long a gradient's last packet waits in the link: the time from the probe to its answer, minus the shortest time to any
- * answer, scaled to a whole gradient. Returns the latest measurement if it is new; else the present probe's wait so far if that
- * is longer; else -1. */
+ * answer, scaled to a whole gradient. Returns the wait so far of an unanswered probe if it is longer than the latest measurement;
+ * else the latest measurement if it was not taken yet; else -1. */
 double core_take_link_wait(struct core *core, double now);
 /* Note that a sent packet waits in this host and leaves at `at_s`: its timer starts then. */
 void core_mark_sent_at(struct core *core, int64_t request, int64_t launch, double at_s);
 /* In this iteration all workers' gradients come in pieces: during a silence they may be computing. `level`, one per gradient
- * block: blocks of one level leave in the same order everywhere; NULL: all do. It must stay in place until the next begin. */
+ * block: blocks of one level leave in the same order everywhere; NULL: all blocks do. `level` must stay in place until the next
+ * begin. */
 void core_in_pieces(struct core *core, const int64_t *level);
 /* The blocks of the iteration that has just begun are owned; `owner` has each block's rank. Among any `span` consecutive
- * blocks, and among the last ones, every worker owns at least one. It must stay in place until the next begin. */
+ * blocks, and among the last ones, every worker owns at least one. `owner` must stay in place until the next begin. */
 int core_owned(struct core *core, const int64_t *owner, int64_t span, double now);
 /* In the iteration that has just begun, each block's sum goes only to its `recipient`; the other workers' results have the
- * members and no values. It must stay in place until the next begin. */
+ * members and no values. `recipient` must stay in place until the next begin. */
 void core_received(struct core *core, const int64_t *recipient);
-/* Withdraw those of these requests that wait and were never sent, to encode them again. The others become -1, because their
- * results may be under way. */
+/* Withdraw the given requests that wait and were never sent, so that they can be encoded again. Set the other requests to -1:
+ * their results may be under way. */
 void core_withdraw(struct core *core, int64_t *requests, int64_t count);
 /* Use this generation of slots unless a newer one is known; call it before the first iteration. */
 void core_enter(struct core *core, uint32_t generation);
@@ -232,8 +234,9 @@ static inline int core_left_behind(const struct core *core) {
     return core->newest > core->iteration;
 }
 double core_deadline_s(const struct core *core);
-/* The bytes that a packet with `size` bytes of values, and its frame, need on a link; those of its answer if they are more and
- * it comes to this worker. If each sum goes to one worker, a worker gets one of n answers, whose planes are at most n packets. */
+/* The bytes on a link of a packet with `size` bytes of values, with its frame; the answer's bytes if these are more and every
+ * worker gets the answer. If each sum goes to one worker, this worker gets one answer for n packets, and the planes of that answer
+ * have at most the bytes of n packets. */
 int64_t core_link_bytes(const struct core *core, const uint8_t *header, int64_t size);
 uint8_t *core_buffer(struct core *core);
 void core_release(struct core *core, uint8_t *buffer);

@@ -5,7 +5,7 @@
     for instruction in protocol.contribute_all(ready, now=now): ...
     for instruction in protocol.packets_in(answers, now): ...
 
-Only one thread may call it.
+Only one thread may use a Protocol.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -120,13 +120,14 @@ class Protocol(CoreState):
     ) -> list[Instruction]:
         """Contribute a part to some blocks; closed blocks are skipped.
 
-        `counts`: whether it counts among the k.  `uses`: the worker's current lanes, which may differ from those that a
-        slot wants (None: those of each block); the packets announce lanes that are narrower than planned.
+        `counts`: whether the part counts among the k.  `uses`: the worker's current lanes, which may differ from the
+        lanes that a slot wants (None: the lanes of each block).  The packets announce current lanes that are narrower
+        than planned.
         """
         packed = ready if isinstance(ready, PackedBlocks) else PackedBlocks.of(ready)
         self._kept.append(packed)
-        of = packed.table.ctypes.data, len(packed.table)
-        return self._do("contribute", *of, now, part, counts, -1 if uses is None else uses)
+        table = packed.table.ctypes.data, len(packed.table)
+        return self._do("contribute", *table, now, part, counts, -1 if uses is None else uses)
 
     def packets_in(self, packets: Iterable[tuple[KofnHeader, bytes]], now: float) -> list[Instruction]:
         """Handle a batch of the switch's answers: headers and values."""
@@ -164,7 +165,7 @@ class Protocol(CoreState):
         return wait_s if wait_s >= 0 else None
 
     def withdraw(self, blocks: Iterable[int]) -> list[int]:
-        """Withdraw part 0 of those of these blocks that wait and were never sent, to re-encode them; return these."""
+        """Withdraw part 0 of the given blocks that wait and were never sent; return these blocks, to be re-encoded."""
         requests = np.array([request_of(block, 0) for block in blocks], np.int64)
         self._call("withdraw", requests.ctypes.data, len(requests))
         return [int(request) // PARTS for request in requests if request >= 0]
@@ -180,14 +181,14 @@ class Protocol(CoreState):
     def in_pieces(self, level: Integers | Sequence[int] | None = None) -> None:
         """Note that all workers' gradients come in pieces in this iteration: during a silence they may be computing.
 
-        `level`, (blocks,): blocks of one level leave in the same order everywhere; None: all do.
+        `level`, (blocks,): blocks of one level leave in the same order everywhere; None: all blocks do.
         """
-        levels = None if level is None else np.ascontiguousarray(level, np.int64)  # the same array, if it is one
+        levels = None if level is None else np.ascontiguousarray(level, np.int64)  # no copy of an int64 array
         self._kept.append(levels)
         self._call("in_pieces", None if levels is None else levels.ctypes.data)
 
     def owned(self, owner: Integers | Sequence[int], span: int, now: float) -> list[Instruction]:
-        """Make the blocks of the iteration that has just begun owned: one worker sends each to all.
+        """Make the blocks of the iteration that has just begun owned: each block is sent by one worker to all.
 
         `owner`, (blocks,): each block's rank; among any `span` consecutive blocks every worker owns at least one.
         """
@@ -205,7 +206,7 @@ class Protocol(CoreState):
         self._call("received", recipients.ctypes.data)
 
     def regroup(self, generation: int) -> None:
-        """Stay silent until resume(), and drop answers of earlier generations: the switch has lost the slots."""
+        """Send nothing until resume(), and drop answers of earlier generations: the switch has lost the slots."""
         self._call("regroup", generation)
 
     def resume(self, now: float) -> list[Instruction]:
@@ -263,6 +264,6 @@ class Protocol(CoreState):
 
 
 def check_window(window: int, slots: int) -> None:
-    """ProtocolError unless consecutive blocks of a slot are at least two windows apart."""
+    """Raise ProtocolError unless consecutive blocks of a slot are at least two windows apart."""
     if window < 1 or slots % (2 * window):
         raise ProtocolError(f"window must divide {slots // 2} (slots / 2), got {window}")

@@ -47,7 +47,7 @@ class CoreState:
         self._open = array_at(ctypes.c_uint8, self.layout.total, places.open)
         self._counted = structs.Statistics.from_address(places.statistics)
         self.query = SlotQuery(places.query)
-        """The members of a block that does not close, if the switch was asked in this iteration."""
+        """The members of a block that does not close, if this worker has asked the switch in this iteration."""
 
     @property
     def iteration(self) -> int:

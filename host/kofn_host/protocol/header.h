@@ -18,14 +18,14 @@ struct block_id {
 
 /* Read the members of one rack. */
 void header_members(const uint8_t *wire, uint64_t *members);
-/* Write them, in KOFN_MEMBERS_BYTES. */
+/* Write the members of one rack, KOFN_MEMBERS_BYTES. */
 void header_put_members(const uint64_t *members, uint8_t *wire);
-/* Return -1, 0 or 1: the packet's block is earlier than this one, the same, or later. */
+/* Return -1, 0 or 1: the packet's block is earlier than `other`, the same, or later. */
 int header_compare(const struct header *header, const struct block_id *other);
 struct header header_read(const uint8_t *wire);
 /* Write all KOFN_HEADER_BYTES, with `checksum` as given. */
 void header_write(const struct header *header, uint8_t *wire);
 
-static inline int header_same_block(const struct header *one, const struct header *other) {
-    return one->generation == other->generation && one->iteration == other->iteration && one->block == other->block;
+static inline int header_same_block(const struct header *header, const struct header *other) {
+    return header->generation == other->generation && header->iteration == other->iteration && header->block == other->block;
 }

@@ -73,8 +73,8 @@ static void *with_room(void *items, size_t size, int64_t *first, int64_t *end, i
     return moved;
 }
 
-/* The place where an iteration is, or would be. */
-static int64_t place_of(const struct history *history, int64_t iteration) {
+/* The place among the complete results where an iteration is, or would be. */
+static int64_t whole_place(const struct history *history, int64_t iteration) {
     int64_t place = history->end;
     while (place > history->first && history->whole[place - 1].iteration >= iteration)
         place--;
@@ -82,7 +82,7 @@ static int64_t place_of(const struct history *history, int64_t iteration) {
 }
 
 struct iteration_results *history_find(const struct history *history, int64_t iteration) {
-    const int64_t place = place_of(history, iteration);
+    const int64_t place = whole_place(history, iteration);
     struct iteration_results *found = history->whole + place;
     return place < history->end && found->iteration == iteration ? found : NULL;
 }
@@ -96,7 +96,7 @@ struct iteration_results *history_of(struct history *history, int64_t iteration)
     if (!whole || !results)
         return free(results), NULL;
     history->whole = whole;
-    const int64_t place = place_of(history, iteration);
+    const int64_t place = whole_place(history, iteration);
     memmove(history->whole + place + 1, history->whole + place, (size_t)(history->end - place) * sizeof *history->whole);
     history->end++;
     history->whole[place] = (struct iteration_results){.iteration = iteration, .results = results};
@@ -209,7 +209,7 @@ int64_t history_read(const struct history *history, int64_t iteration, uint32_t 
     return count;
 }
 
-struct result history_one(const struct history *history, int64_t iteration, int64_t block) {
+struct result history_result(const struct history *history, int64_t iteration, int64_t block) {
     const struct iteration_results *whole = history_find(history, iteration);
     const struct iteration_members *old = whole ? NULL : find_members(history, iteration);
     if (whole)

@@ -62,9 +62,10 @@ int history_open(struct history *history, int64_t blocks, int64_t ahead, int64_t
                  int64_t keep_members);
 void history_close(struct history *history);
 
-/* Get and return memory for what follows an answer's header, `room` bytes; NULL without memory. A result's values lie `ahead`
- * bytes behind its beginning. */
+/* Take a buffer of `room` bytes, for everything in an answer behind its header; NULL without memory. A result's values lie
+ * `ahead` bytes behind the buffer's beginning. */
 uint8_t *history_buffer(struct history *history);
+/* Give a buffer back. */
 void history_release(struct history *history, uint8_t *buffer);
 
 /* An iteration's results, created if there are none; NULL without memory. */
@@ -73,11 +74,11 @@ struct iteration_results *history_of(struct history *history, int64_t iteration)
 struct iteration_results *history_find(const struct history *history, int64_t iteration);
 /* The first iteration from this one on with known results; -1: none. */
 int64_t history_next(const struct history *history, int64_t iteration);
-/* Forget sums of iterations before the latest `keep` ones before this one, and old members; whether there was memory for the
- * forgotten sums' members. */
+/* Forget the sums of iterations before `iteration` - `keep`, and old members. Returns whether there was memory for the members of
+ * the forgotten sums. */
 int history_forget(struct history *history, int64_t iteration, int64_t keep);
 /* Copy the known blocks of an iteration, ascending, and their results, without values if only the members are known. Returns
  * their number; both arrays have room for `blocks`. */
 int64_t history_read(const struct history *history, int64_t iteration, uint32_t *blocks, struct result *results);
 /* The known result of a block; all 0 if unknown. */
-struct result history_one(const struct history *history, int64_t iteration, int64_t block);
+struct result history_result(const struct history *history, int64_t iteration, int64_t block);

@@ -3,7 +3,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-enum { PATIENT = 4 };
+enum { PATIENT = 4 }; /* trips per request in flight before the first probe */
 enum { LEVELS = 8 }; /* the most levels that are distinguished in a batch of answers */
 
 int in_flight_open(struct in_flight *all, int64_t requests, double rto_s) {
@@ -84,9 +84,9 @@ static double since_s(const struct in_flight *all, double now) {
     return all->all_left_at_s <= now ? now : fmax(now, first_leaves_s(all, now));
 }
 
-/* The limit of a silence. While k workers are awaited, the estimates grow, and with them the time to repair a loss. But if few
- * requests are in flight they may be retransmitted often: first after PATIENT trips per request in flight, then after one,
- * two and so on. */
+/* The limit of a silence. While k workers are awaited, the estimated times grow, and with them the time to repair a loss. But if
+ * few requests are in flight, they may be retransmitted often: after PATIENT trips per request in flight for the first probe,
+ * after one trip per request for the second probe, after two for the third, and so on. */
 static double longest_s(const struct in_flight *all) {
     const double trips = (double)all->count * (double)(all->probes ? all->probes : PATIENT);
     return fmin(RTO_MAX_S, trips * reordering_trip_s(&all->reordering));
@@ -180,10 +180,10 @@ static void learn_wait(struct in_flight *all, const struct flight *flight, doubl
     }
 }
 
-/* Learn from an answer, and return the order of sending of the attempt that it answers (RFC 3522): the first one, unless a
- * retransmitted packet caused it. That packet may be another worker's, so an answer that is too early for this worker's
- * retransmission does not count as its answer (RFC 8985, 6.2). Otherwise a request that was retransmitted while workers were
- * awaited would seem to have overtaken all earlier ones. */
+/* Learn from an answer, and return the order of sending of the attempt that it answers (RFC 3522): the first attempt, unless a
+ * retransmitted packet caused the answer. That packet may be another worker's, so an answer that is too early for this worker's
+ * retransmission counts as the answer to the first attempt (RFC 8985, 6.2). Otherwise a request that was retransmitted while
+ * workers were awaited would seem to have overtaken all earlier requests. */
 static int64_t learn(struct in_flight *all, const struct flight *flight, double now) {
     if (flight->expected) /* not an RTT sample: another worker's packet was answered */
         return flight->order;
@@ -204,8 +204,8 @@ struct newest {
     int64_t level, order;
 };
 
-/* A request's level: all workers send a level's blocks in one order. Blocks after the gradient's, as the summary block, have a
- * level of their own. */
+/* A request's level: all workers send a level's blocks in one order. The summary block, which comes after the gradient's blocks,
+ * has a level of its own. */
 static int64_t level_of(const struct in_flight *all, const struct flight *flight) {
     const int64_t block = flight->request / KOFN_PARTS;
     return !all->level ? 0 : block < all->levels ? all->level[block] : INT64_MIN;
@@ -213,29 +213,30 @@ static int64_t level_of(const struct in_flight *all, const struct flight *flight
 
 /* Note an answered request; levels beyond the first LEVELS are ignored. */
 static void answered(struct newest *newest, int64_t level, int64_t order) {
-    struct newest *one = newest;
-    while (one < newest + LEVELS && one->order && one->level != level)
-        one++;
-    if (one < newest + LEVELS)
-        *one = (struct newest){level, order > one->order ? order : one->order};
+    struct newest *known = newest;
+    while (known < newest + LEVELS && known->order && known->level != level)
+        known++;
+    if (known < newest + LEVELS)
+        *known = (struct newest){level, order > known->order ? order : known->order};
 }
 
-/* Whether a later request was answered before this one, and of which level. */
+/* The level of a later request that was answered before this request; NOTHING if there is no such request. */
 enum overtaker { NOTHING, ITS_LEVEL, LOWER_LEVEL };
 
 static enum overtaker overtaken(const struct in_flight *all, const struct newest *newest, int64_t level, int64_t order) {
     int lower = 0;
-    for (const struct newest *one = newest; one < newest + LEVELS; one++)
-        if (one->order >= order && one->level == level)
+    for (const struct newest *known = newest; known < newest + LEVELS; known++)
+        if (known->order >= order && known->level == level)
             return ITS_LEVEL;
         else
-            lower |= !all->owned && one->order >= order && one->level < level;
+            lower |= !all->owned && known->order >= order && known->level < level;
     return lower ? LOWER_LEVEL : NOTHING;
 }
 
-/* When to retransmit an overtaken request. The first time: after the reordering window; later: not before an answer to the last
- * attempt can be here, or, for an expected block, usually is. If only a lower level has overtaken it, other workers may still
- * be computing it; after a refusal they may still be encoding it again. Then the full timeout applies. */
+/* When to retransmit an overtaken request. The first time: after the reordering window. Later: not before the answer to the last
+ * attempt can have arrived; for an expected block, not before that answer has usually arrived. If only a lower level has
+ * overtaken the request, other workers may still be computing its block; after a refusal they may still be encoding the block
+ * again. Then the full timeout applies. */
 static double patience_ends_s(const struct in_flight *all, const struct flight *flight, enum overtaker by, double now) {
     const double from_s = fmax(now, flight->sent_s), rto_s = timeout_rto_s(&all->answer);
     if (by == LOWER_LEVEL || all->disordered)
@@ -245,9 +246,9 @@ static double patience_ends_s(const struct in_flight *all, const struct flight *
     return flight->attempts == 1 ? soon_s : fmax(soon_s, again_s);
 }
 
-/* k workers have sent the answered blocks, and before these all earlier ones. So this worker's earlier requests are answered
- * soon, or a packet was lost (as in RFC 8985). Blocks of a higher level leave as soon as they are ready, so they tell nothing
- * about lower levels. */
+/* k workers have sent the answered blocks, and had sent all earlier blocks before. So this worker's earlier requests are answered
+ * soon, or a packet was lost (as in RFC 8985). Blocks of a higher level leave as soon as they are ready, so their answers tell
+ * nothing about lower levels. */
 void in_flight_answered(struct in_flight *all, const int64_t *requests, int64_t count, double now) {
     struct newest newest[LEVELS] = {0};
     int64_t last = 0;

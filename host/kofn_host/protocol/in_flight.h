@@ -3,11 +3,11 @@
  * Three signs indicate a loss. (1) A later request was answered: retransmit after a short reordering window, or after a longer
  * time if the later request has a lower level, which others may send earlier. (2) No answer at all for longer than usual: probe
  * with the oldest requests, one at first. (3) Before an iteration's first answer, a long silence, because k workers must have
- * contributed. The answer to a retransmitted request says whether it answers the first attempt; then it overtook no later
- * request.
+ * contributed. The answer to a retransmitted request says whether it answers the first attempt. Such an answer is no sign that
+ * requests were lost which were sent after the first attempt.
  *
  * A merged contribution does not count among the k and is sent once: no block waits for it. If it is lost, its gradients stay
- * pending for the next one. It is in flight only so that its refusal can be followed.
+ * pending for the next contribution. It is in flight only so that a refusal finds it.
  * A request is a number; times are in seconds of any clock.
  */
 #pragma once
@@ -19,13 +19,13 @@ struct flight {
     const uint8_t *values;
     int64_t size, request;
     int64_t launch;             /* a new number for each newly encoded request */
-    int64_t order, first_order; /* order of sending among all requests, of the last and of the first attempt; of an expected
-                                 * request both are the first, as its owner sends in one order */
+    int64_t order, first_order; /* order of sending among all requests, of the last and of the first attempt; an expected
+                                 * request keeps its first order, because its owner sends in one order */
     double first_sent_s, sent_s; /* in the future while it waits in the send queue */
     double deadline_s;          /* finite once a later request has been answered */
     int32_t attempts, asked_peers;
     int32_t to_again; /* if answered: a retransmitted packet, of any worker, caused the answer */
-    int32_t expected; /* another worker sends the block; this PULL is sent only when that is overdue */
+    int32_t expected; /* another worker sends the block; this PULL is sent only when the block is overdue */
     struct flight *earlier, *later; /* by `order` */
 };
 

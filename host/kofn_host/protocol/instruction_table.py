@@ -19,7 +19,7 @@ INSTRUCTION = np.dtype(structs.Instruction)
 
 
 def read_instructions(table: npt.NDArray[Any], results: npt.NDArray[Any], source: object) -> Iterator[Instruction]:
-    """Yield the instructions of a table, consecutive ones of a kind together; `source` keeps the results' values."""
+    """Yield the instructions of a table; consecutive DELIVERs become one.  `source` keeps the results' values."""
     for begin, end in _runs(table):
         yield from _of_one_kind(table[begin:end], results[begin:end], source)
 

@@ -1,4 +1,4 @@
-/* What the core tells its caller: instructions, in order, and the sentence of an error.
+/* The core's output for its caller: instructions, in order, and the sentence of an error.
  *
  * This part knows neither blocks nor slots: the other parts decide what to send and when.
  */
@@ -78,7 +78,7 @@ int64_t core_take(struct core *core, struct instruction *into, struct result *re
     for (int64_t at = 0; at < count; at++) {
         into[at] = core->instructions[at];
         if (into[at].kind == DELIVER)
-            results[at] = history_one(&core->history, into[at].iteration, into[at].block);
+            results[at] = history_result(&core->history, into[at].iteration, into[at].block);
     }
     const int64_t left = core->instructions_count - count;
     memmove(core->instructions, core->instructions + count, (size_t)left * sizeof *core->instructions);

@@ -1,4 +1,4 @@
-"""The outputs of the protocol's core (instructions), and its input (contributions)."""
+"""The instructions that the protocol core gives, and the contributions that it takes."""
 
 import ctypes
 from collections.abc import Iterable, Iterator
@@ -23,7 +23,7 @@ def request_of(block: int, part: int) -> int:
 class Packed(NamedTuple):
     """A block's encoded contribution.
 
-    `lanes`: the code of the lanes' width.  `weight`: the sum of its gradients' weights, in 1 / WEIGHT_UNIT.
+    `lanes`: the code of the lanes' width.  `weight`: the sum of the gradients' weights, in 1 / WEIGHT_UNIT.
     """
 
     values: bytes
@@ -92,7 +92,7 @@ class Complete:
 class EncodeAgain:
     """Encode this part again, in the slot's scale and lanes, and contribute it.
 
-    `counts`: whether it counts towards k.
+    `counts`: whether the part counts among the k.
     """
 
     block: int

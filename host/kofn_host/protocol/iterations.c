@@ -1,6 +1,6 @@
-/* The begin of an iteration: its blocks open, and those that others have finished close at once.
+/* The begin of an iteration: its blocks open, and the blocks that others have finished close at once.
  *
- * This part knows no packets: results that came early are in the history.
+ * This part knows no packets. It finds results that came early in the history.
  */
 #include "core_parts.h"
 

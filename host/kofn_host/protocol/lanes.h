@@ -2,7 +2,7 @@
 #pragma once
 #include "header.h"
 
-/* Add `size` bytes of values in lanes of this code, but KOFN_VOTES. */
+/* Add `size` bytes of values in lanes of this code, which must not be KOFN_VOTES. */
 void lanes_add(int32_t lanes, uint8_t *sum, const uint8_t *values, int32_t size);
 
 /* -- votes: one bit per element; plane p has bit p of all counts, one plane after another */

@@ -62,7 +62,7 @@ static int refused(const struct leaf *leaf, const struct leaf_slot *slot, const 
     return 1;
 }
 
-/* Put the result into the answer; with a recipient only that worker gets the sum. */
+/* Put the result into the answer; if the sum has a recipient, only that worker gets the values. */
 static void put_result(const struct leaf *leaf, const struct leaf_slot *slot, struct answer *answer) {
     const int32_t recipient = answer->header.recipient;
     answer->header.rack = (uint8_t)leaf->rack;
@@ -127,7 +127,8 @@ static int has_format(const struct leaf_slot *slot, const struct header *header)
     return slot->scale == header->scale && slot->words == header->words && slot->lanes == header->lanes;
 }
 
-/* Send one packet because of a repetition; `mine`: the packet's contribution if it was taken, else none. */
+/* Send one packet to the root because a worker has repeated its packet; `mine`: that packet's contribution if the slot has taken
+ * it, else none. */
 static int urged(const struct leaf *leaf, struct leaf_slot *slot, const struct header *header, const uint8_t *values,
                  const uint64_t *mine, struct answer *answer) {
     const struct increment *open = open_buffer(slot), *latest = sent_buffer(slot);
@@ -241,7 +242,7 @@ static int close_slot(struct leaf *leaf, struct leaf_slot *slot, const struct he
     return 1;
 }
 
-/* Begin again in the root's format: the root has added nothing in the slot's. */
+/* Begin again in the root's format: the root has added nothing in the slot's format. */
 static void begin_again(struct leaf_slot *slot, const struct header *header) {
     const int32_t words = slot->words << slot->lanes & 255; /* half as many in lanes half as wide */
     slot->words = words >> header->lanes;
@@ -254,7 +255,7 @@ static void begin_again(struct leaf_slot *slot, const struct header *header) {
     empty(slot->buffers + 1);
 }
 
-/* Learn which of the rack's contributions are in the root's sum, and in which format it is. */
+/* Learn which of the rack's contributions are in the root's sum, and the format of that sum. */
 static void hear(struct leaf_slot *slot, const struct header *header) {
     slot->confirmed = 1;
     slot->missing = header->k > header->count ? header->k - header->count : 0;

@@ -15,10 +15,10 @@ struct increment {
 struct leaf_slot {
     struct block_id id;
     int32_t phase;
-    int32_t confirmed; /* whether the root has the format */
+    int32_t confirmed; /* whether the root has answered, so that this is the root's format */
     int32_t scale, words, lanes;
     int32_t missing; /* contributions that the root needs, by its latest answer */
-    int32_t last; /* 1 + the worker of the open buffer's latest contribution; 0: none, or told already */
+    int32_t last; /* 1 + the worker of the open buffer's latest contribution; 0: none, or already asked to repeat it */
     uint64_t taken[KOFN_PARTS], acked[KOFN_PARTS];
     struct header result; /* once done; its values are in the first buffer */
     uint8_t bitmaps[KOFN_RACKS_MAX * KOFN_MEMBERS_BYTES];
@@ -37,8 +37,9 @@ struct leaf {
  * as the root misses >> `shift`. NULL: no memory. */
 struct leaf *leaf_open(int32_t rack, int32_t workers, int64_t count);
 void leaf_close(struct leaf *leaf);
-/* Handle a packet of a worker, or of the root, whose bitmaps and values are the `body`; returns whether there is an answer. */
+/* Handle a packet of a worker; returns whether there is an answer. */
 int leaf_below(struct leaf *leaf, const struct header *header, const uint8_t *values, int32_t size,
                struct answer *answer);
+/* Handle a packet of the root, whose bitmaps and values are the `body`; returns whether there is an answer. */
 int leaf_above(struct leaf *leaf, const struct header *header, const uint8_t *body, int32_t size,
                struct answer *answer);

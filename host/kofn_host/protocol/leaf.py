@@ -10,7 +10,7 @@ from kofn_host.native import library
 class NativeLeaf(structs.Leaf):
     """The slots of the leaf of one rack of `workers` workers.
 
-    `k`: how many contributions the root needs at first; `shift` as by leaf_shift().
+    `k`: the number of contributions that the root needs at first; `shift`: the value of leaf_shift().
     """
 
     @classmethod

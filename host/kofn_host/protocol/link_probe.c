@@ -1,6 +1,6 @@
-/* The probe of the link: how long a gradient's packets wait in it.
+/* The probe of the link measures how long a gradient's packets wait in the link.
  *
- * This part measures. It delays no packet and changes no timer.
+ * This part delays no packet and changes no timer.
  */
 #include "core_parts.h"
 
@@ -18,7 +18,7 @@ static int all_left(const struct core *core) {
     return 1;
 }
 
-/* Whether so many packets have left that one packet's time is negligible, and the next ones wait for other workers. */
+/* Whether so many packets have left that one packet's time is negligible, and the next packets wait for other workers. */
 static int is_burst(const struct core *core, int32_t part) {
     const int64_t most = core->count < core->window ? core->count : core->window;
     return core->probe.left > 1 && 2 * core->probe.left >= most && (part || core->waiting_all || all_left(core));

@@ -2,7 +2,7 @@
 #pragma once
 #include "header.h"
 
-/* Whether some of these are in the set. */
+/* Whether some of `these` are in the set. */
 static inline int members_any(const uint64_t *set, const uint64_t *these) {
     uint64_t common = 0;
     for (int part = 0; part < KOFN_PARTS; part++)
@@ -10,7 +10,7 @@ static inline int members_any(const uint64_t *set, const uint64_t *these) {
     return common != 0;
 }
 
-/* Whether all of these are in the set. */
+/* Whether all of `these` are in the set. */
 static inline int members_all(const uint64_t *set, const uint64_t *these) {
     uint64_t missing = 0;
     for (int part = 0; part < KOFN_PARTS; part++)

@@ -1,13 +1,13 @@
 /* Owned blocks: only one worker contributes to a block, and the others expect it (core.h has the rule of the window).
  *
- * This part decides what leaves and what is expected. It does not know what the blocks' results mean.
+ * This part decides which blocks leave and which are expected. It does not read the blocks' results.
  */
 #include "core_parts.h"
 
 #include <inttypes.h>
 
-/* Await the result of another worker's block, which may be in its slot by now. It counts as the answer to a PULL that is not
- * sent until its first retransmission would be due. */
+/* Await the result of another worker's block, which may be in its slot by now. The result counts as the answer to a PULL. The PULL
+ * is sent only when its first retransmission would be due. */
 static int expect(struct core *core, int64_t block, double now) {
     const struct header header = requests_pull_header(core, block);
     const int64_t size = header.words * KOFN_WORD_BYTES;
@@ -15,7 +15,7 @@ static int expect(struct core *core, int64_t block, double now) {
     return expected ? 0 : core_without_memory(core);
 }
 
-/* Handle blocks that may leave now that others have closed: send this worker's, expect the others'. */
+/* Handle the blocks that may leave now that earlier blocks have closed: send this worker's blocks, expect the others'. */
 int owned_blocks_launch(struct core *core, double now) {
     requests_pass_closed(core);
     for (; core->reached < core->count && requests_may_leave(core, core->reached); core->reached++) {

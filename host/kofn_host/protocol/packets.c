@@ -1,4 +1,4 @@
-/* The switch's packets: which answer belongs to which request, and whether it fits the job.
+/* The switch's packets: this part finds the request of each answer, and checks that the answer fits the job.
  *
  * This part does not keep results (results.c) and does not choose what to send next (requests.c).
  */
@@ -13,8 +13,8 @@ static int is_short(const struct core *core, const struct header *answer) {
     return sum && answer->recipient != KOFN_EVERYONE && answer->recipient != place_of(core, core->rank);
 }
 
-/* Fail unless the number of words is right: for a sum, the sum's in these lanes; for a short one, none. A refusal has its
- * request's words: those of the slot's block, unless FORMAT_MISMATCH says that they differ. */
+/* Fail unless the number of words is right: a sum has the words of a sum in these lanes, and a short sum has none. A refusal has
+ * the words of its request: the words of the slot's block, unless FORMAT_MISMATCH says that they differ. */
 static int check_words(struct core *core, const struct header *answer) {
     const int sum = answer->kind == KOFN_RESULT || answer->kind == KOFN_LATE;
     const int64_t words = answer->block >= core->total ? 0
@@ -97,7 +97,7 @@ static int stale(struct core *core, struct flight *flight, double now) {
     return instruct_ask_peers(core, flight);
 }
 
-/* The slot sums at another scale or in other lanes: encode again, or PULL in these lanes if the others have finished. */
+/* The slot sums at another scale or in other lanes: encode again, or PULL in the slot's lanes if the others have finished. */
 static int refused(struct core *core, struct flight *flight, const struct header *answer, double now) {
     core->statistics.refused++;
     if (check_words(core, answer))
@@ -105,7 +105,7 @@ static int refused(struct core *core, struct flight *flight, const struct header
     const struct header mine = flight->header;
     const int pulls = mine.kind == KOFN_PULL; /* its scale is ignored */
     if (mine.lanes == answer->lanes && (pulls || mine.scale == answer->scale))
-        return 0; /* answers an earlier attempt, or is a copy: networks duplicate and delay packets */
+        return 0; /* the answer to an earlier attempt, or a copy: networks duplicate and delay packets */
     core->slot_lanes[mine.block] = (int8_t)answer->lanes;
     in_flight_remove(&core->in_flight, flight);
     if (pulls || core_left_behind(core))
@@ -121,7 +121,7 @@ static int refused(struct core *core, struct flight *flight, const struct header
     return 0;
 }
 
-/* A leaf wants this contribution again, so that what it holds leaves. That is no loss: the flight's times stay. */
+/* A leaf wants this contribution again, so that the leaf's open buffer leaves. No packet was lost, so the flight's times stay. */
 static int repeat(struct core *core, const struct flight *flight, double now) {
     const int in_switch = flight->header.kind == KOFN_CONTRIBUTE && flight->sent_s <= now;
     return in_switch ? instruct_send(core, &flight->header, flight->values, flight->size, 0) : 0;

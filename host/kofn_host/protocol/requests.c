@@ -1,4 +1,4 @@
-/* The requests of the current iteration: contributions that wait for the window, those that leave, and PULLs.
+/* The requests of the current iteration: contributions that wait for the window, contributions that leave, and PULLs.
  *
  * This part knows when a block may leave, and its packet's header. It knows no answers (packets.c, results.c) and no times of
  * retransmission (in_flight.c).
@@ -33,7 +33,7 @@ static int64_t words_of(const struct core *core, int64_t block, int lanes) {
     return block == core->layout.blocks ? layout_words(&core->layout, block, lanes) : core->words[lanes];
 }
 
-/* The lanes in which a block is summed: as its slot has answered, else as planned. */
+/* The lanes in which a block is summed: the lanes that its slot has reported, else the planned lanes. */
 static int lanes_of(const struct core *core, int64_t block) {
     if (core->slot_lanes[block] >= 0)
         return core->slot_lanes[block];
@@ -98,8 +98,8 @@ static int asked(const struct core *core, int64_t block) {
     return 0;
 }
 
-/* Once the others are ahead, blocks that are open here are closed there. PULL every open block without a request that the
- * window allows; do not wait for this worker's gradient. */
+/* Once other workers are ahead, they have closed the blocks that are open here. PULL every open block that the window allows and
+ * that has no request; do not wait for this worker's gradient. */
 int requests_pull(struct core *core, double now) {
     if (!core_left_behind(core) || core->regrouping)
         return 0;

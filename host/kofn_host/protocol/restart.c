@@ -7,7 +7,7 @@
 #include <math.h>
 #include <string.h>
 
-/* Let these contributions wait for resume(), which sends them again. */
+/* Let these contributions wait for resume(), which retransmits them. */
 static void wait_again(struct core *core, const struct flight *flight) {
     for (; flight; flight = flight->later)
         if (flight->header.kind == KOFN_CONTRIBUTE) {

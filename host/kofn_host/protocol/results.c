@@ -1,4 +1,4 @@
-/* Results of blocks, from the switch or from a peer: each is kept once, closes its block, and lets others leave.
+/* Results of blocks, from the switch or from a peer: a result is kept once, closes its block, and lets later blocks leave.
  *
  * This part does not know headers: packets.c checks them.
  */
@@ -49,8 +49,9 @@ static void close_block(struct core *core, int64_t block, int32_t hint, int32_t 
     core->news[core->news_count++] = (struct news){block, hint, to_again};
 }
 
-/* Forget earlier iterations once all workers have contributed part 0 to this one. A worker that contributes has all earlier
- * sums, or a replica that includes them, and its ledger knows this if it dies. So no worker will request or repeat them. */
+/* Forget earlier iterations once all workers have contributed part 0 to this one. A worker that contributes has all earlier sums,
+ * or a replica that includes them, and its ledger still knows this if the worker dies. So no worker will request or repeat the
+ * earlier sums. */
 static int forget_earlier(struct core *core, const struct result *result) {
     if (!core->everyone)
         return 0;
@@ -108,7 +109,7 @@ static int64_t answered(struct core *core) {
     return count;
 }
 
-/* Send the blocks that may leave because the first `closed` blocks of the news have closed. */
+/* Send the blocks that may leave because the first `closed` blocks in `news` have closed. */
 static int launch_after(struct core *core, int64_t closed, double now) {
     if (core->owner)
         return owned_blocks_launch(core, now);

@@ -1,4 +1,4 @@
-"""Results of blocks: sums as on the wire with their members, one by one or many at a time."""
+"""Results of blocks: sums as on the wire with their members; Result is one result, BlockResults are many."""
 
 import ctypes
 from collections.abc import Iterator, Sequence
@@ -38,8 +38,8 @@ class BlockId(NamedTuple):
 class Result(NamedTuple):
     """A closed block: the sum as on the wire and its members; `values` is empty if only the members are known.
 
-    `count`: contributions that count among the k; `weight`: the sum of its gradients' weights, in 1 / WEIGHT_UNIT.
-    Both are 0 if only the members are known.
+    `count`: contributions that count among the k; `weight`: the sum of the gradients' weights, in 1 / WEIGHT_UNIT.
+    `count` and `weight` are 0 if only the members are known.
     """
 
     id: BlockId
@@ -67,7 +67,7 @@ class BlockResults(Sequence[Result]):
     """
 
     def __init__(self, iteration: int, blocks: Integers, table: Table, keeps: object = None) -> None:
-        """Set the fields; `keeps` holds the values in memory, unless the protocol does."""
+        """Set the fields; `keeps` is the object that holds the values in memory, None if the protocol holds them."""
         self.iteration, self.blocks, self.table, self._keeps = iteration, blocks, table, keeps
 
     @classmethod

@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-/* A number of words that the block has in no lanes. */
+/* A number of words that the block does not have in lanes of any width. */
 static int64_t other_words(const struct core *core, int64_t block) {
     for (int64_t words = 1;; words++) {
         int known = 0;

@@ -30,8 +30,8 @@ static int32_t addends_of(const struct header *header) {
     return header->count ? header->count : 1;
 }
 
-/* Whether k counted contributions still fit after this one, in a sum with `merged` that do not count. A lane of a tree has room
- * for all contributions of all workers. */
+/* Whether k counted contributions still fit after this one, in a sum with `merged` contributions that do not count. A lane of a
+ * tree has room for all contributions of all workers. */
 static int has_room(const struct slots *slots, const struct header *header, int32_t merged) {
     return slots->racks || header->count || merged + k_of(slots, header) < slots->room;
 }
@@ -50,7 +50,7 @@ static int answered(const struct slots *slots, const struct header *header, int 
     return 1;
 }
 
-/* The same, with the slot's state. */
+/* Answer the sender, without sums, and with the slot's state. */
 static int told(const struct slots *slots, struct slot *slot, const struct header *header, int kind,
                 struct answer *answer) {
     answered(slots, header, kind, answer);
@@ -97,7 +97,8 @@ static int summed(struct slots *slots, struct slot *slot, const struct header *h
     return 1;
 }
 
-/* Tell a leaf what of its rack is in the sum, and all leaves how much is missing, if that has halved. */
+/* Tell the sending leaf which of its rack's contributions are in the sum. If the number of missing contributions has halved, tell
+ * all leaves that number. */
 static int acknowledged(const struct slots *slots, struct slot *slot, const struct header *header,
                         struct answer *answer) {
     const int32_t missing = k_of(slots, header) - slot->count;

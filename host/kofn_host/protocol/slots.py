@@ -19,14 +19,15 @@ NUMBERS = 1 << 16
 class NativeSlots(structs.Slots):
     """The slots of a job of `workers` workers on a switch alone, or on a root.
 
-    A block closes with `k` counted contributions, or when a lane's sum has no more `room`.  Packets of another
-    `generation` are dropped.
+    A block closes with `k` counted contributions, or when a lane has no more `room` for another contribution.  Packets
+    of another `generation` are dropped.
     """
 
     @classmethod
     def open(cls, *, workers: int, k: int, slots: int, racks: int = 0) -> "NativeSlots":
-        """Return empty slots of generation 0, of the root of a tree if there are racks.  Raises ProtocolError,
-        CompilerMissing.
+        """Return empty slots of generation 0, at the root of a tree if there are racks.
+
+        Raises ProtocolError, CompilerMissing.
         """
         address = library().slots_open(workers, k, min(slots, NUMBERS), racks)
         if not address:
@@ -36,7 +37,7 @@ class NativeSlots(structs.Slots):
         return opened
 
     def handle(self, header: KofnHeader, values: bytes) -> list[Answer]:
-        """Handle a worker's packet at a switch alone; return its answers, all with the same values or none."""
+        """Handle a worker's packet at a switch alone; return the answers, which have the same values or no values."""
         head, to = ctypes.create_string_buffer(HEADER_BYTES), (c_int32 * 4)()
         found = library().slots_put(ctypes.addressof(self), encode_header(header), values, len(values), head, to)
         if not found:

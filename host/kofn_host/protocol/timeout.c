@@ -2,7 +2,7 @@
 
 #include <math.h>
 
-#define SOON 0.25 /* share of the smoothed wait; an answer before that belongs to an earlier attempt */
+#define SOON 0.25 /* share of the smoothed wait; an answer that is sooner belongs to an earlier attempt */
 #define WINDOW_MIN_S 0.0005
 #define WINDOW_MAX_S 0.004
 

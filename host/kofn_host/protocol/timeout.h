@@ -15,13 +15,15 @@ struct timeout {
 struct timeout timeout_of(double initial_s, double spare);
 /* Add a sample: an answer was awaited for `wait_s`. */
 void timeout_sample(struct timeout *timeout, double wait_s);
-/* The time after which nearly all answers have come; after which most have; before which hardly any has. */
+/* The time after which nearly all answers have come. */
 double timeout_rto_s(const struct timeout *timeout);
+/* The time after which most answers have come. */
 double timeout_usual_s(const struct timeout *timeout);
+/* The time before which hardly any answer has come. */
 double timeout_soon_s(const struct timeout *timeout);
 
-/* The reordering window of RFC 8985. It grows after an unnecessary retransmission (the answer came sooner than its answer
- * could), and shrinks after a necessary one. */
+/* The reordering window of RFC 8985. It grows after an unnecessary retransmission (the answer came sooner than the answer to the
+ * retransmission could), and shrinks after a necessary retransmission. */
 struct reordering {
     double window_s, soonest_s;
 };
