@@ -29,14 +29,14 @@ class AgeWeight:
         return round(WEIGHT_UNIT * weight_at(age, self.weight)) if age <= self.limit else 0
 
     def under(self, policy: LatePolicy) -> "AgeWeight":
-        """Return the weights under another policy, with the same limit; with a rule that discards, weight 0."""
+        """Return the weights under another policy, with the same limit; the weight is 0 if the rule discards."""
         return replace(self, weight=0.0 if RULES[policy.rule].discards else policy.age_weight)
 
     @property
     def per_iteration(self) -> int:
-        """The share of waiting gradients, in 1 / WEIGHT_UNIT, that an iteration leaves, up to the age limit.
+        """The share of waiting gradients, in 1 / WEIGHT_UNIT, that remains after an iteration, up to the age limit.
 
-        Here weights have no lower bound: otherwise long-kept gradients would accumulate.
+        Unlike at(), it sets no lower bound to a weight: otherwise long-kept gradients would accumulate.
         """
         return round(WEIGHT_UNIT * self.weight)
 

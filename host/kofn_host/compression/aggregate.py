@@ -1,10 +1,10 @@
 """An iteration's aggregate: the average of its blocks' sums, with their members and counts.
 
 The average is the mean of the gradients in a sum (docs/explanation/control.md, "What a sum is divided by").  Late
-workers add pending gradients, so a sum has more gradients than contributors; divided by the contributors, the step
-would be too large.  Old gradients may weigh less than one (compression.age_weight), so the mean is weighted.
-A block that has rested for some iterations carries the gradients of all of them.  Its one step replaces as many: the
-mean of its gradients times the number of iterations.
+workers add pending gradients, so a sum has more gradients than contributors.  If the sum were divided by the number of
+contributors, the step would be too large.  Old gradients may weigh less than one (compression.age_weight), so the mean
+is weighted.  A block that has rested for some iterations carries the gradients of all of them.  One step of that block
+replaces one step per iteration, so it is the mean of the gradients times the number of iterations.
 """
 
 import ctypes
@@ -40,12 +40,12 @@ from kofn_host.protocol.results import BlockResults, Result
 class Aggregate:
     """One finished iteration: the averaged gradient, float32, shape (elements,), and its members.
 
-    `checksums`: those of the sums (compression.ledger_native), shape (blocks,); 0 for blocks that were not sent, empty
-    without a ledger (training.peer_to_peer).  `missed`: number of blocks without this worker.  `ks`: the least and the
-    largest k that closed a block; they differ only while k changes.  `gradients`, `contributors`: numbers in a block's
-    sum, means over the blocks.  `least`: the fewest contributors of a block.  `notes`: the workers' side values
-    (compression.side_values), by rank.  `plan`: the next iteration's.  `encoding`: measurements of this worker's
-    gradient; None if it took no part.
+    `checksums`: the checksums of the sums (compression.ledger_native), shape (blocks,); 0 for blocks that were not
+    sent, empty without a ledger (training.peer_to_peer).  `missed`: number of blocks without this worker.  `ks`: the
+    least and the largest k that closed a block; they differ only while k changes.  `gradients`, `contributors`: their
+    numbers in a block's sum, as means over the blocks.  `least`: the fewest contributors of a block.  `notes`: the
+    workers' side values (compression.side_values), by rank.  `plan`: the next iteration's plan.  `encoding`:
+    measurements of this worker's gradient; None if it was not encoded in this iteration.
     """
 
     iteration: int
@@ -90,7 +90,7 @@ class Aggregate:
 
 
 def held(results: BlockResults) -> tuple[float, float]:
-    """Return the gradients (by weight) and the counted contributions in a block's sum, means over the blocks."""
+    """Return the numbers of gradients (by weight) and of counted contributions in a sum, as means over the blocks."""
     weight, contributors = (int(results.numbers(name).sum()) for name in ("weight", "count"))
     return weight / WEIGHT_UNIT / len(results), contributors / len(results)
 
@@ -101,11 +101,11 @@ def missed(results: BlockResults, place: int) -> int:
 
 
 class Sums:
-    """The sums of an iteration, which take results as they arrive; `plan`: the iteration's.
+    """The sums of an iteration, which take results as they arrive; `plan`: the iteration's plan.
 
-    `checksums`, `mean`: as in Aggregate; for a block whose sum only another worker gets, undefined and 0.  `closed`,
-    (blocks,): whether the block's result is in them, or the block was not sent; `closed_s`, (blocks,): time.monotonic()
-    of the result, NaN without one.
+    `checksums`, `mean`: as in Aggregate.  For a block whose sum only another worker gets, the mean is undefined and the
+    checksum is 0.  `closed`, (blocks,): whether the block's result has been added, or the block was not sent;
+    `closed_s`, (blocks,): time.monotonic() of the result, NaN without a result.
     """
 
     def __init__(self, coding: JobCoding, plan: Plan, average: Average) -> None:
@@ -147,12 +147,12 @@ class Sums:
             self._add(results)
         else:
             blocks, table = np.ascontiguousarray(results.blocks), np.ascontiguousarray(results.table)
-            of = blocks.ctypes.data, table.ctypes.data, len(blocks), self.mean.ctypes.data
-            if (bad := library().sums_take(ctypes.addressof(self._native), *of)) >= 0:
+            places = blocks.ctypes.data, table.ctypes.data, len(blocks), self.mean.ctypes.data
+            if (bad := library().sums_take(ctypes.addressof(self._native), *places)) >= 0:
                 raise CodecError(_unknown(results[int(bad)], self._coding))
 
     def reduces(self, reduction: NativeReduction) -> None:
-        """Let a reduction make these sums; native code must know their codecs."""
+        """Let a reduction make these sums; native code must know the job's codecs."""
         assert self._native is not None
         reduction.sums, reduction.mean = ctypes.addressof(self._native), self.mean.ctypes.data
         reduction.keeps.append(self)
@@ -185,7 +185,7 @@ class Sums:
     def _factors(self, results: BlockResults) -> Floats64:
         """Return the factors of the results' totals, shape (results,).
 
-        Division by contributors ignores how many gradients each one carries.
+        Division by contributors ignores how many gradients a contribution carries.
         """
         if self._by_weight:
             return self._gap[results.blocks] / results.numbers("weight") * (WEIGHT_UNIT * UNIT)
@@ -204,7 +204,7 @@ def _unknown(result: Result, coding: JobCoding) -> str:
 def aggregate(
     finished: Finished, coding: JobCoding, *, rank: int, average: Average, sums: Sums | None = None
 ) -> Aggregate:
-    """Average block by block: the sum divided by what `average` names; `sums`: those of these results, if known."""
+    """Divide each block's sum by the number that `average` names; `sums`: the sums of the results, if known."""
     results = finished.results
     if sums is None:
         sums = Sums(coding, finished.plan, average)

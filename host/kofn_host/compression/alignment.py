@@ -16,7 +16,7 @@ from kofn_host.kernels.sample import MOST, norm2, sample
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Direction:
-    """An aggregate's squared length, and its products with those of 1, 2, ... iterations before."""
+    """An aggregate's squared length, and its products with the aggregates of 1, 2, ... iterations before."""
 
     norm2: float
     products: tuple[float, ...]
@@ -27,25 +27,25 @@ class Alignment:
 
     def __init__(self, elements: int) -> None:
         self._kept = np.zeros((LAGS, min(elements, MOST)), np.float32)
-        self._each = elements / self._kept.shape[1]
-        """The number of elements per sampled one."""
+        self._stride = elements / self._kept.shape[1]
+        """The number of elements per sampled element."""
         self._count = 0
 
     def direction(self, mean: Floats) -> Direction:
         """Add the next aggregate, shape (elements,); return its direction, with the products that are known."""
         looked_at = sample(mean)
         known = min(self._count, LAGS)
-        products = self._kept @ looked_at * self._each
+        products = self._kept @ looked_at * self._stride
         newest_first = tuple(float(products[(self._count - lag) % LAGS]) for lag in range(1, known + 1))
         self._kept[self._count % LAGS] = looked_at
         self._count += 1
-        return Direction(norm2=norm2(looked_at) * self._each, products=newest_first)
+        return Direction(norm2=norm2(looked_at) * self._stride, products=newest_first)
 
     def agreement(self, gradient: Floats) -> float:
-        """Return the product of a gradient (elements,) and the latest aggregate over its squared length; 0: unknown.
+        """Return the product of a gradient (elements,) and the latest aggregate, over the aggregate's squared length.
 
         A gradient's noise is independent of the aggregate. So the mean agreement over the workers is the share of
-        signal in the aggregate. A worker whose data differ from the others' has less.
+        signal in the aggregate. A worker whose data differ from the others' data agrees less. 0 without an aggregate.
         """
         return agreement(sample(gradient), self._kept[(self._count - 1) % LAGS]) if self._count else 0.0
 
@@ -55,6 +55,6 @@ class Alignment:
 
 
 def agreement(gradient: Floats, aggregate: Floats) -> float:
-    """Return their product over the aggregate's squared length; 0 if that is 0."""
+    """Return the product of both over the aggregate's squared length; 0 if that length is 0."""
     length2 = float(np.dot(aggregate, aggregate))
     return float(np.dot(gradient, aggregate)) / length2 if length2 else 0.0

@@ -6,7 +6,7 @@ number of units.  The encoding error of rounding and clipping stays at the worke
 Karimireddy et al. 2019).
 
 This module knows nothing of packets (kernels.lanes packs lanes) and of schedules.  compression.registry finds codecs by
-name; compression.codecs has the built-in ones.
+name; compression.codecs has the built-in codecs.
 """
 
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ MAGNITUDE_MAX = 2.0**20
 UNIT = 2.0**-FRACTION_BITS
 
 Scale = TypeVar("Scale", Exponents, int | Exponents)
-"""One exponent per block, or where allowed a single one."""
+"""One exponent per block, or, where a function allows it, one exponent for all blocks."""
 
 Counts = npt.NDArray[np.int64]
 """The number of workers' lanes in each block's sum."""
@@ -54,7 +54,7 @@ class Codec(Protocol):
     """Turns values into lanes that a switch can add, and back.
 
     Decoding is linear: decode(a + b, scale, m + n) = decode(a, scale, m) + decode(b, scale, n), exactly.
-    `compression.registry.check_codec` tests that.  Arguments are not changed.
+    `compression.registry.check_codec` tests that.  A codec does not change its arguments.
     """
 
     @property
@@ -63,7 +63,7 @@ class Codec(Protocol):
 
     @property
     def signed(self) -> bool:
-        """Whether a sum's lanes are two's complement; else they are unsigned, like votes."""
+        """Whether a sum's lanes are two's complement; otherwise they are unsigned, like votes."""
 
     def scale(self, mean: Floats64, largest: Floats64) -> Exponents:
         """Return each block's exponent (B,), from the mean and the largest magnitude of its values (B,).
@@ -106,7 +106,7 @@ def largest_lanes(codecs: Mapping[int, Codec]) -> dict[int, int] | None:
 
 
 def encode_packed(codec: Codec, values: Fixed, scale: Exponents) -> bytes:
-    """Return blocks (B, L) as on the wire, `scale` (B, 1), in one pass if the codec can."""
+    """Return blocks (B, L) as on the wire, `scale` (B, 1); encode and pack in one pass if the codec can."""
     if packs(codec):
         return codec.encode_packed(values, scale)
     return pack(codec.encode(values, scale), codec.width)
@@ -122,7 +122,7 @@ def average_packed(
     weights: Weights,
     mean: Floats,
 ) -> Integers:
-    """Decode sums of blocks of L values, and write them times `factor` to the blocks' places in `mean`, shape (N,).
+    """Decode sums of blocks of L values; write the values times `factor` to the blocks' places in `mean`, shape (N,).
 
     `scale`, `count`, `factor`: (B, 1).  Return the sum of each block's values times `weights` (L,), shape (B,).
     """
@@ -135,7 +135,7 @@ def average_packed(
 
 
 def shift_of(scale: Scale) -> Scale:
-    """Return the bits of a value below a step; CodecError for a scale out of range."""
+    """Return how many bits of a value are below a lane's step; CodecError for a scale out of range."""
     least, most = (scale, scale) if isinstance(scale, int) else (scale.min(initial=0), scale.max(initial=0))
     if least < 0 or most > FRACTION_BITS:
         raise CodecError(f"scales must be 0 to {FRACTION_BITS}, got {least} to {most}")
@@ -145,7 +145,7 @@ def shift_of(scale: Scale) -> Scale:
 def exponent_of(steps: int, reach: Floats64, above: float) -> Exponents:
     """Return the scale at which `steps` steps equal `reach`, rounded up if the mantissa, 0.5 to 1, is at least `above`.
 
-    With above = 1, the steps cover at least `reach`.  frexp is exact, so all workers find the same.
+    With above = 1, the steps cover at least `reach`.  frexp is exact, so all workers find the same scale.
     """
     rest, exponent = np.frexp(steps / np.maximum(reach, UNIT / 2))
     found: Exponents = np.clip(exponent.astype(np.int64) - (rest < above), 0, FRACTION_BITS)

@@ -1,6 +1,6 @@
 """A worker's encoder: from gradients to contributions, and from results to the next plan.
 
-It joins ledger, codecs and plan.  The agent drives it over real sockets, kofn/sim/ in virtual time.
+The encoder joins ledger, codecs and plan.  The agent drives it over real sockets, kofn/sim/ in virtual time.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -38,16 +38,17 @@ SLICE = 1 << 18
 """Elements of a slice: the first slices are on their way while later ones are encoded."""
 
 AHEAD = 1 << 16
-"""Elements that wait to leave where native code encodes: they fit a processor's cache."""
+"""Elements that native code encodes ahead of the pacer: so many fit a processor's cache."""
 
 FIRST_SLICE = 1 << 15
 """Elements of the first slice, for which the link waits; each slice has twice as many as the previous one."""
 
 
 class Finished(NamedTuple):
-    """A finished iteration: its results by block, without the summary block's; its plan and the next one's.
+    """A finished iteration: its results by block, without the summary block's result, its plan, and the next plan.
 
-    `encoding`: None if no gradient was encoded in it.  `notes`: side values of the summary block's members, by rank.
+    `encoding`: None if no gradient was encoded in the iteration.  `notes`: side values of the summary block's members,
+    by rank.
     """
 
     results: BlockResults
@@ -58,7 +59,9 @@ class Finished(NamedTuple):
 
 
 class Encoder:
-    """Encodes gradients through `ledger`, with the blocks and codecs of `coding`; `rate`: for a ratio that follows it.
+    """Encodes gradients through `ledger`, with the blocks and codecs of `coding`.
+
+    `rate`: estimates the link's rate, if the ratio follows that rate.
 
     An iteration: begin(), enter(), slices() or encode(), packed() and settle() of blocks, follow().
     """
@@ -77,9 +80,11 @@ class Encoder:
         self.window = coding.layout.blocks
         """A block leaves only once the block `window` places before it in the plan has closed."""
         self.credit = self._lookahead = max(1, AHEAD // coding.layout.elements)
-        """The most blocks of a gradient in pieces that wait to leave: they cannot be overtaken."""
-        self._looks = self._first_whole = False
-        """Whether magnitudes are needed, and whether a gradient is entered completely before it is encoded."""
+        """The most waiting blocks of a gradient in pieces: later blocks of a higher level cannot overtake these."""
+        self._looks = False
+        """Whether magnitudes are needed."""
+        self._first_whole = False
+        """Whether a gradient is entered completely before it is encoded."""
         self._fresh = np.zeros(coding.layout.total, np.bool_)
 
     @classmethod
@@ -100,7 +105,7 @@ class Encoder:
 
     @property
     def blocks(self) -> list[int]:
-        """The blocks that the current iteration sends, ascending: the plan's and the summary block."""
+        """The blocks that the current iteration sends, ascending: the plan's blocks and the summary block."""
         blocks: list[int] = self.plan.blocks.tolist()
         return blocks if self._layout.summary is None else [*blocks, self._layout.summary]
 
@@ -137,7 +142,7 @@ class Encoder:
     ) -> None:
         """Take a gradient (ledger_native.Gradient.of) for the ledger; GradientError if it is not finite.
 
-        It is in the ledger after all slices(), or after enter_rest(); until then it must not change.
+        The gradient is in the ledger after all slices(), or after enter_rest(); until then it must not change.
         `pieces`: its pieces as they are put; None: it is complete.  `good`: compression.codec.check has passed it.
         `note`: side values for the other workers, if the job's coding has notes.
         """
@@ -163,7 +168,7 @@ class Encoder:
     def slices(self, iteration: int) -> Iterator[list[int]]:
         """Encode slice by slice; yield each slice's blocks, ascending, or an empty list while a piece is awaited.
 
-        Earlier slices may leave, and be settled, meanwhile.
+        The caller may send and settle a slice before it takes the next one.
         """
         while self._first_whole and self.awaits_pieces:
             yield []
@@ -202,9 +207,9 @@ class Encoder:
     def reduction(self, iteration: int) -> NativeReduction | None:
         """Return the native equivalent of slices() and settle(); the caller must also call Sums.reduces().
 
-        None if that needs Python: custom codecs, stochastic rounding, a ratio that follows the rate, and missing pieces
-        of a gradient that must be entered completely first.  In the end, `meter` gets the error, or enter_rest() is
-        called.
+        Return None if encoding needs Python: for custom codecs, stochastic rounding, a ratio that follows the rate, and
+        missing pieces of a gradient that must be entered completely first.  In the end the caller sets `meter.error`,
+        or calls enter_rest().
         """
         lanes = self.lanes.target
         waits = self._first_whole and self.awaits_pieces
@@ -239,8 +244,8 @@ class Encoder:
     def encode_part(self, iteration: int, open: Collection[int], *, missed: int) -> tuple[int, list[int]]:
         """Encode another part: the plan's `open` blocks with waiting gradients that have missed `missed` sums.
 
-        See LedgerAccounts.missed.  Return the part and its blocks, no blocks if no part is left.  A part that counts
-        among the k (`missed` is 0) includes the summary block.
+        LedgerAccounts.missed defines `missed`.  Return the part and its blocks; no blocks if no part is left.  A part
+        that counts among the k (`missed` is 0) includes the summary block.
         """
         self.enter_rest()
         part = self.ledger.sent.free
@@ -295,10 +300,10 @@ class Encoder:
         return self.lanes.target != self.lanes.current
 
     def narrow(self, withdrawn: Iterable[int], iteration: int) -> list[int]:
-        """Encode withdrawn blocks in narrower lanes; return those that may be sent.
+        """Encode withdrawn blocks in narrower lanes; return the blocks that may be sent.
 
-        They must never have left: otherwise a result may be on its way.  The summary block, if among them, gets the
-        newest wish.
+        No withdrawn block may have left: otherwise its result may be on its way.  If the summary block was withdrawn,
+        it gets the newest wish.
         """
         self.lanes.current = lanes = self.lanes.target
         blocks = sorted(withdrawn)
@@ -314,9 +319,9 @@ class Encoder:
         return {*np.flatnonzero(self._fresh).tolist()}
 
     def follow(self, results: BlockResults, wire_bytes: int) -> Finished:
-        """End an iteration with all its results by block, and make the next one's plan.
+        """End an iteration with all its results by block, and make the next iteration's plan.
 
-        `wire_bytes`: bytes of values that this worker sent in it.
+        `wire_bytes`: bytes of values that this worker sent in the iteration.
         """
         plan, lanes = self.plan, self.lanes.current
         encoding = None
@@ -338,7 +343,7 @@ class Encoder:
         return Finished(results, plan, self.plan, encoding, notes)
 
     def _scale(self, lanes: int) -> Exponents:
-        """Return every block's scale in lanes of this code: from agreed magnitudes, else from this worker's."""
+        """Return every block's scale in lanes of this code: from agreed magnitudes, else from this worker's own."""
         codec, zeros = self._codecs[lanes], np.zeros(self._layout.blocks)
         known = self.plan.expected or self.summary.magnitudes or Magnitudes(mean=zeros, largest=zeros)
         if self._planner.follows and packs(codec) and codec.width == 32:

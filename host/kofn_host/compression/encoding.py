@@ -17,17 +17,18 @@ from kofn_host.kernels.lanes import VOTES, width_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Encoding:
-    """Measurements of one iteration's gradient; norms are in units of the gradient, large ones estimated from samples.
+    """Measurements of one iteration's gradient; norms are in the gradient's units, and large ones come from samples.
 
     `ratio`: the plan's share of the float32 gradient's bytes; `wire_bytes`: bytes of sent values, including
-    retransmissions; `wire_ratio`: their share; `width`: bits of the planned lanes; `blocks`: number of the plan's
-    blocks; `error_norm`: L2 norm of their encoding error; `residual_norm`: L2 norm of all pending values after the
-    iteration.  `refused_width`, `refused_error`: bits of narrower lanes that the ratio asked for and whose error would
-    have been too large, and that error's share of the gradient's squared norm; None if lanes are as asked for.
-    `rate_ratio`: c of compression_ratio() when the first rate of this iteration counted; None if none did.
-    `lost_norm`: L2 norm of the rounding of residuals that are kept in fewer bits; None if they are exact.  `expanding`:
-    the share of blocks whose votes' step is too large for the residual to shrink; None without votes or agreed steps.
-    `misfits`: the share of nonzero elements that became 0, or were clipped, in 32-bit lanes.
+    retransmissions; `wire_ratio`: the share of `wire_bytes` in the float32 gradient's bytes; `width`: bits of the
+    planned lanes; `blocks`: number of the plan's blocks; `error_norm`: L2 norm of the encoding error of these blocks;
+    `residual_norm`: L2 norm of all pending values after the iteration.  `refused_width`: bits of the narrower lanes
+    that the ratio asked for, but whose error would have been too large; `refused_error`: that error's share of the
+    gradient's squared norm; both are None if the lanes are as asked for.  `rate_ratio`: c of compression_ratio() at the
+    first measured rate of this iteration; None if no rate was measured.  `lost_norm`: L2 norm of the rounding of
+    residuals that are kept in fewer bits; None if residuals are exact.  `expanding`: the share of blocks whose votes'
+    step is too large for the residual to shrink; None without votes or agreed steps.  `misfits`: the share of nonzero
+    elements that became 0, or were clipped, in 32-bit lanes.
     """
 
     ratio: float
@@ -46,7 +47,7 @@ class Encoding:
 
 
 class EncodingMeter:
-    """Measures encoding errors, large ones from samples; `residual`: the pending values."""
+    """Measures encoding errors, estimating large ones from samples; `residual`: the pending values."""
 
     def __init__(self, coding: JobCoding, residual: Residual) -> None:
         self._layout, self._planner, self._residual = coding.layout, coding.planner, residual
@@ -56,13 +57,13 @@ class EncodingMeter:
         self._lost_norm = residual.lost_norm
 
     def add(self, left_over: Fixed, blocks: int) -> None:
-        """Add the encoding error of `blocks` blocks, given a sample of it."""
+        """Add the encoding error of `blocks` blocks, given a sample of that error."""
         self.error = (self.error or 0.0) + _squares(left_over, blocks * self._layout.elements)
 
     def look_at_steps(self, lanes: int, scale: Exponents, blocks: Integers, magnitudes: Magnitudes | None) -> None:
         """Count the plan's blocks of votes whose residual does not shrink.
 
-        It shrinks if 0 < step < 2 mean magnitude: then |x - step sign(x)|^2 = |x|^2 - n step (2 mean - step) < |x|^2.
+        A residual shrinks if 0 < step < 2 mean: then |x - step sign(x)|^2 = |x|^2 - n step (2 mean - step) < |x|^2.
         A block of zeros does not count.
         """
         self._expanding = None

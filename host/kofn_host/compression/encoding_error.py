@@ -1,7 +1,7 @@
 """Predicts the encoding error of narrower lanes as a share of the gradient.
 
-The estimate uses the magnitudes in the summary block (compression.summary_block).  It is bit-identical on every worker:
-products, quotients, square roots and sums in a fixed order.
+The estimate uses the magnitudes in the summary block (compression.summary_block).  It is bit-identical on every worker,
+because it consists of products, quotients, square roots and sums in a fixed order.
 """
 
 import numpy as np

@@ -1,4 +1,4 @@
-"""A gradient that enters the ledger: at once, or in pieces as it is computed."""
+"""A gradient that enters the ledger at once, or in pieces while it is computed."""
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from kofn_host.kernels.sample import sample
 
 
 class EnteringGradient:
-    """The gradient that enters `ledger`, if any: blocks are entered as they are encoded, the rest at the end."""
+    """The gradient that enters `ledger`, if any: blocks enter when they are encoded, the remaining ones at the end."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -27,22 +27,22 @@ class EnteringGradient:
 
     @property
     def awaits_pieces(self) -> bool:
-        """Whether pieces of it are missing."""
+        """Whether pieces of the gradient are missing."""
         return self.gradient is not None and self._pieces is not None and not self._pieces.whole
 
     def finish(self) -> None:
-        """Enter the rest, without blocks that lack pieces."""
+        """Enter the remaining blocks that lack no pieces, and drop the gradient."""
         if self.gradient is not None:
             blocks, pieces = np.arange(self._ledger.blocks), self._pieces
-            there = blocks if pieces is None else blocks[pieces.choose(blocks, blocks.size)]
-            self._ledger.enter(self.gradient, there)
+            whole = blocks if pieces is None else blocks[pieces.choose(blocks, blocks.size)]
+            self._ledger.enter(self.gradient, whole)
             self.sample = sample(self.gradient.keeps).copy()
         self.gradient = None
 
     def next_blocks(self, left: Integers, planned: Integers, window: int, most: int) -> tuple[Integers, Integers]:
         """Return the next `most` sendable blocks out of `left`, ascending, and the remainder.
 
-        They are within a window of the first block in `left`: later ones would occupy the room that it needs.
+        They are within a window of the first block in `left`: later blocks would occupy the room that it needs.
         """
         if self.gradient is None or self._pieces is None:
             return left[:most], left[most:]

@@ -23,12 +23,11 @@ from kofn_host.protocol.block_layout import BlockLayout
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobCoding:
-    """The coding of a job whose gradients have `elements`; `codecs` by their lanes' code (wire.packet.Lanes), widest
-    first.
+    """The coding of a job whose gradients have `elements`.
 
-    The summary block has magnitudes if `summarised`, then side values if `notes`.  `places`: the workers' places
-    (wire.packet.places_of), by rank; `parts`: contributions that a worker may make to a block, because a lane of a tree
-    has room for one of each worker.
+    `codecs`: by the code of their lanes (wire.packet.Lanes), widest first.  The summary block has magnitudes if
+    `summarised`, then side values if `notes`.  `places`: the workers' places (wire.packet.places_of), by rank.
+    `parts`: the most contributions of a worker to a block; 1 in a tree, whose lanes have room for one of each worker.
     """
 
     elements: int

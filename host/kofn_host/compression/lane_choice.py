@@ -1,4 +1,4 @@
-"""The lanes of a worker's contributions: the plan's, or narrower ones that a slot or the link's rate asks for."""
+"""The lanes of a worker's contributions: the plan's, or narrower lanes that a slot or the link's rate asks for."""
 
 from collections.abc import Iterable
 
@@ -11,12 +11,12 @@ from kofn_host.kernels.lanes import code_of
 
 
 class LaneChoice:
-    """Chooses the lanes of each iteration.  With a `rate` the ratio follows the link's; without, it is fixed."""
+    """Chooses the lanes of each iteration.  With a `rate` the ratio follows the link's rate; without, it is fixed."""
 
     def __init__(self, coding: JobCoding, rate: RateEstimator | None) -> None:
         self.rate = rate
         self.current = self.target = coding.planner.first().lanes
-        """`current`: the code of the lanes in which blocks are encoded now; `target`: from the next block on."""
+        """Codes of lanes: blocks are encoded in `current`; Encoder.narrow() changes unsent blocks to `target`."""
         self.wish = coding.planner.ratio
         """The share of the gradient's bytes that the link has time for."""
         self.rate_ratio: float | None = None
@@ -53,5 +53,5 @@ class LaneChoice:
             self.target = max(self.target, code_of(max(self._planner.asked(rate.rest), self._narrowest)))
 
     def _look(self, rate: RateEstimator) -> None:
-        """Wish for the share that the rate allows; until an iteration has a rate, the previous one's counts."""
+        """Wish for the share that the rate allows; before an iteration's first rate, the previous rate counts."""
         self.wish = min(self._planner.ratio, rate.wish)

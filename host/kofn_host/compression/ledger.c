@@ -1,9 +1,9 @@
 /* A worker's ledger, block by block, in memory that outlives the process (host/kofn_host/compression/ledger.py).
  *
- * A block's pending values and its record change together: the new ones are written to the journal, one store commits them,
- * then they are applied. ledger_open() applies a committed change again, so a kill at any instruction leaves a change complete
- * or undone. Aggregated and discarded values exist only as checksums, which are linear: the sum of values times fixed odd
- * factors, modulo 2**64. Intended wrap-around uses unsigned numbers.
+ * A block's pending values and its record change together: the new values and the new record are written to the journal, one
+ * store commits them, then they are applied. ledger_open() applies a committed change again, so a kill at any instruction leaves a
+ * change complete or undone. Aggregated and discarded values exist only as checksums, which are linear: the sum of values times
+ * fixed odd factors, modulo 2**64. Intended wrap-around uses unsigned numbers.
  */
 #include "ledger.h"
 
@@ -82,7 +82,7 @@ static void *kept_of(const struct ledger *ledger, int64_t block) {
     return (uint8_t *)ledger->pending + block * ledger->lanes * SIZES[ledger->residual];
 }
 
-/* The pending values of a block; `room`, (lanes,), gets them if they are not kept exactly. */
+/* The pending values of a block; they are in `room`, (lanes,), if the ledger does not keep them exactly. */
 static const int64_t *values_in(const struct ledger *ledger, int64_t block, int64_t *room) {
     return kept_values((enum residual)ledger->residual, kept_of(ledger, block), ledger->shifts[block], ledger->lanes,
                        room);
@@ -124,7 +124,7 @@ static void apply(const struct ledger *ledger) {
     store(&journal->committed, 0);
 }
 
-/* Round the staged values as they are kept, and discard the difference. */
+/* Round the staged values to the kept bits, and discard the difference. */
 static void discard_rounding(const struct ledger *ledger) {
     struct journal *journal = ledger->journal;
     journal->record.discarded += checksum(ledger->factors, journal->values, ledger->lanes);
@@ -178,8 +178,8 @@ static int64_t unsent(const struct ledger *ledger, int64_t iteration, int64_t bl
 }
 
 /* The earlier of two iterations; 0 means none. */
-static int64_t earlier(int64_t one, int64_t other) {
-    return !other || (one && one < other) ? one : other;
+static int64_t earlier(int64_t first, int64_t second) {
+    return !second || (first && first < second) ? first : second;
 }
 
 /* A share of a value, in 1 / WEIGHT_UNIT, rounded down; never overflows. */
@@ -208,15 +208,15 @@ static void enter(const struct ledger *ledger, const float *gradient, int64_t si
     record->discarded_weight += WEIGHT_UNIT - share;
 }
 
-/* The share of a gradient that enters a block whose latest sum is that of iteration `settled`: all of it if no sum has closed
- * since the gradient was begun. */
+/* The share of a gradient that enters a block whose latest sum is that of iteration `settled`: the whole gradient if no sum has
+ * closed since the gradient was begun. */
 static int64_t share_in(const struct gradient *gradient, int64_t settled) {
     if (settled < gradient->key >> BATCH_BITS)
         return WEIGHT_UNIT;
     return settled >= gradient->now ? gradient->closed_share : gradient->open_share;
 }
 
-/* Enter a gradient into a block, unless it has that one or a later one. */
+/* Enter a gradient into a block, unless the block has this gradient or a later one. */
 static void add(const struct ledger *ledger, const struct gradient *gradient, int64_t block) {
     const int64_t first = block * ledger->lanes, rest = gradient->size - first;
     const struct record *before = &ledger->records[block];
@@ -260,7 +260,7 @@ static uint64_t add_row(const struct ledger *ledger, const uint8_t *row, const s
     return sum;
 }
 
-/* The pending values of a block without those that are in flight as other parts. */
+/* The pending values of a block without the values that are in flight as other parts. */
 static const int64_t *values_for(const struct ledger *ledger, int part, int64_t iteration, int64_t block) {
     const int64_t *values = values_of(ledger, block);
     for (int other = 0; other < PARTS; other++)
@@ -295,7 +295,7 @@ static int is_kept(const struct ledger *ledger, int64_t iteration, const struct 
     return before->iteration && (!ledger->core || ledger->core->given < iteration);
 }
 
-/* Note a contribution: `packed` has `size` bytes; if it is null, encode the waiting values. */
+/* Record a contribution before it is sent: `packed` has `size` bytes; if it is null, encode the waiting values. */
 static void note(const struct ledger *ledger, int64_t iteration, int part, int lanes, int64_t block, int64_t scale,
                  const uint8_t *packed, int64_t size) {
     struct sent *sent = &ledger->sent[place_of(ledger, part, iteration, block)];
@@ -371,7 +371,7 @@ int64_t ledger_noted(const struct ledger *ledger, int part, const int64_t *block
     return -1;
 }
 
-/* Withdraw a part of blocks, which must not have arrived: it counts as never sent. */
+/* Withdraw a part of blocks, which must not have reached the switch: the part counts as never sent. */
 void ledger_withdraw(const struct ledger *ledger, int64_t iteration, int part, const int64_t *blocks, int64_t count) {
     ALONE(ledger);
     for (int64_t at = 0; at < count; at++) {
@@ -394,7 +394,7 @@ static uint64_t add_values(const struct ledger *ledger, const int64_t *decoded, 
     return sign ? -sum : sum;
 }
 
-/* Move some parts of a block from pending to aggregated (`sign` -1), or back (0). `decoded`: their values, if known. */
+/* Move some parts of a block from pending to aggregated (`sign` -1), or back (0). `decoded`: the parts' values, if known. */
 static void move(const struct ledger *ledger, int64_t iteration, int64_t block, int64_t parts, int64_t sign,
                  const int64_t *decoded, struct record *record) {
     if (!parts)
@@ -415,7 +415,8 @@ static void move(const struct ledger *ledger, int64_t iteration, int64_t block, 
     record->aggregated -= sum;
 }
 
-/* The iteration of the first sum that closed without `weight`, which is pending after a block has closed with some parts. */
+/* The iteration of the first sum that closed without the gradients of this `weight`, which are pending after a block has closed
+ * with some parts. */
 static int64_t late_left(const struct ledger *ledger, int64_t iteration, int64_t block, int64_t parts, int64_t weight) {
     int64_t late = iteration;
     for (int part = 0; part < PARTS; part++) {
@@ -493,8 +494,8 @@ int64_t ledger_settle(const struct ledger *ledger, int64_t iteration, const int6
     return bad;
 }
 
-/* Make this worker's parts of a block's latest result pending again, as late as the newest gradient. `known`: the new result
- * has none of its parts; else it is still to be settled. */
+/* Make this worker's parts of a block's latest result pending again, as late as the newest gradient. `known`: the others' result
+ * has no part of this worker; otherwise that result is still to be settled. */
 void ledger_take_back(const struct ledger *ledger, int64_t block, int64_t begun, int known, const int64_t *decoded) {
     ALONE(ledger);
     struct record *record = stage(ledger, block);

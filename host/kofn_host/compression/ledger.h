@@ -24,7 +24,7 @@ struct ledger {
     int64_t residual;       /* enum residual */
     const struct core *core; /* knows the latest iteration to which all workers have contributed; NULL: not known */
     double lost;            /* sum of the squared rounding errors of residuals kept in fewer bits */
-    int64_t busy;           /* a thread is changing it; a second thread aborts the process */
+    int64_t busy;           /* a thread is changing the ledger; a second thread aborts the process */
 };
 
 /* A gradient that is entered block by block. */
@@ -42,8 +42,8 @@ struct fading {
     int64_t feedback; /* whether the encoding error of aggregated values is kept */
 };
 
-/* Enter blocks of a gradient, if given; then encode and note the blocks that were not sent yet in this iteration. `scale`:
- * every block's. */
+/* Enter blocks of a gradient, if given; then encode and record the blocks that were not sent yet in this iteration. `scale`:
+ * the scales of all blocks of the ledger. */
 void ledger_send(const struct ledger *ledger, const struct gradient *gradient, int64_t iteration, int part, int lanes,
                  const int64_t *blocks, int64_t count, const int64_t *scale);
 /* The encoding error of blocks that were sent as part 0 in an iteration, (count, lanes): pending values that no part
@@ -52,10 +52,10 @@ void ledger_left_over(const struct ledger *ledger, int64_t iteration, const int6
                       int64_t *values);
 /* The pending values of blocks, (count, lanes). */
 void ledger_pending(const struct ledger *ledger, const int64_t *blocks, int64_t count, int64_t *values);
-/* The latest contributions to blocks. Returns -1, or the place in `blocks` of one without any. */
+/* The latest contributions to blocks. Returns -1, or the place in `blocks` of the first block without a contribution. */
 int64_t ledger_noted(const struct ledger *ledger, int part, const int64_t *blocks, int64_t count, struct packed *found);
 /* Settle results of blocks with these parts of this worker (bit p: part p). Known results, and blocks that the ledger does not
  * have, change nothing. `decoded`: the sum of each block's parts (count, lanes), or null. Returns -1, or the place in `blocks`
- * of one that was not sent; then nothing has changed. */
+ * of the first block with a part that was not sent; then nothing has changed. */
 int64_t ledger_settle(const struct ledger *ledger, int64_t iteration, const int64_t *blocks, const int64_t *parts,
                       int64_t count, struct fading fading, const int64_t *decoded);

@@ -1,20 +1,21 @@
 """A worker's ledger: the state of its gradients, block by block.
 
-`pending` is the part of all gradients that no result has aggregated yet: the newest gradient, late ones, and encoding
-errors.  A worker contributes up to PARTS times to a block of an iteration.  Each contribution has all pending values
-that are not on their way to the block already.  So a late gradient is added to the same block of a later iteration
+`pending` is the part of all gradients that no result has aggregated yet: the newest gradient, late gradients, and
+encoding errors.  A worker contributes up to PARTS times to a block of an iteration.  A contribution has all pending
+values that no other contribution to the block has.  So a late gradient is added to the same block of a later iteration
 (source: the slow-node scheduling document, claim "stored data is summed with the same block of the next iteration").
 
 All values are integers, so conservation, gradients = aggregated + pending + discarded, holds exactly.  If pending
 values are kept in fewer bits (compress.residual), their rounding is counted as discarded with each change of a block.
-Only `pending` is stored value by value.  The other three are stored as one checksum per block
-(compression.ledger_native).  It is linear, so it follows every change, and is compared with the checksum of the pending
-values.  In the same way, report.checks compares the workers' aggregated parts with the sums that everyone applied.
+Only `pending` is stored value by value.  Gradients, aggregated and discarded values are stored as one checksum per
+block (compression.ledger_native).  A checksum is linear, so it follows every change, and it can be compared with the
+checksum of the pending values.  In the same way, report.checks compares the workers' aggregated parts with the sums
+that all workers applied.
 
 The ledger also has the weight of the gradients in each block, in 1 / WEIGHT_UNIT.  A contribution states its weight, so
 that a sum can be divided by the weight in it.  A new gradient weighs 1, or less if it is old (compression.age_weight)
-and a sum of its block has closed since it was begun.  When a block closes without some waiting gradients, everything
-that waits in the block has missed a sum and loses weight, which is discarded.  Blocks that the plan omits miss no sum
+and a sum of its block has closed since it was begun.  When a block closes without some waiting gradients, all gradients
+that wait in the block have missed a sum and lose weight, which is discarded.  Blocks that the plan omits miss no sum
 and lose nothing.  A sent gradient is aggregated with its block, despite its encoding error: the error has no weight.
 Without `feedback` the error is discarded.
 
@@ -22,8 +23,8 @@ A block may rest for some iterations, and may be sent in other lanes each time. 
 with lanes and scale, and are decoded by the codec of these lanes when they are aggregated.
 
 The ledger may be in a memory-mapped file (compression.ledger_storage), which survives the death of the process at any
-instruction.  Contributions are noted before they are sent.  Changes of a block are atomic (ledger.c), so a gradient or
-a result is entered only once.  A worker that dies in the middle of a gradient enters the remaining blocks when it
+instruction.  Contributions are recorded before they are sent.  Changes of a block are atomic (ledger.c), so a gradient
+or a result is entered only once.  A worker that dies in the middle of a gradient enters the remaining blocks when it
 computes the iteration again.
 """
 
@@ -72,7 +73,7 @@ class Ledger:
         self.place = rank if place is None else place
         self._storage, self._codecs, self._feedback = storage, codecs, feedback
         most = largest_lanes(codecs)
-        self._decodes = most is None  # in Python, not in ledger.c
+        self._decodes = most is None  # whether Python decodes, not ledger.c
         self.native_lanes = set() if self._decodes else {code for code, codec in codecs.items() if _native(codec)}
         """Codes of the lanes that native code encodes."""
         self._protocol: Protocol | None = None  # keeps memory that native code reads
@@ -98,23 +99,23 @@ class Ledger:
         return int(self._storage.records["entered"].min()) // PARTS
 
     def attach_protocol(self, protocol: Protocol) -> None:
-        """Keep an iteration's contributions only until this protocol knows that all have contributed to the next."""
+        """Keep contributions only until this protocol knows that all workers have contributed to the next iteration."""
         self._view.core, self._protocol = protocol.address, protocol
 
     def begin(self, iteration: int) -> None:
-        """Note that an iteration has begun; before a restart a later one may have begun."""
+        """Note that an iteration has begun; before a restart of this worker a later iteration may have begun."""
         self._storage.begun[0] = max(self.begun, iteration)
         self.sent.begin(iteration)
 
     def enter(self, gradient: Gradient, blocks: Integers) -> None:
         """Enter a gradient into these blocks.
 
-        Blocks that have it or a later one, from before a restart, are not changed.
+        Blocks that have this gradient or a later one, from before a restart, are not changed.
         """
         self._native.ledger_add(self._at, self.aged(gradient), blocks.ctypes.data, blocks.size)
 
     def aged(self, gradient: structs.Gradient) -> structs.Gradient:
-        """Return the gradient with its shares by its present age."""
+        """Return the gradient with the shares for its current age."""
         age = gradient.now - gradient.key // PARTS
         gradient.open_share, gradient.closed_share = self.age.at(max(0, age)), self.age.at(max(0, age + 1))
         gradient.begun = self.begun
@@ -129,18 +130,18 @@ class Ledger:
         part: int = 0,
         gradient: Gradient | None = None,
     ) -> Integers:
-        """Encode and note these blocks, ascending, as this part of the iteration's contribution.
+        """Encode and record these blocks, ascending, as this part of the iteration's contribution.
 
-        `lanes`: their code; `scale`: every block's, shape (B,).  `gradient` is first entered into them.  Blocks sent in
-        this iteration before a restart stay as they are; the others are returned.
+        `lanes`: the code of the lanes; `scale`: the scales of all blocks, shape (B,).  `gradient` is first entered into
+        these blocks.  Blocks sent in this iteration before a restart stay as they are; the others are returned.
         """
         blocks = _rows(blocks)
         fresh: Integers = blocks[self.sent.of(part, iteration)["iteration"][blocks] != iteration]
         if lanes in self.native_lanes:
             scale = self._checked_scale(lanes, scale, blocks.size)
-            of = blocks.ctypes.data, blocks.size, scale.ctypes.data
+            places = blocks.ctypes.data, blocks.size, scale.ctypes.data
             taken = None if gradient is None else self.aged(gradient)
-            self._native.ledger_send(self._at, taken, iteration, part, lanes, *of)
+            self._native.ledger_send(self._at, taken, iteration, part, lanes, *places)
         else:
             if gradient is not None:
                 self.enter(gradient, blocks)
@@ -150,7 +151,7 @@ class Ledger:
         return fresh
 
     def reduces(self, reduction: NativeReduction, scale: Exponents) -> object:
-        """Let a reduction encode at these scales, as sending(), and settle; return objects that must stay in memory."""
+        """Let a reduction encode at these scales, and settle; return the objects that must stay in memory."""
         scale = self._checked_scale(reduction.lanes, scale, 1)
         reduction.ledger, reduction.place, reduction.fading = self._at, self.place, self._fading
         reduction.scale = scale.ctypes.data
@@ -169,17 +170,17 @@ class Ledger:
         return structs.Fading(self.age.per_iteration, self.age.limit, self._feedback)
 
     def send_again(self, blocks: Integers, iteration: int, lanes: int, scale: Exponents, part: int = 0) -> None:
-        """Withdraw contributions that are not on their way; encode and note the blocks again, as sending()."""
+        """Withdraw contributions that are not on their way; encode and record the blocks again, as sending() does."""
         blocks = _rows(blocks)
         self._native.ledger_withdraw(self._at, iteration, part, blocks.ctypes.data, blocks.size)
         self.sending(iteration, blocks, lanes, scale, part)
 
     def noted(self, blocks: Sequence[int] | Integers, part: int = 0) -> PackedBlocks:
-        """Return the latest contributions to blocks, also an earlier process's; ProtocolError for a block never sent.
+        """Return the latest contributions to blocks, also those of an earlier process.
 
         Their values are in the ledger's memory, and change when the block is encoded again, at the earliest in the
-        second iteration after this one.  A contribution's weight is at most WEIGHT_MAX and at least 1; it would be 0 if
-        the block had closed and its gradient had been discarded before a restart.
+        second iteration after this one.  A contribution's weight is at most WEIGHT_MAX.  It is at least 1, even if the
+        block closed and its gradient was discarded before a restart.  ProtocolError for a block that was never sent.
         """
         rows, table = np.ascontiguousarray(blocks, np.int64), np.empty(len(blocks), PACKED)
         bad = self._native.ledger_noted(self._at, part, rows.ctypes.data, rows.size, table.ctypes.data)
@@ -190,7 +191,7 @@ class Ledger:
     def left_over(self, blocks: Integers, iteration: int) -> Fixed:
         """Return the encoding error of blocks that were sent as part 0 in an iteration, (blocks, elements).
 
-        It is the pending part of the values that no part of the contribution contains.
+        The error consists of the pending values that no part of the contribution contains.
         """
         if self._decodes:
             return self.sent.left_for(0, blocks, iteration) - self.sent.decoded(0, blocks, iteration)
@@ -209,8 +210,8 @@ class Ledger:
         if blocks.shape != parts.shape:
             raise ProtocolError(f"{blocks.size} blocks must have {blocks.size} bitmaps of parts, got {parts.size}")
         decoded = self._together(iteration, blocks, parts)
-        of = blocks.ctypes.data, parts.ctypes.data, blocks.size
-        bad = self._native.ledger_settle(self._at, iteration, *of, self._fading, _address(decoded))
+        places = blocks.ctypes.data, parts.ctypes.data, blocks.size
+        bad = self._native.ledger_settle(self._at, iteration, *places, self._fading, _address(decoded))
         if bad >= 0:
             raise ProtocolError(
                 f"block {blocks[bad]} of iteration {iteration} has a contribution of worker {self.rank}, which sent"
@@ -223,11 +224,12 @@ class Ledger:
         self.settle(together.iteration, together.blocks, together.parts_of(self.place))
 
     def reconcile(self, result: Result) -> None:
-        """Undo a block's settlement if the others' result of it has other parts of this worker.
+        """Undo a block's settlement if the other workers' result of the block has other parts of this worker.
 
-        This happens if the switch lost a result that only this worker had, this worker died before a peer fetched it,
-        and the others summed the block again.  The returned part was in time, so it counts as old as the newest
-        gradient.  ProtocolError if the worker has sent the block in two later iterations: the contribution is gone.
+        This happens if the switch lost a result that only this worker had, this worker died before a peer fetched the
+        result, and the others summed the block again.  The part that becomes pending again was in time, so its age is
+        that of the newest gradient.  ProtocolError if the worker has sent the block in two later iterations: the
+        ledger no longer has the contribution.
         """
         iteration, block = result.id
         if block >= self.blocks:
@@ -244,7 +246,7 @@ class Ledger:
             )
         decoded = self._together(iteration, np.array([block]), np.array([mine]))
         self._native.ledger_take_back(self._at, block, self.begun, not theirs, _address(decoded))
-        if theirs:  # still to be settled
+        if theirs:  # the others' result is still to be settled
             self.settle_results(result)
 
     def _checked_scale(self, lanes: int, scale: Exponents, blocks: int) -> Exponents:
@@ -254,17 +256,17 @@ class Ledger:
         return np.ascontiguousarray(scale, np.int64)
 
     def _encode_here(self, blocks: Integers, iteration: int, lanes: int, scale: Exponents, part: int) -> None:
-        """Encode and note blocks with a codec that native code does not know."""
+        """Encode and record blocks with a codec that native code does not know."""
         if not blocks.size:
             return
         scales = scale[blocks]
         packed = encode_packed(self._codecs[lanes], self.sent.left_for(part, blocks, iteration), scales[:, None])
         self._check_size(len(packed), blocks.size, lanes)
-        of = blocks.ctypes.data, blocks.size, scales.ctypes.data
-        self._native.ledger_note(self._at, iteration, part, lanes, *of, packed, len(packed) // blocks.size)
+        places = blocks.ctypes.data, blocks.size, scales.ctypes.data
+        self._native.ledger_note(self._at, iteration, part, lanes, *places, packed, len(packed) // blocks.size)
 
     def _check_size(self, size: int, blocks: int, lanes: int) -> None:
-        """CodecError if encoded blocks do not have the length of lanes of this code."""
+        """Raise CodecError if encoded blocks do not have the length of lanes of this code."""
         needed = row_bytes(self._elements, width_of(lanes))
         if size != blocks * needed or needed > self._storage.packed.shape[-1]:
             raise CodecError(

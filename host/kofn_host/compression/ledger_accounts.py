@@ -51,10 +51,10 @@ class LedgerAccounts:
         return weight
 
     def missed(self, sums: int) -> npt.NDArray[np.bool_]:
-        """Return the blocks, bool (blocks,), with weight that no contribution contains and that has missed `sums` sums
-        of its block (0, 1 or 2) or more.
+        """Return whether each block has weight that is in no contribution and has missed `sums` sums, bool (blocks,).
 
-        An iteration that does not send a block has no sum of it to miss.
+        `sums`: 0, 1 or 2; the weight has missed at least as many.  An iteration that does not send a block has no sum
+        of the block to miss.
         """
         records = self._storage.records
         found: npt.NDArray[np.bool_] = self.unsent(int(self._storage.begun[0])) > 0
@@ -72,11 +72,11 @@ class LedgerAccounts:
         for part in self._sent.current:
             sent = self._sent.of(part, begun)
             late.append(sent["late"][self._sent.away(part, begun) & (sent["weight"] > 0) & (sent["late"] > 0)])
-        return min([int(each.min()) for each in late if each.size], default=0)
+        return min([int(iterations.min()) for iterations in late if iterations.size], default=0)
 
     @property
     def memory(self) -> Memory:
-        """An upper bound: rows of contributions take no memory before use.  Parts from 1 on are not included."""
+        """An upper bound of the memory in use: contributions take no memory before use.  It includes only part 0."""
         storage = self._storage
         books = storage.journal.nbytes + storage.records.nbytes + storage.sent[0].nbytes + storage.shifts.nbytes
         return Memory(residuals=storage.pending.nbytes, ledger=storage.packed[0].nbytes + books)

@@ -28,8 +28,8 @@ class Gradient(structs.Gradient):
     def of(cls, values: Floats, iteration: int, *, batch: int = 0, current: int | None = None) -> Self:
         """Return a checked gradient (compression.codec.check), which must not change until it is in a ledger.
 
-        Shape (elements,) with elements <= blocks * lanes.  It was begun in `iteration`, as the worker's `batch`-th one
-        (0 to PARTS - 1) there; `current`: the present iteration (None: the same).
+        Shape (elements,) with elements <= blocks * lanes.  It was begun in `iteration`, as the worker's `batch`-th
+        gradient (0 to PARTS - 1) in that iteration; `current`: the current iteration (None: `iteration`).
         """
         values, now = np.ascontiguousarray(values, np.float32), iteration if current is None else current
         found = cls(values.ctypes.data, values.size, iteration * PARTS + batch, now)
@@ -38,7 +38,7 @@ class Gradient(structs.Gradient):
 
 
 class View(structs.Ledger):
-    """The addresses of a ledger's arrays; `keeps` holds those in memory that no storage has."""
+    """The addresses of a ledger's arrays; `keeps` holds the arrays that are in no storage."""
 
     keeps: tuple[Fixed, Weights]
 
@@ -71,15 +71,24 @@ def library() -> ctypes.CDLL:
 
 
 def view_of(storage: LedgerStorage, most: Mapping[int, int]) -> View:
-    """Return the addresses of a storage, which must outlive them; `most`: largest lane of each code, 0 for votes."""
+    """Return the addresses of a storage that outlives the view; `most`: the largest lane of each code, 0 for votes."""
     blocks, lanes = storage.pending.shape
     arrays = storage.journal, storage.records, storage.sent, storage.pending, storage.shifts, storage.packed
     places = (array.ctypes.data for array in arrays)
     limits = (c_int64 * len(WIDTHS))(*(most.get(code, 0) for code in CODES))
     values, kind = np.empty(lanes, np.int64), list(KEPT).index(storage.residual)
     factors = factors_of(lanes)  # kept in the view: threads that ask at once for the first time get different arrays
-    of = factors.ctypes.data, *places, values.ctypes.data, kind, None
-    view = View(blocks, lanes, storage.packed.shape[-1], limits, *of)
+    view = View(
+        blocks,
+        lanes,
+        storage.packed.shape[-1],
+        limits,
+        factors.ctypes.data,
+        *places,
+        values.ctypes.data,
+        kind,
+        None,
+    )
     view.keeps = values, factors
     return view
 
@@ -87,8 +96,8 @@ def view_of(storage: LedgerStorage, most: Mapping[int, int]) -> View:
 def checksums(values: Fixed) -> Integers:
     """Return the sum of each block's values (B, L) times fixed odd factors, modulo 2**64, shape (B,).
 
-    It is linear.  A change of one value always changes it.  A change of several values leaves it the same with
-    probability 2**-(63 - b), if 2**b divides all differences.
+    The checksum is linear.  A change of one value always changes it.  A change of several values leaves it the same
+    with probability 2**-(63 - b), if 2**b divides all differences.
     """
     values = np.ascontiguousarray(values, np.int64)
     sums = np.empty(len(values), np.int64)

@@ -38,9 +38,9 @@ class LedgerState:
             self._copies[iteration] = copied(_arrays(self._storage), self._spare.pop() if self._spare else {})
 
     def take(self, iteration: int) -> Arrays | None:
-        """Return the copy at the end of an iteration, and forget it and earlier ones; None if there is none."""
+        """Return the copy at the end of an iteration, and forget it and earlier copies; None if there is no copy."""
         found = self._copies.pop(iteration, None)
-        for other in list(self._copies):  # a list: ended() may add one meanwhile
+        for other in list(self._copies):  # a list: ended() may add a copy meanwhile
             if other < iteration:
                 self._copies.pop(other, None)
         return found
@@ -54,9 +54,9 @@ class LedgerState:
         return {name: array.copy() for name, array in _arrays(self._storage).items()}
 
     def restore(self, iteration: int, states: Sequence[Arrays]) -> None:
-        """Take over the states of one worker or more after this iteration; CheckpointError if one does not fit.
+        """Take over the states of one worker or more after this iteration; CheckpointError if a state does not fit.
 
-        The ledger must have no gradients.  A process that dies meanwhile leaves a ledger that is new again.
+        The ledger must have no gradients.  If the process dies meanwhile, the next process finds an empty ledger.
         """
         with self._storage.restoring(iteration):
             for state in states:
@@ -78,7 +78,7 @@ class LedgerState:
     def enter(self, values: Fixed, weights: Integers) -> None:
         """Enter values (blocks, elements) that were pending in another run, as gradients of these weights (blocks,).
 
-        Their age begins anew.  The ledger must have no gradients, as for restore().
+        The values' age begins at 0.  The ledger must have no gradients, as for restore().
         """
         records = np.zeros(len(values), RECORD)
         records["gradients"], records["entered_weight"] = checksums(values), weights
@@ -93,7 +93,7 @@ class LedgerState:
         )
 
     def _opened(self, state: Arrays) -> tuple[Residual, Records]:
-        """Return a state's pending values, and its records; CheckpointError if it does not fit."""
+        """Return a state's pending values and its records; CheckpointError if the state does not fit this job."""
         blocks, elements = self._storage.pending.shape
         other = LedgerStorage.in_memory(blocks=blocks, lanes=elements, width=1, residual=self._storage.residual)
         try:
@@ -110,7 +110,7 @@ def multiples(of: int, first: int, last: int) -> range:
 
 
 def summed_by_others(results: Integers, states: Iterable[Arrays], like: Arrays) -> Arrays:
-    """Return the state of the workers whose ledgers are missing: what they had in sums, and nothing pending.
+    """Return the state of the workers whose ledgers are missing: their gradients in sums, and nothing pending.
 
     `results`: the checksums of all sums, (blocks,); `states`: the known ledgers; `like`: one of them, for the shapes.
     """

@@ -32,11 +32,11 @@ KEPT: Mapping[Residual, type[np.signedinteger[Any] | np.unsignedinteger[Any]]] =
 """The type of a pending value, by compress.residual; in the order of `enum residual` in residual.h."""
 
 RESTORING = -1
-"""`begun` while a ledger takes over a checkpoint's."""
+"""The value of `begun` while a ledger takes over a checkpoint's ledgers."""
 
 GENERATIONS = 2
 """A contribution is kept until the second iteration after it, or until all workers are known to have contributed to the
-next one: a rejoining worker compares its last two iterations' results with the others'."""
+next iteration: a rejoining worker compares its results of the last two iterations with the others' results."""
 
 RECORD = np.dtype([(name, np.int64) for name, *_ in structs.Record._fields_])
 """struct record of ledger_rows.h, with its checksums as signed numbers."""
@@ -80,7 +80,10 @@ class LedgerStorage:
     def in_file(
         cls, path: Path, *, job: int, rank: int, blocks: int, lanes: int, width: int = 32, residual: Residual = "exact"
     ) -> Self:
-        """Return the ledger of this worker's earlier process, or a new one; LedgerError if it is another worker's."""
+        """Return the ledger of this worker's earlier process, or a new one.
+
+        LedgerError if the file holds another worker's ledger.
+        """
         layout = list(_layout(blocks, lanes, width, residual))
         identity = [MAGIC, job << 8 | rank, blocks, lanes, width << 8 | 8 * KEPT[residual]().itemsize]
         size = _size(layout)
@@ -102,10 +105,13 @@ class LedgerStorage:
 
     @contextlib.contextmanager
     def restoring(self, iteration: int) -> Iterator[None]:
-        """Fill a ledger in the block; then this iteration is the latest one.  LedgerError if it has gradients."""
+        """Fill the ledger in the `with` block; afterwards `iteration` is the latest one.
+
+        LedgerError if the ledger has gradients.
+        """
         if self.records["entered_weight"].any() or self.records["gradients"].any():
             raise LedgerError(
-                f"only a ledger without gradients can take over others', this one is in iteration {self.begun[0]}"
+                f"a ledger must have no gradients to take over others', this one is in iteration {self.begun[0]}"
             )
         self.begun[0] = RESTORING
         yield
@@ -133,7 +139,7 @@ class LedgerStorage:
 
 
 def _check(path: Path, head: bytes, identity: list[int]) -> None:
-    """LedgerError if a file begins with another identity; an incompletely created file has none."""
+    """Raise LedgerError if a file begins with another identity; an incompletely created file has no identity."""
     found = np.frombuffer(head.ljust(8 * len(identity), b"\0"), np.int64).tolist()
     if found == identity or not found[0]:
         return
@@ -159,7 +165,7 @@ def row_bytes(lanes: int, width: int) -> int:
 
 
 def _layout(blocks: int, lanes: int, width: int, residual: Residual) -> Iterator[Placed]:
-    """Yield every array; those of multi-byte elements begin at multiples of 8."""
+    """Yield every array; arrays of multi-byte elements begin at multiples of 8."""
     yield "identity", np.int64, (5,)
     yield "begun", np.int64, (1,)
     yield "journal", np.int64, (JOURNAL_NUMBERS + lanes,)
@@ -175,7 +181,7 @@ def _size(layout: Sequence[Placed]) -> int:
 
 
 def _used(layout: Sequence[Placed]) -> int:
-    """Return the size without the rows of parts from 1 on, which are the last."""
+    """Return the size without the rows of parts from 1 on, which come last."""
     return _size(layout) - _bytes(layout[-1]) // PARTS * (PARTS - 1)
 
 

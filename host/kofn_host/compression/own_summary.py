@@ -34,7 +34,7 @@ class OwnSummary:
     def look(self, residual: Residual) -> None:
         """Compute the magnitudes."""
         found = [statistics(residual.values(some)) for some in residual.slices]
-        mean, largest = (np.concatenate(each) for each in zip(*found, strict=True))
+        mean, largest = (np.concatenate(slices) for slices in zip(*found, strict=True))
         self.magnitudes = Magnitudes(mean=mean, largest=largest)
 
     def pack(self, wish: float, part: int = 0) -> None:
@@ -52,7 +52,7 @@ class OwnSummary:
         return Packed(self._packed[part], 0, Lanes.BITS_32, WEIGHT_UNIT)
 
     def read(self, result: Result) -> tuple[SummaryBlock | None, dict[int, SideValues]]:
-        """Return the mean wish and magnitudes of a sum's members, and their notes by rank."""
+        """Return the mean wish and the mean magnitudes of a sum's members, and the members' notes by rank."""
         sums, notes = unpack(result.values, 32), dict[int, SideValues]()
         if self._coding.notes:
             notes = side_values.read(sums, result.members, self._coding.places)

@@ -1,4 +1,4 @@
-"""The pieces of a gradient that are complete while the rest is computed, and the order in which blocks leave."""
+"""The pieces of a gradient that arrive while it is computed, and the order in which its blocks leave."""
 
 import threading
 import time
@@ -33,11 +33,12 @@ class Pieces:
         starts = np.arange(0, values.size, block_elements)
         self._missing = np.minimum(block_elements, values.size - starts)  # missing elements, by block
         self.level: Integers = np.zeros(starts.size, np.int64)
-        """Each block's level: complete blocks of a higher level leave first, those of one level by their numbers."""
+        """Each block's level: complete blocks of a higher level leave first, blocks of one level in ascending order."""
 
     def put(self, begin: int, values: Floats) -> None:
-        """Copy elements of any shape to `begin`; GradientError if they are not float32, not finite, or put before, or
-        if `begin` is not an integer.
+        """Copy elements of any shape to `begin`.
+
+        GradientError if an element is not float32, not finite, or was put before, or if `begin` is not an integer.
         """
         _check_whole(begin=begin)
         if not isinstance(values, np.ndarray) or values.dtype != np.float32:
@@ -85,7 +86,7 @@ class Pieces:
         return f"no piece was put in {limit_s:g} s: {self.described}"
 
     def choose(self, blocks: Integers, most: int) -> Integers:
-        """Return the places, ascending, of up to `most` of these blocks that may leave next: complete ones by level."""
+        """Return the places in `blocks`, ascending, of up to `most` complete blocks that leave next by their level."""
         whole = np.flatnonzero(self._missing[blocks] == 0)
         first = whole[np.argsort(-self.level[blocks[whole]], kind="stable")[:most]]
         return np.sort(first)
@@ -96,7 +97,7 @@ class Pieces:
             raise GradientError(f"a piece must have 0 <= begin < end <= {self.values.size}, got {begin} to {end}")
 
     def _join(self, begin: int, end: int) -> None:
-        """Add a range to those that are complete."""
+        """Add a range to the complete ranges."""
         at = bisect_left(self._there, (begin, end))
         touching = [there for there in self._there[max(0, at - 1) : at + 1] if there[0] <= end and begin <= there[1]]
         if any(first < end and begin < last for first, last in touching):

@@ -5,9 +5,10 @@ previous one.  The next plan depends only on the previous plan and on the summar
 (compression.summary_block), and is bit-identical on every worker.  So it uses only integers and exactly defined float64
 operations (IEEE 754): products, quotients and square roots, in a fixed order.
 
-If the ratio asks for less than the lanes achieve, only a share of the blocks is sent: those with the largest expected
-values.  No block rests longer than `every` iterations.  To avoid that too many are due at once, the longest resting
-blocks are sent first, as many as needed for the others to be in time if later iterations send as many blocks.
+If the ratio asks for fewer bytes than all blocks have in the chosen lanes, only a share of the blocks is sent: the
+blocks with the largest expected values.  No block rests longer than `every` iterations.  So that never too many blocks
+are due at once, some of the longest resting blocks are sent first: as many as are needed so that all other blocks can
+be sent in time by later iterations of the same size.
 """
 
 from collections.abc import Mapping
@@ -33,11 +34,11 @@ SLACK = 1 / 16
 class Plan:
     """The blocks that one iteration sends, out of B.
 
-    `blocks`, ascending, in lanes of this code (wire.packet.Lanes); `gap`, (B,): the number of iterations whose
-    gradients a block carries if it is sent, 1 if the previous iteration sent it; `ratio`: the requested share of the
-    gradient's bytes, in units of 2**-16; `owed`: its unused rest, in bits times 2**-16, for the next plan; `expected`:
-    the expected pending magnitudes, None before the first summary; `first`: the number of blocks sent before, which
-    determines the slots.
+    `blocks`: their numbers, ascending; `lanes`: the code of their lanes (wire.packet.Lanes); `gap`, (B,): the number of
+    iterations whose gradients a block carries if it is sent, 1 if the previous iteration sent it; `ratio`: the
+    requested share of the gradient's bytes, in units of 2**-16; `owed`: the unused rest of that share, in bits times
+    2**-16, for the next plan; `expected`: the expected pending magnitudes, None before the first summary; `first`: the
+    number of blocks sent before, which determines the slots.
     """
 
     lanes: int
@@ -77,14 +78,14 @@ class Planner:
 
     `follows`: the scale of 32-bit lanes follows the gradients, which change little between iterations.  Without a
     summary block, the next plan expects the magnitudes of the last iteration's sums.
-    `ratio`: the share of the float32 gradient's bytes; with `adaptive` only the first iteration's, later the workers'
-    mean wish.
+    `ratio`: the share of the float32 gradient's bytes.  With `adaptive` it applies to the first iteration only; later
+    the workers' mean wish replaces it.
     `summary_bits`: the summary block's part of a ratio that omits blocks, per element of a block, in bits * 2**-16.
 
     A wish narrows lanes only while their expected error is at most `error_max` of the gradient's squared norm
-    (compression.encoding_error).  `codecs`, by their lanes' code, predict the error; without them it counts as 0.
-    Lanes as narrow as `ratio` asks for are always possible.  If a wish asks for narrower ones, all blocks are sent in
-    the narrowest acceptable lanes: omitting blocks instead would cost more iterations.
+    (compression.encoding_error).  `codecs`, by their lanes' code, predict the error; without codecs it counts as 0.
+    Lanes as narrow as `ratio` asks for are always possible.  If a wish asks for narrower lanes than are acceptable, all
+    blocks are sent in the narrowest acceptable lanes: omitting blocks instead would cost more iterations.
     """
 
     blocks: int
@@ -102,9 +103,10 @@ class Planner:
         return self._plan(self._own_ratio, np.ones(self.blocks, np.int64), None)
 
     def after_sums(self, plan: Plan, largest: Floats64) -> Plan:
-        """Return the next plan if it `follows`, after sums with these largest magnitudes of a mean addend (B,).
+        """Return the next plan of a planner that `follows`, after sums with these magnitudes.
 
-        Its scale becomes coarser at once, but finer by at most one bit per iteration.
+        `largest`, (B,): the largest magnitude of each block's mean addend.  The plan's scale becomes coarser at once,
+        but finer by at most one bit per iteration.
         """
         zeros = np.zeros(self.blocks)
         before = zeros if plan.expected is None else plan.expected.largest
@@ -163,8 +165,11 @@ class Planner:
         return Plan(lanes=code_of(width), ratio=ratio, owed=left, blocks=chosen, gap=gap, expected=expected)
 
     def _chosen(self, count: int, steady: int, gap: Integers, expected: Magnitudes | None) -> Integers:
-        """Return at least `count` blocks, ascending: those that are due if each later iteration sends `steady` ones,
-        then those with the largest expected values."""
+        """Return at least `count` blocks, ascending.
+
+        First come the blocks that are due if each later iteration sends `steady` blocks, then the blocks with the
+        largest expected values.
+        """
         left = np.maximum(self.every - gap, 0)  # iterations that each block may still rest
         hold = np.zeros(self.blocks) if expected is None else -expected.mean
         longest_first = np.lexsort((hold, left))  # stable: ties by number

@@ -17,36 +17,36 @@ WINDOW = 8
 """W: the least number of packets over which a rate is measured."""
 
 SPAN_S = 0.5e-3
-"""The least time over which a rate is measured: answers that were read together say nothing about the network."""
+"""The least time over which a rate is measured: the times of answers that were read together do not show the rate."""
 
 FEW, LONG_S = 3, 10e-3
-"""So few packets suffice if they take so long: the hosts' own delays are then negligible."""
+"""FEW packets suffice for a rate if they take LONG_S or more: the hosts' own delays are then negligible."""
 
 HOLD = 4
 """Consecutive times that two windows must agree: windows of an oscillating rate sometimes agree too."""
 
 RATIO_MIN = 2.0**-10
-"""The least ratio, whatever a formula says: something is always sent."""
+"""The least ratio, whatever a formula gives, so that some bytes are always sent."""
 
 DROP = 0.5
-"""Share of v0: a stable rate below it counts at once.  Other rates count as their iteration's mean, because rates also
-oscillate with the hosts' load."""
+"""Share of v0: a stable rate below this share counts at once.  Other rates count only as the mean of their iteration,
+because rates also oscillate with the hosts' load."""
 
 RISE = 0.25
 """Share by which v0 follows a higher rate: the highest of many samples overestimates."""
 
 DEAD_ZONE = 0.1
 """Share by which v may be below v0 before lanes are narrowed, because an unchanged link is sometimes measured too low.
-With it, a link at a quarter of its rate that is measured a tenth too low still gets 8-bit lanes, not 4-bit ones.  It is
-below 1/2, so that a halved link is always noticed."""
+So a link at a quarter of its rate gets 8-bit lanes, not 4-bit lanes, even if its rate is measured a tenth too low.  The
+share is below 1/2, so that a halved link is always noticed."""
 
 LATE = 1 / 0.81
-"""A gradient is late if it takes longer than LATE times the planned time.  Packets of narrow lanes have the same
-headers as those of wide ones, so even suitably narrowed lanes take 1.1 to 1.2 times as long.  It is below 2, so that a
-halved link makes an unchanged gradient late."""
+"""A gradient is late if it takes longer than LATE times the planned time.  Packets of narrow lanes have headers of the
+same size as packets of wide lanes, so even suitably narrowed lanes take 1.1 to 1.2 times as long.  LATE is below 2, so
+that a halved link makes an unchanged gradient late."""
 
 PROBE = 16
-"""Iterations in time after which the doubled ratio is tried."""
+"""The number of consecutive iterations in time after which the doubled ratio is tried."""
 
 
 def deliverable(start_bps: float, now_bps: float) -> float:
@@ -64,15 +64,18 @@ READINGS: Mapping[str, Callable[[float, float], float]] = {"deliverable": delive
 
 
 def compression_ratio(*, total_bytes: int, delivered_bytes: int, rest: float) -> float:
-    """Return c = (s + (D - s) r) / D, from RATIO_MIN to 1; `rest` is r, the share of the other D - s bytes to send."""
+    """Return c = (s + (D - s) r) / D, from RATIO_MIN to 1.
+
+    D is `total_bytes`, s is `delivered_bytes`, and r is `rest`, the share of the other D - s bytes to send.
+    """
     delivered = min(1.0, delivered_bytes / total_bytes)
     return min(1.0, max(RATIO_MIN, delivered + (1.0 - delivered) * rest))
 
 
 def lanes_for(ratio: float, widths: tuple[int, ...] = WIDTHS) -> int:
-    """Return the bits of the widest lanes that take at most this ratio of float32; the narrowest if none does.
+    """Return the bits of the widest lanes that take at most this ratio of float32's bits; else of the narrowest lanes.
 
-    `widths`: the available ones, widest first.
+    `widths`: the available widths, widest first.
 
     >>> [lanes_for(ratio) for ratio in (1.0, 0.5, 0.3, 0.2)]
     [32, 16, 8, 4]
@@ -111,9 +114,9 @@ class _Stream:
         self._middle = self._first = 0
 
     def add(self, size: "_Sent", now: float) -> tuple[_Rates, _Rates] | None:
-        """Add an answer; return the older and the newer window's rates up to the previous answer, None without news.
+        """Add an answer; return the rates of the older and of the newer window, which ends at the previous answer.
 
-        The first answer only starts the clock: the time before it was a wait for other workers.
+        Return None if no rate is new.  The first answer only starts the clock: before it this worker waited for others.
         """
         points = self._points
         if not points:
@@ -124,7 +127,7 @@ class _Stream:
             now, last.packets + 1, last.wire_bytes + size.wire_bytes, last.gradient_bytes + size.gradient_bytes
         )
         if now > last.time_s:
-            rates = self._rates(last)  # it includes all answers that were read at that moment
+            rates = self._rates(last)  # the last point includes all answers that were read at its time
             points.append(following)
             return rates
         if len(points) > 1:
@@ -132,7 +135,7 @@ class _Stream:
         return None
 
     def whole(self) -> _Rates | None:
-        """Return the mean rates from the first answer to the last; None if there are too few."""
+        """Return the mean rates from the first answer to the last; None if there are too few answers."""
         if not self._points or not _long_enough(self._points[0], self._points[-1], windows=2):
             return None
         return _between(self._points[0], self._points[-1])
@@ -187,14 +190,14 @@ class RateEstimator:
         self._total_bytes, self._delivered_bytes = 1, 0
         self._agreed = 0  # consecutive times
         self._in_time = 0  # consecutive iterations
-        self._provisional = False  # v0 was measured in a part of the first iteration
-        self._gradient_bps = self._planned_bps = 0.0  # as v and v0, of the gradient's bytes
+        self._provisional = False  # whether v0 comes from a part of the first iteration
+        self._gradient_bps = self._planned_bps = 0.0  # like v and v0, but counting the gradient's bytes
         self.measured = False
-        """Whether v was measured in the present iteration, because it has dropped."""
+        """Whether v was set during the current iteration, because the rate has dropped."""
         self.rate_bps: float | None = None
         """v: the newest stable rate, in bit/s on the wire."""
         self.start_bps: float | None = None
-        """v0: the first rate, raised by lasting higher ones; in the literal reading the iteration's first rate."""
+        """v0: the first rate, raised by later higher rates; in the literal reading the iteration's first rate."""
 
     def begin(self, gradient_bytes: int) -> None:
         """Begin an iteration with a gradient of `gradient_bytes` as float32 (D); the last stable rate stays."""
@@ -221,9 +224,9 @@ class RateEstimator:
     def rest(self) -> float:
         """r: the share of the remaining bytes that should be sent, 0 to 1; 1 while no rate is known.
 
-        In the "deliverable" reading, v is raised by DEAD_ZONE: a rate so little below another counts as equal.  And the
-        present share is kept while the gradient arrives in the planned time: if the link is not the bottleneck, smaller
-        packets lower the byte rate.
+        In the "deliverable" reading, v is raised by DEAD_ZONE: a rate that is less than DEAD_ZONE below v0 counts as
+        equal.  And the current share is kept while the gradient arrives in the planned time: if the link is not the
+        bottleneck, smaller packets lower the byte rate.
         """
         if self.rate_bps is None or self.start_bps is None:
             return 1.0
@@ -247,18 +250,18 @@ class RateEstimator:
 
     @property
     def wish(self) -> float:
-        """The ratio for the next iteration, with nothing delivered yet, from RATIO_MIN to 1."""
+        """The ratio for the next iteration, before any delivery, from RATIO_MIN to 1."""
         return compression_ratio(total_bytes=self._total_bytes, delivered_bytes=0, rest=self.rest)
 
     def _judge(self, older: _Rates, newer: _Rates) -> None:
-        """Test two windows for stability; a stable rate is v at once if far below v0, or in the literal reading."""
+        """Test two windows for stability; a stable rate becomes v at once if it is far below v0, or read literally."""
         close = newer.wire > 0 and abs(newer.wire - older.wire) <= self._stability * older.wire
         self._agreed = self._agreed + 1 if close else 0
         if self._agreed < HOLD:
             return
         self._provisional = self._provisional or self.start_bps is None
         dropped = self.start_bps is not None and newer.wire < DROP * self.start_bps
-        counts = dropped or self._literal or self.start_bps is None or self.measured  # or it has recovered
+        counts = dropped or self._literal or self.start_bps is None or self.measured  # measured: v has recovered
         self.measured = dropped or self._literal
         if counts:
             self._take(newer)

@@ -9,7 +9,7 @@ static int64_t at_most(int64_t number, int64_t limit) {
 
 /* -- out */
 
-/* Whether a block is complete; its elements are stored before its count. */
+/* Whether a block is complete. Other threads store a block's elements before its count of missing elements. */
 static int is_there(const struct reduction *reduction, int64_t at) {
     return __atomic_load_n(&reduction->missing[reduction->left[at]], __ATOMIC_ACQUIRE) == 0;
 }
@@ -18,7 +18,7 @@ static int64_t level_of(const struct reduction *reduction, int64_t at) {
     return reduction->level[reduction->left[at]];
 }
 
-/* The number of remaining blocks within a window of the first one: later ones would occupy the room that it needs. */
+/* The number of remaining blocks within a window of the first remaining block: later blocks would occupy the room that it needs. */
 static int64_t near(const struct reduction *reduction) {
     const int64_t *left = reduction->left + reduction->first, count = reduction->end - reduction->first;
     int64_t found = 0;
@@ -27,7 +27,7 @@ static int64_t near(const struct reduction *reduction) {
     return found;
 }
 
-/* Insert a place into the chosen ones, ordered by level and number; with `most` places the last one is dropped. */
+/* Insert a place into `places`, which are ordered by level and number; drop the last place if there are more than `most`. */
 static int64_t insert(const struct reduction *reduction, int64_t place, int64_t *places, int64_t count, int64_t most) {
     int64_t at = count;
     while (at && level_of(reduction, places[at - 1]) < level_of(reduction, place))
@@ -40,8 +40,8 @@ static int64_t insert(const struct reduction *reduction, int64_t place, int64_t 
     return count;
 }
 
-static int by_number(const void *one, const void *other) {
-    const int64_t left = *(const int64_t *)one, right = *(const int64_t *)other;
+static int by_number(const void *first, const void *second) {
+    const int64_t left = *(const int64_t *)first, right = *(const int64_t *)second;
     return (left > right) - (left < right);
 }
 
@@ -71,12 +71,12 @@ static int64_t choose(struct reduction *reduction, int64_t most, int64_t *blocks
         if (taken && places[taken - 1] == at)
             blocks[--taken] = left[at];
         else
-            left[at + count - taken] = left[at]; /* move up over the taken ones */
+            left[at + count - taken] = left[at]; /* move up over the taken blocks */
     reduction->first += count;
     return count;
 }
 
-/* Sample the encoding error: of every `sample_stride`-th block. */
+/* Add the encoding error of every `sample_stride`-th block to the sample. */
 static void look(struct reduction *reduction, int64_t block) {
     if (reduction->encoded++ % reduction->sample_stride)
         return;
@@ -88,7 +88,7 @@ static void look(struct reduction *reduction, int64_t block) {
     reduction->looked_at++;
 }
 
-/* Enter, encode and note blocks. */
+/* Enter, encode and record blocks. */
 static void encode(struct reduction *reduction, const int64_t *blocks, int64_t count, struct packed *ready) {
     const struct gradient *gradient = reduction->gradient.values ? &reduction->gradient : NULL;
     ledger_send(reduction->ledger, gradient, reduction->iteration, 0, (int)reduction->lanes, blocks, count, reduction->scale);

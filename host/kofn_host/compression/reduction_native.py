@@ -6,7 +6,7 @@ from kofn_host.stopwatch import Times
 
 
 class NativeReduction(structs.Reduction):
-    """An iteration for the engine's thread; `keeps` holds its arrays in memory."""
+    """An iteration for the engine's thread; `keeps` holds the iteration's arrays in memory."""
 
     keeps: list[object]
 

@@ -1,7 +1,7 @@
 """Codecs by name, and the checks of custom codecs.
 
-`compress.codec` names a callable that returns a Codec, or several of different widths.  It is called with those of
-`workers`, `rounding` and `gradient_range` (as in a job's configuration) for which it has parameters.
+`compress.codec` names a callable that returns a Codec, or several codecs of different widths.  The callable may have
+the parameters `workers`, `rounding` and `gradient_range`, and gets their values from the job's configuration.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -62,8 +62,9 @@ def _by_width(codecs: Sequence[Codec]) -> dict[int, Codec]:
 def check_codec(codec: Codec, workers: int) -> None:
     """Test a codec on blocks of every kind; CodecError names the broken rule.
 
-    Scales: integers from 0 to 40, one per block, reproducible.  Lanes: int32, of the blocks' shape, so small that the
-    sum of `workers` workers' lanes fits for all values and scales.  Decoding: exactly linear.
+    Scales must be integers from 0 to 40, one per block, and reproducible.  Lanes must be int32, of the blocks' shape,
+    and so small that the sum of `workers` workers' lanes fits for all values and scales.  Decoding must be exactly
+    linear.
     """
     code_of(codec.width)
     if codec.width == VOTES and codec.signed:
@@ -145,7 +146,7 @@ def _range(codec: Codec, workers: int) -> tuple[int, int]:
 
 
 def _check_array(name: str, array: npt.NDArray[Any], kind: np.dtype[Any], shape: tuple[int, ...]) -> None:
-    """CodecError unless a codec returned an array of this type and shape."""
+    """Raise CodecError unless a codec returned an array of this type and shape."""
     if not isinstance(array, np.ndarray) or array.dtype != kind or array.shape != shape:
         found = f"{array.dtype} {array.shape}" if isinstance(array, np.ndarray) else type(array).__name__
         raise CodecError(f"{name} must return {kind} {shape}, got {found}")

@@ -1,7 +1,7 @@
 /* The pending values of a block, kept in 64 bits or fewer (compress.residual).
  *
- * bfloat16: eight significant bits per value. int8: all values of a block in steps of 2**shift, the smallest shift with which
- * the largest value fits. Rounding is idempotent.
+ * bfloat16 keeps eight significant bits per value. int8 keeps all values of a block in steps of 2**shift, with the smallest shift
+ * at which the largest value fits. Rounding is idempotent.
  */
 #pragma once
 #include <stdint.h>
@@ -42,7 +42,7 @@ static inline int64_t nearest(int64_t value, int shift) {
     return shift ? (value + ((int64_t)1 << (shift - 1))) >> shift : value;
 }
 
-/* Store a block's values in its row (lanes,) of `kept`, rounded if that has fewer bits. */
+/* Store a block's values in its row `kept`, (lanes,), rounded if the row has fewer bits. */
 static inline void keep(enum residual kind, const int64_t *values, int64_t lanes, void *kept, int64_t *shift) {
     if (kind == RESIDUAL_EXACT) {
         for (int64_t i = 0; i < lanes; i++)
@@ -58,7 +58,7 @@ static inline void keep(enum residual kind, const int64_t *values, int64_t lanes
     }
 }
 
-/* The values of a row: the row itself if exact, else `room`. */
+/* The values of a row: the row itself if it is exact, else `room`, which gets them. */
 static inline const int64_t *kept_values(enum residual kind, const void *kept, int64_t shift, int64_t lanes,
                                          int64_t *room) {
     if (kind == RESIDUAL_EXACT)
@@ -69,7 +69,7 @@ static inline const int64_t *kept_values(enum residual kind, const void *kept, i
     return room;
 }
 
-/* Round values as they would be kept. Returns the sum of the squared changes. */
+/* Round values as keep() would. Returns the sum of the squared changes. */
 static inline double round_as_kept(enum residual kind, int64_t *values, int64_t lanes) {
     const int shift = kind == RESIDUAL_INT8 ? shift_for(values, lanes) : 0;
     double changed = 0;

@@ -13,11 +13,11 @@ from kofn_host.compression.ledger_storage import LedgerStorage
 from kofn_host.kernels.sample import sample
 
 EXPANDED = 1 << 20
-"""Values per copy, if they are not kept exactly."""
+"""The most values that are copied at once if the ledger does not keep them exactly."""
 
 
 class Residual:
-    """The pending values in `storage`, rows of blocks, kept exactly or in fewer bits; `view`: the storage's View."""
+    """The pending values in `storage`, one row per block, exact or in fewer bits; `view`: the storage's View."""
 
     def __init__(self, storage: LedgerStorage, view: View) -> None:
         self._storage, self._view = storage, view
@@ -45,7 +45,7 @@ class Residual:
 
     @property
     def slices(self) -> Iterator[slice]:
-        """Slices of all blocks; small ones if values() copies."""
+        """Slices that cover all blocks; they are small if values() copies."""
         size = self.blocks if self.exact else max(1, EXPANDED // self.elements)
         return (slice(begin, begin + size) for begin in range(0, self.blocks, size))
 

@@ -15,7 +15,7 @@ from kofn_host.kernels.lanes import unpack, width_of
 
 
 class SentParts:
-    """The contributions that are noted in `storage`, as on the wire; `codecs` decode them."""
+    """The contributions in `storage`, as on the wire; `codecs` decode them."""
 
     def __init__(self, storage: LedgerStorage, codecs: Mapping[int, Codec], residual: Residual) -> None:
         self._storage, self._codecs, self._residual = storage, codecs, residual
@@ -32,12 +32,12 @@ class SentParts:
         return next((part for part in range(1, PARTS) if part not in self.current), None)
 
     def of(self, part: int, iteration: int) -> Records:
-        """Return the blocks' contributions as this part; those whose `iteration` differs are older ones."""
+        """Return the blocks' contributions as this part; a contribution with another `iteration` is an older one."""
         found: Records = self._storage.sent[part, iteration % GENERATIONS]
         return found
 
     def away(self, part: int, iteration: int, blocks: Integers | slice = slice(None)) -> npt.NDArray[np.bool_]:
-        """Return the blocks of which a part is on its way: sent in this iteration, with an unknown result."""
+        """Return whether this part of each block is on its way: sent in this iteration, and its result is unknown."""
         away: npt.NDArray[np.bool_] = self.of(part, iteration)["iteration"][blocks] == iteration
         away &= self._storage.records["settled"][blocks] >> PARTS < iteration
         return away
@@ -46,9 +46,9 @@ class SentParts:
         """Return the decoded values of contributions, shape (blocks, elements)."""
         values, sent = np.empty((blocks.size, self._residual.elements), np.int64), self.of(part, iteration)[blocks]
         for code in np.unique(sent["lanes"]).tolist():
-            those = sent["lanes"] == code
-            lanes = self.lanes(part, blocks[those], iteration, code)
-            values[those] = self._codecs[code].decode(lanes, sent["scale"][those, None].astype(np.int64), 1)
+            alike = sent["lanes"] == code
+            lanes = self.lanes(part, blocks[alike], iteration, code)
+            values[alike] = self._codecs[code].decode(lanes, sent["scale"][alike, None].astype(np.int64), 1)
         return values
 
     def lanes(self, part: int, blocks: Integers, iteration: int, code: int) -> Values:
@@ -59,7 +59,7 @@ class SentParts:
         return unpack(packed.tobytes(), width, signed=self._codecs[code].signed).reshape(blocks.size, elements)
 
     def left_for(self, part: int, blocks: Integers, iteration: int) -> Fixed:
-        """Return the pending values of blocks without those that are on their way as other parts."""
+        """Return the pending values of blocks, without the values that are on their way as other parts."""
         values = self._residual.values(rows_of(blocks.tolist()))
         for other in self.current:
             if other != part and (away := self.away(other, iteration, blocks)).any():

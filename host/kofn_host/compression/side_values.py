@@ -1,6 +1,6 @@
 """Side values: a few numbers of each worker for all others, in lanes of the summary block.
 
-Each worker has its own lanes, which the others leave 0, so that the sum lists all members' numbers.
+Each worker has lanes of its own, which the other workers leave 0.  So the sum lists all members' numbers.
 """
 
 from collections.abc import Sequence
@@ -18,13 +18,13 @@ WORDS = NUMBERS * RACK_WORKERS_MAX // WORD_LANES
 """256-byte words of a rack's side values."""
 
 SideValues = tuple[int, ...]
-"""A worker's side values, NUMBERS of them."""
+"""The NUMBERS side values of a worker."""
 
 NOTHING: SideValues = (0,) * NUMBERS
 
 
 def words(workers: int) -> int:
-    """Return the number of 256-byte words for `workers` workers: WORDS for each 64 of them."""
+    """Return the number of 256-byte words for `workers` workers: WORDS for each 64 workers."""
     return WORDS * -(-workers // RACK_WORKERS_MAX)
 
 

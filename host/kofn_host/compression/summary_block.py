@@ -1,9 +1,9 @@
 """The summary block: statistics of all workers' gradients, summed by the switch like any block.
 
-Its lanes have 32 bits: the share of the gradient's bytes that the worker wishes to send, then the logarithms of each
-block's mean and largest magnitude, over all pending values before anything is sent.  The sum over the count is a mean
-that is bit-identical on every worker: it is computed with integers and float64 products and quotients only.  So the
-logarithm is linear between powers of two, as a library's log2 may differ between machines.
+Its lanes have 32 bits.  They hold the share of the gradient's bytes that the worker wishes to send, then the logarithms
+of each block's mean and largest magnitude, over all pending values before anything is sent.  The sum over the count is
+a mean that is bit-identical on every worker, because only integers and float64 products and quotients are used.  For
+the same reason the logarithm is linear between powers of two: a library's log2 may differ between machines.
 
 If there are too many blocks for one packet, neighbours share lanes.
 """
@@ -38,7 +38,7 @@ class Magnitudes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SummaryBlock:
-    """The content of a summary block's sum: the mean wish in units of 2**-16, and mean magnitudes."""
+    """The content of a summary block's sum: the mean wish in units of 2**-16, and the mean magnitudes."""
 
     wish: int
     magnitudes: Magnitudes
@@ -74,7 +74,7 @@ def read(sums: npt.NDArray[np.int32], count: int, blocks: int) -> SummaryBlock:
 
 
 def logarithm(values: Floats64) -> Integers:
-    """Return binary logarithms of values >= 0, in units of 2**-16, rounded down; linear between powers of two."""
+    """Return binary logarithms of values >= 0, in units of 2**-16, rounded down, and linear between powers of two."""
     mantissa, exponent = np.frexp(values)
     logarithms = np.floor((2 * mantissa + (exponent - 2)) * ONE)
     return np.where(values > 0, np.maximum(logarithms, FLOOR), FLOOR).astype(np.int64)

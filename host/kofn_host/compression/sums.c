@@ -1,5 +1,5 @@
-/* Averages an iteration's sums (host/kofn_host/compression/aggregate.py): each block's mean, and the checksum of its total (ledger.c),
- * in one pass over its lanes. Intended wrap-around uses unsigned numbers. */
+/* The averages of an iteration's sums (host/kofn_host/compression/aggregate.py). One pass over a block's lanes computes the mean
+ * and the checksum of the total (ledger.c). Intended wrap-around uses unsigned numbers. */
 #include "sums.h"
 
 #include <string.h>
@@ -85,8 +85,8 @@ int64_t sums_take(const struct sums *sums, const int64_t *blocks, const struct r
 
 void sums_largest(const struct result *results, int64_t count, int64_t *largest) {
     int32_t lanes[CHUNK_LANES];
-    for (int64_t of = 0; of < count; of++) {
-        const struct result *result = results + of;
+    for (int64_t place = 0; place < count; place++) {
+        const struct result *result = results + place;
         const int64_t all = LANE_WIDTHS[result->lanes] == 32 ? result->size / 4 : 0;
         int32_t least = 0, most = 0;
         for (int64_t at = 0, size; at < all; at += size) {
@@ -97,6 +97,6 @@ void sums_largest(const struct result *results, int64_t count, int64_t *largest)
                 most = lanes[i] > most ? lanes[i] : most;
             }
         }
-        largest[of] = -(int64_t)least > most ? -(int64_t)least : most;
+        largest[place] = -(int64_t)least > most ? -(int64_t)least : most;
     }
 }

@@ -1,4 +1,4 @@
-/* Averages an iteration's sums (sums.c). */
+/* The averages of an iteration's sums (sums.c). */
 #pragma once
 #include "ledger.h"
 
@@ -10,16 +10,16 @@ struct sums {
     double unit;              /* the value of a total of 1, per weight or per contributor */
     const uint64_t *factors;  /* (lanes,): of the checksum */
     uint64_t *checksums;      /* (B,) */
-    double *closed_s;         /* (B,): when each was taken */
-    uint8_t *closed;          /* (B,): whether it was */
+    double *closed_s;         /* (B,): when the block's result was taken */
+    uint8_t *closed;          /* (B,): whether the block's result was taken */
 };
 
 /* CLOCK_MONOTONIC in seconds, the clock of all of a worker's times. */
 double clock_s(void);
 
-/* Take new results of blocks; `mean`: (elements,). Returns -1, or the place of one that no worker of this job could have made;
- * those before it are taken. */
+/* Take new results of blocks; `mean`: (elements,). Returns -1, or the place of the first result that no worker of this job could
+ * have made; the results before it are taken. */
 int64_t sums_take(const struct sums *sums, const int64_t *blocks, const struct result *results, int64_t count,
                   float *mean);
-/* Write the largest magnitude of each result's lanes, (count,); 0 if they do not have 32 bits, or are not here. */
+/* Write the largest magnitude of each result's lanes, (count,); 0 if the lanes do not have 32 bits, or another worker has them. */
 void sums_largest(const struct result *results, int64_t count, int64_t *largest);

@@ -7,7 +7,8 @@
 #include <string.h>
 #include <sys/socket.h>
 
-enum { AT_ONCE = 64, JOINED_BYTES = 65000 }; /* what the kernel segments: 64 datagrams, little more than 65,000 bytes */
+/* The limits of a message that the kernel segments: 64 datagrams, and little more than 65,000 bytes. */
+enum { AT_ONCE = 64, JOINED_BYTES = 65000 };
 
 /* The size of each datagram of a coalesced message. */
 union cut {
@@ -96,7 +97,7 @@ static void fill_in(uint8_t *heads, int64_t head, int64_t checksum, const uint8_
     }
 }
 
-/* The number of first datagrams that can be coalesced: all have the first one's size, but the last one may be shorter. */
+/* The number of datagrams, from the first on, that can be coalesced: all have the same size, but the last one may be shorter. */
 static int64_t alike(int64_t head, const int64_t *sizes, int64_t count) {
     int64_t found = 1, bytes = head + sizes[0];
     while (found < count && sizes[found - 1] == sizes[0] && sizes[found] <= sizes[0] &&
@@ -106,14 +107,15 @@ static int64_t alike(int64_t head, const int64_t *sizes, int64_t count) {
 }
 
 static void cut_into(struct msghdr *message, union cut *cut, int64_t size) {
-    const uint16_t each = (uint16_t)size;
-    cut->head = (struct cmsghdr){CMSG_LEN(sizeof each), IPPROTO_UDP, UDP_SEGMENT};
-    memcpy(CMSG_DATA(&cut->head), &each, sizeof each);
+    const uint16_t segment = (uint16_t)size;
+    cut->head = (struct cmsghdr){CMSG_LEN(sizeof segment), IPPROTO_UDP, UDP_SEGMENT};
+    memcpy(CMSG_DATA(&cut->head), &segment, sizeof segment);
     message->msg_control = cut;
     message->msg_controllen = sizeof *cut;
 }
 
-/* Set up messages of datagrams whose parts are set; `joined` gets the datagrams of each. Returns the number of messages. */
+/* Set up messages of datagrams whose parts are set; `joined` gets each message's number of datagrams. Returns the number of
+ * messages. */
 static int64_t put_messages(struct batch *batch, int64_t head, const int64_t *sizes, int64_t count, int placed, int joins,
                             int64_t *joined) {
     int64_t messages = 0;

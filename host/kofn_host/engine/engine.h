@@ -5,11 +5,11 @@
  *                  '--> instructions, news_fd readable --> the caller encodes and decodes
  *
  * The thread and the callers share a core, one at a time: callers use the functions of its port below, which lock out the
- * thread. The thread follows the core's SEND instructions; the caller waits for `news_fd` and takes the others.
+ * thread. The thread follows the core's SEND instructions; the caller waits for `news_fd` and takes the other instructions.
  * While a port has a reduction, the thread does the caller's work too, between packets: it encodes while few contributions
  * wait, and settles and averages closed blocks. A caller that touches the reduction must hold the thread.
- * A packet's values are read when it leaves, and only if its launch was still in flight when the core was last locked. So they
- * may change after the core has dropped the request and has then handled a later datagram.
+ * A packet's values are read when it leaves, and only if its launch was still in flight when the core was last locked. So the
+ * values may change after the core has dropped the request and has then handled a later datagram.
  */
 #pragma once
 #include "core.h"
@@ -27,38 +27,38 @@ struct engine;
 struct port;
 
 /* Open an engine on a socket that is connected to the switch; NULL without memory, threads or descriptors. It drives one core
- * or two, of different jobs and with longest results of the same length. Up to `batches` closed blocks of each are reported
- * together; 0: none are. `mbps` 0: unpaced. `joins`: as in datagrams_send(). The caller keeps the cores, and closes them after
- * the engine. */
+ * or two, of different jobs and with longest results of the same length. `batches`, by core: the most closed blocks that are
+ * reported together; 0: closed blocks are not reported. `mbps` 0: unpaced. `joins`: as in datagrams_send(). The caller keeps the
+ * cores, and closes them after the engine. */
 struct engine *engine_open(struct core *const *cores, const int64_t *batches, int64_t count, int socket, double mbps,
                            int64_t burst_bytes, double late_s, int32_t joins);
 /* Stop the thread; waiting packets are lost. The socket stays open. */
 void engine_close(struct engine *engine);
-/* The port of the core number `at`, for calls to it and news of it. */
+/* The port of the core number `at`, for calls to the core and news of it. */
 struct port *engine_port(struct engine *engine, int64_t at);
 /* The error that has ended the thread; empty: none. */
 const char *engine_error(const struct engine *engine);
-/* Whether this is a core's error. */
+/* Whether engine_error() is a core's error. */
 int engine_error_is_cores(const struct engine *engine);
 const struct traffic *engine_traffic(const struct engine *engine);
 
 /* Readable when there are instructions or an error; when the other workers are ahead; when fewer packets wait than port_want()
  * asked for; and when awaited means of a reduction are complete. */
 int port_news_fd(const struct port *port);
-/* As core_take(), without SEND; -1: the thread has ended with engine_error(). */
+/* Take the new instructions except SEND, as core_take() does; -1: the thread has ended with engine_error(). */
 int64_t port_take(struct port *port, struct instruction *into, struct result *results, int64_t room);
 /* Packets that wait in the send queue. */
 int64_t port_queued(const struct port *port);
 /* Signal news_fd once, when fewer than `fewer` contributions wait for the pacer or the window. */
 void port_want(struct port *port, int64_t fewer);
-/* Let the thread run this reduction from now on; NULL: none. The caller keeps it, and handles erroneous results. */
+/* Let the thread run this reduction from now on; NULL: none. The caller keeps the reduction, and handles erroneous results. */
 void port_reduce(struct port *port, struct reduction *reduction);
-/* Await the means of blocks `first` to `end` of a reduction: their completion is reported at once, other closed blocks soon.
- * The same number twice: await none; then nothing is reported before the end. */
+/* Await the means of blocks `first` to `end` of a reduction: their completion is reported at once, other closed blocks in batches.
+ * If `first` equals `end`, no mean is awaited; then nothing is reported before the iteration's end. */
 void port_await(struct port *port, int64_t first, int64_t end);
 /* Note that the reduction's gradient has another piece. */
 void port_wake(struct port *port);
-/* Lock out the thread until as many calls of port_release(). */
+/* Lock out the thread until port_release() was called as often as port_hold(). */
 void port_hold(struct port *port);
 void port_release(struct port *port);
 

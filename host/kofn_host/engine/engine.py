@@ -5,8 +5,8 @@
     ...
     def news(): follow(protocol.news())
 
-The engine sends the protocol's packets; all other instructions are the protocol's news(), when the engine is readable.
-While a port has a reduction, the engine follows those that the reduction can handle.
+The engine sends the protocol's packets.  The protocol's news() are all other instructions; the engine is readable when
+there are news.  While a port has a reduction, the engine follows the instructions that the reduction can handle.
 """
 
 import ctypes
@@ -67,7 +67,7 @@ class EnginePort(Protocol):
         return done
 
     def await_means(self, first: int, end: int) -> None:
-        """Await the means of these blocks of a reduction; the same number twice: await none."""
+        """Await the means of blocks `first` to `end` of a reduction; no means if both are equal."""
         if self.engine is not None:
             self._call("await", first, end)
 
@@ -78,7 +78,7 @@ class EnginePort(Protocol):
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Lock out the engine's thread for the duration of the block."""
+        """Lock out the engine's thread inside the `with` block."""
         if self.engine is None:
             yield
             return
@@ -105,10 +105,10 @@ class EnginePort(Protocol):
 
 
 class WorkerEngine:
-    """An engine that runs until close(); its socket is connected to the switch, and the caller closes it.
+    """An engine that runs until close(); its socket is connected to the switch, and the caller closes the socket.
 
     Up to `batch` closed blocks are reported together.  `exact_port`: another job with blocks of the same length; only
-    complete iterations of it are reported, not closed blocks.  `joins`: whether packets may be coalesced
+    the job's complete iterations are reported, not closed blocks.  `joins`: whether packets may be coalesced
     (transport.udp).
 
     AgentError without threads, memory or descriptors.
@@ -127,7 +127,7 @@ class WorkerEngine:
         self._library = protocol.library
         self._protocols = [protocol] if exact_port is None else [protocol, exact_port]
         check_lengths(self._protocols)
-        cores = (ctypes.c_void_p * 2)(*[each.address for each in self._protocols])
+        cores = (ctypes.c_void_p * 2)(*[port.address for port in self._protocols])
         batches = (ctypes.c_int64 * 2)(batch, 0)
         rate = (pace.mbps, pace.burst_bytes, pace.late_s) if pace else (0.0, 0, 0.0)
         found = self._library.engine_open(cores, batches, len(self._protocols), opened.fileno(), *rate, joins)
@@ -136,8 +136,8 @@ class WorkerEngine:
         self._engine = ctypes.c_void_p(found)
         self._end = weakref.finalize(self, self._library.engine_close, self._engine)
         self._traffic = structs.Traffic.from_address(self._call("traffic"))
-        for at, each in enumerate(self._protocols):
-            each.engine, each.port = self, ctypes.c_void_p(self._call("port", at))
+        for at, port in enumerate(self._protocols):
+            port.engine, port.port = self, ctypes.c_void_p(self._call("port", at))
         self._news_fd = protocol.fileno()
 
     def fileno(self) -> int:
@@ -168,20 +168,20 @@ class WorkerEngine:
 
     @property
     def traffic(self) -> Traffic:
-        return Traffic(**{each.name: getattr(self._traffic, each.name) for each in fields(Traffic)})
+        return Traffic(**{field.name: getattr(self._traffic, field.name) for field in fields(Traffic)})
 
     def close(self) -> None:
         """End the thread; waiting packets are lost.  Further calls do nothing."""
         if self._end.alive:
-            for each in self._protocols:
-                each.engine = None
+            for port in self._protocols:
+                port.engine = None
             last = structs.Traffic.from_buffer_copy(self._traffic)
             self._end()
             self._traffic = last
 
 
 def check_lengths(protocols: Sequence[Protocol]) -> None:
-    """ProtocolError unless the longest results of all have one length: buffers are shared."""
-    words = [each.layout.words_most for each in protocols]
+    """Raise ProtocolError unless the longest results of all protocols have one length: buffers are shared."""
+    words = [protocol.layout.words_most for protocol in protocols]
     if len(set(words)) != 1:
         raise ProtocolError(f"results of both jobs must have the same number of words, got {words[0]} and {words[1]}")

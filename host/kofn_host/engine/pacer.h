@@ -1,7 +1,7 @@
 /* A token bucket: packets leave this host at a given rate, in order, with bursts of a few packets.
  *
- * Without it a whole window enters the link's queue at once, where it delays and drops others' packets. Pure logic: times are
- * passed in, in seconds. A packet is a number that the caller chooses, and a size.
+ * Without it a whole window enters the link's queue at once, where it delays and drops others' packets. The pacer has no clock:
+ * the caller passes times, in seconds. A packet is a number that the caller chooses, and a size.
  */
 #pragma once
 #include <stdint.h>
@@ -17,7 +17,7 @@ struct paced {
 struct pacer {
     double byte_s;  /* time of a byte at the rate; 0: unpaced */
     double burst_s; /* time of a whole bucket at the rate */
-    double late_s;  /* the most time of a late wake-up that waiting packets make up for */
+    double late_s;  /* the longest delay of a wake-up that waiting packets make up for */
     double full_s;  /* when the bucket is full again; an idle sender loses rate from then on */
     double rings_s; /* when the next waiting packets leave; INFINITY: none wait */
     struct paced *queue;
@@ -27,9 +27,9 @@ struct pacer {
 void pacer_open(struct pacer *pacer, double mbps, int64_t burst_bytes, double late_s);
 void pacer_close(struct pacer *pacer);
 
-/* When `size` bytes may leave, from `now` on, unless more is taken before. */
+/* When `size` bytes may leave, `now` or later, if no other bytes are taken before. */
 double pacer_due_s(const struct pacer *pacer, int64_t size, double now);
-/* Take `size` bytes out of the bucket; `waited`: whether they waited for it. */
+/* Take `size` bytes out of the bucket; `waited`: whether the bytes have waited in the queue. */
 void pacer_take(struct pacer *pacer, int64_t size, double now, int waited);
 /* Send a packet of `size` bytes. Returns 0 if it may leave now; else it is queued, and the result is its expected time, up to
  * PAUSE_S early. -1 without memory. */

@@ -8,7 +8,7 @@ BURST_PACKETS = 4
 BURST_S = 8e-3
 
 CREDIT_S = 2e-3
-"""Seconds of queued packets that cannot be overtaken; with fewer the engine would wake up more often."""
+"""Seconds of queued packets that cannot be overtaken; with fewer seconds the engine would wake up more often."""
 
 LATE_S = 16e-3
 """The most delay of a timer that is made up for.  Timers fire up to a millisecond late, later if cores are shared."""
@@ -18,7 +18,7 @@ LATE_S = 16e-3
 class PacingRate:
     """In any time t at most `burst_bytes` + t * `mbps` leaves; packets are no larger than `burst_bytes`.
 
-    After a late wake-up queued packets leave in addition, as many as would have left in the last `late_s`.
+    After a late wake-up additional queued packets leave: as many as would have left in the last `late_s`.
     """
 
     mbps: float
@@ -26,12 +26,12 @@ class PacingRate:
     late_s: float = LATE_S
 
     def credit_packets(self, words: int) -> int:
-        """Return the most packets of `words` words to queue if others shall be able to overtake, 1 or more."""
+        """Return how many packets of `words` words to queue, 1 or more, so that later packets can overtake the rest."""
         return max(1, int(self.mbps * 1e6 / 8 * CREDIT_S / packet_bytes(words)))
 
 
 def pacing_rate(mbps: float, words: int) -> PacingRate | None:
-    """Return the pacing of packets of `words` words at `mbps`, frames included; None at 0: unpaced."""
+    """Return the pacing of packets of `words` words at `mbps`, frames included; None (unpaced) if `mbps` is 0."""
     if not mbps:
         return None
     return PacingRate(mbps=mbps, burst_bytes=max(BURST_PACKETS * packet_bytes(words), int(mbps * 1e6 / 8 * BURST_S)))

@@ -1,4 +1,4 @@
-"""Fixed point: int32, int16, int8, int4, and "auto", all of these that leave room for the workers."""
+"""Fixed-point codecs: int32, int16, int8, int4, and "auto", which is all of them that leave room for the workers."""
 
 import math
 from collections.abc import Sequence
@@ -15,11 +15,11 @@ from kofn_host.kernels.kernel import kernel
 from kofn_host.kernels.lanes import code_of
 
 HEADROOM = 2.0**6
-"""32-bit lanes clip a gradient that is HEADROOM times larger than the previous iteration's mean.  This leaves 22 bits
-below for 4 workers, 18 for 64."""
+"""32-bit lanes clip a gradient that is HEADROOM times larger than the previous iteration's mean.  22 bits are left for
+that mean with 4 workers, 18 bits with 64."""
 
 STEPS_LEAST = 2.0**10
-"""The least steps of a gradient's largest element for which the codec's own scale suits the first iteration."""
+"""The codec's own scale suits the first iteration if the gradient's largest element is at least so many steps."""
 
 TAIL = 12.0
 """Values above TAIL mean magnitudes (times the square root of the largest lane) are clipped.  2 would minimise the
@@ -31,8 +31,8 @@ class FixedPoint:
     """Whole steps of 2**-scale, as many as `workers` addends leave room for.
 
     32-bit lanes have one scale, at which addends up to `gradient_range` fit, unless the job's scale follows its
-    gradients (following()).  Narrower lanes follow the block's magnitudes.
-    `stochastic` rounding keeps the mean.  Each call's seed depends on the values and the number of the call, so that
+    gradients (following()).  The scale of narrower lanes follows the block's magnitudes.
+    `stochastic` rounding keeps the mean.  A call's seed depends on the values and on the number of the call, so that
     runs are reproducible.
 
     >>> codec = FixedPoint(workers=4, width=8)
@@ -64,7 +64,7 @@ class FixedPoint:
         return self._calls is not None
 
     def scale(self, mean: Floats64, largest: Floats64) -> Exponents:
-        """Return the finer of the finest scale that clips nothing, and one that clips at TAIL * sqrt(limit) means."""
+        """Return the finer of two scales: one that clips nothing, and one that clips at TAIL * sqrt(limit) means."""
         if self.width == 32:
             return np.full(mean.shape, self.exponent, np.int64)
         tail = exponent_of(self.limit, TAIL * math.sqrt(self.limit) * mean, math.sqrt(0.5))
@@ -96,7 +96,7 @@ class FixedPoint:
 def following(codec: PackingCodec, largest: Floats64) -> Exponents:
     """Return the scale of 32-bit lanes (B,) for gradients with these expected largest magnitudes (B,).
 
-    It leaves a headroom of HEADROOM.  All blocks have the same scale, so that sums do not depend on the layout.
+    The scale leaves a headroom of HEADROOM.  All blocks have the same scale, so that sums do not depend on the layout.
     """
     most = largest.max(initial=0.0)
     if most < UNIT:
@@ -107,7 +107,7 @@ def following(codec: PackingCodec, largest: Floats64) -> Exponents:
 def beginning(codec: PackingCodec, largest: Floats64) -> Exponents:
     """Return the scale of 32-bit lanes (B,) for the first gradient; only this worker's magnitudes (B,) are known.
 
-    It is the codec's own scale, unless the gradient does not fit: then a coarsely rounded one, which other workers are
+    It is the codec's own scale if the gradient fits.  Otherwise it is a coarsely rounded scale, which other workers are
     likely to choose too.
     """
     usual, most = codec.scale(largest, largest), largest.max(initial=0.0)

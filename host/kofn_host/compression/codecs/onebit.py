@@ -8,8 +8,8 @@ from kofn_host.kernels.kernel import kernel
 from kofn_host.kernels.lanes import VOTES
 
 VOTE = 1.6
-"""A vote's step in mean magnitudes.  1 minimises the encoding error at once, but large values are then sent very late;
-above 2 error feedback stops shrinking the residual."""
+"""A vote's step in mean magnitudes.  With 1 the encoding error of one iteration is least, but large values are sent
+very late.  Above 2 error feedback stops shrinking the residual."""
 
 
 class OneBit:
