@@ -20,13 +20,13 @@ CallKind = Literal["all_reduce", "reduce_scatter", "all_gather", "broadcast", "b
 Op = Literal["sum", "mean"]
 
 FLOATING = ("float32", "float16", "bfloat16")
-"""Floating dtypes; bfloat16 is ml_dtypes'."""
+"""Floating dtypes; bfloat16 comes from ml_dtypes."""
 
 DTYPES = (*FLOATING, "int32", "int64")
 
 
 class Key(NamedTuple):
-    """Identifies a call of a worker: the `number`-th one of this name, from 1; unnamed calls have the name ""."""
+    """Identifies a call of a worker: its `number`-th call of this name, from 1; unnamed calls have the name ""."""
 
     name: str
     number: int
@@ -37,7 +37,7 @@ class Key(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectiveCall:
-    """The properties that all workers' calls of one Key share; `shape`: that of each worker's array.
+    """The properties that all workers' calls of one Key share; `shape`: the shape of every worker's array.
 
     >>> print(CollectiveCall(kind="all_reduce", dtype="float32", shape=(3, 4), op="mean"))
     all_reduce(mean) of float32 (3, 4)
@@ -57,7 +57,7 @@ class CollectiveCall:
 
 
 def named(ranks: Iterable[int]) -> str:
-    """Return workers as words of a message.
+    """Return the workers' names for a message.
 
     >>> named([1]), named([1, 2])
     ('worker 1', 'workers 1 and 2')

@@ -9,7 +9,7 @@ from kofn_common.config.schema import Config
 
 
 def check_collective(config: Config) -> None:
-    """ConfigError for the first setting that the configuration's collective does not support."""
+    """Raise ConfigError for the first setting that the configuration's collective does not support."""
     collective = load_collective(config.job.collective)
     for wrong in _refusals(config, collective):
         raise ConfigError(f"job.collective is {config.job.collective!r}, {wrong}")
@@ -64,7 +64,10 @@ def _of_faults(config: Config, collective: type[JobCollective]) -> Iterator[str]
 
 
 def _of_events(config: Config, collective: type[JobCollective]) -> Iterator[str]:
-    """Yield errors for events of processes that cannot restart alone, and of k if it is fixed; any worker may die."""
+    """Yield errors for events of processes that cannot restart alone, and for new objectives if k is fixed.
+
+    Every collective allows an event that kills a worker.
+    """
     workers = [f"worker-{rank}" for rank in range(config.job.workers)]
     names = ["controller", *(config.switches if "switch" in collective.restarts else [])]
     for event in config.event:

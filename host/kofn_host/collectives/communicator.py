@@ -52,8 +52,8 @@ LEAVE_S = 5.0
 class Task:
     """A call of this worker, its arrays (empty for a barrier), and its Work.
 
-    `stream`: the source of the given array's pieces; None: the array is complete.  `watch` runs from the call on; it
-    counts `wait` until the call is carried out.  `note`: further numbers that the workers have agreed on
+    `stream`: the source of the given array's pieces; None: the array is complete.  `watch` runs from the call on, and
+    counts the time before the call is carried out as `wait`.  `note`: further numbers that the workers have agreed on
     (messages.Agreed).
     """
 
@@ -71,27 +71,27 @@ class Task:
 
 
 class Communicator(ABC):
-    """One worker's place among `workers` that call collectives together; `rank`: this worker's, from 0.
+    """One worker's place among `workers` that call collectives together; `rank`: this worker's rank, from 0.
 
         with Ring(0, ["10.0.0.1", "10.0.0.2"]) as communicator:
             work = communicator.all_reduce(gradient, op="mean")
             ...
             step(work.result())
 
-    A call returns at once.  Its arrays belong to the communicator until the Work is done: the given one must not
-    change, `out` must not be read.  Any number of calls may be under way.
+    A call returns at once.  Its arrays belong to the communicator until the Work is done: the given array must not
+    change, and `out` must not be read.  Any number of calls may be under way.
 
     Workers' calls are matched by name and order: the first "a" of each worker, the second "a", and so on.  Calls of
     different names may be made in any order; unnamed calls share one name.  Matched calls must have the same kind, op,
     root, dtype and shape.
 
-    Arrays are float32, float16, bfloat16 (ml_dtypes'), int32 or int64, of any shape, also empty.  `out` gets the
-    result, and may be the given array; without it the result is a new array.  Floating sums are rounded to the dtype at
-    each step, and have the same bytes at every worker; int32 and int64 wrap around.
+    Arrays are float32, float16, bfloat16 (from ml_dtypes), int32 or int64, of any shape, also empty.  `out` gets the
+    result, and may be the given array; without `out` the result is a new array.  Floating sums are rounded to the dtype
+    at each step, and have the same bytes at every worker; int32 and int64 wrap around.
 
-    A call raises CollectiveError at once, without effect, if an argument is invalid.  A Work raises it if a worker is
-    gone or too late, or if calls differ; the message names them.  Every wait has a limit.  After such an error all
-    workers' calls fail, and only close() is useful.
+    A call raises CollectiveError at once, without effect, if an argument is invalid.  A Work raises CollectiveError if
+    a worker is gone or too late, or if calls differ; the message names the worker or the calls.  Every wait has a
+    limit.  After an error of a Work all workers' calls fail, and only close() is useful.
     """
 
     def __init__(self, rank: int, workers: int) -> None:
@@ -107,7 +107,7 @@ class Communicator(ABC):
         """The reason why all further calls fail."""
         self._closed = False
         self._ready = SimpleQueue[Task | str | None]()
-        """The next items: a call, a reason why all later calls fail, or None, the end."""
+        """The next items: a call, a reason why all later calls fail, or None for the end."""
         self._carrier = threading.Thread(target=self._carry_all, name=f"collectives-{rank}", daemon=True)
         self._carrier.start()
 
@@ -118,7 +118,8 @@ class Communicator(ABC):
     ) -> Work[Array]:
         """Sum or average all workers' arrays, in their shape.
 
-        `elastic`: those of the fastest k workers; late arrays enter the next call.  Only through switch or server.
+        `elastic`: sum the arrays of the fastest k workers; late arrays enter the next call.  Only a switch or a server
+        can do this.
         """
         given = checked_array(array)
         check_op(op, given.dtype.name)
@@ -138,10 +139,10 @@ class Communicator(ABC):
         with self._lock:
             self._check_open()
             self._begun[name] += 1
-            of = " ".join(filter(None, ("gradient", name, str(self._begun[name]))))
+            called = " ".join(filter(None, ("gradient", name, str(self._begun[name]))))
 
             def reduce(piece: Floats, which: str) -> Work[Array]:
-                return self.all_reduce(piece, op="mean", out=piece, name=f"{of}: {which}", elastic=elastic)
+                return self.all_reduce(piece, op="mean", out=piece, name=f"{called}: {which}", elastic=elastic)
 
             gradient = PieceByPiece(elements, reduce, PIECE_S)
             self._streams.add(gradient)
@@ -164,7 +165,7 @@ class Communicator(ABC):
         return self._begin(call, given, checked_out(out, given.shape[1:], given.dtype), name)
 
     def all_gather(self, array: Given, *, out: Array | None = None, name: str = "") -> Work[Array]:
-        """Return all workers' arrays, shape (workers, ...): row r is worker r's."""
+        """Return all workers' arrays, shape (workers, ...): row r is the array of worker r."""
         given = checked_array(array)
         call = CollectiveCall(kind="all_gather", dtype=given.dtype.name, shape=given.shape)
         return self._begin(call, given, checked_out(out, (self.workers, *given.shape), given.dtype), name)
@@ -205,7 +206,7 @@ class Communicator(ABC):
 
     @abstractmethod
     def _check(self, call: CollectiveCall, given: Array) -> None:
-        """CollectiveError if this kind does not support the call."""
+        """Raise CollectiveError if this kind does not support the call."""
 
     @abstractmethod
     def _submit(self, task: Task) -> None:
@@ -217,7 +218,7 @@ class Communicator(ABC):
 
     @abstractmethod
     def _leave(self, trouble: str) -> None:
-        """Notify the others, and make a running `_carry` fail soon; `trouble`: why the others' call fails, if any."""
+        """Notify the other workers, and make a running `_carry` fail soon; `trouble`: why their calls fail, or ""."""
 
     @abstractmethod
     def _release(self) -> None:
@@ -228,9 +229,9 @@ class Communicator(ABC):
         self._fail(self._blame(error))
 
     def _blame(self, error: Exception) -> str:
-        """Return an error's words; a CollectiveError already names the responsible worker.
+        """Return an error's message with the responsible worker, which a CollectiveError already names.
 
-        An error of no expected kind, such as a user's protocol may raise, is logged with its traceback.
+        An unexpected error, as a user's protocol may raise it, is logged with its traceback.
         """
         if isinstance(error, CollectiveError):
             return str(error)
@@ -262,7 +263,7 @@ class Communicator(ABC):
             stream.fail(self._failed)
 
     def _fail_later(self, reason: str) -> None:
-        """End all calls except those that are queued already."""
+        """End all calls except the calls that are queued already."""
         self._ready.put(reason)
 
     # -- within
@@ -295,12 +296,12 @@ class Communicator(ABC):
 
     def _carry_all(self) -> None:
         """Carry out calls one after another, in the agreed order; floating overflow is silent."""
-        np.seterr(all="ignore")  # of this thread
+        np.seterr(all="ignore")  # only in this thread
         while self._carry_next():
             pass
 
     def _carry_next(self) -> bool:
-        """Carry out the next call; return False at the end.  The call's memory is released before the next wait."""
+        """Carry out the next call; return False at the end.  The call's memory is released when this returns."""
         task = self._ready.get()
         if isinstance(task, str):
             self._fail(task)

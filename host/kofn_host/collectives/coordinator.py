@@ -1,4 +1,4 @@
-"""The coordinator at worker 0: it collects all workers' calls, and announces the next call, or the end.
+"""The coordinator at worker 0 collects all workers' calls, and announces the next call, or the end.
 
 It handles no arrays.  It ends when a worker is gone, when calls cannot be matched, or when worker 0 leaves.
 """
@@ -19,8 +19,8 @@ GRACE_S = 1.0
 """The longest time for the answer to a Ping."""
 
 
-class _End(Exception):  # noqa: N818  # how the loop is left
-    """The end of the loop: its reason, and whether agreed calls fail too."""
+class _End(Exception):  # noqa: N818  # leaves the loop, as StopIteration does
+    """The end of the loop: the reason, and whether agreed calls fail too."""
 
     def __init__(self, reason: str, *, at_once: bool = True) -> None:
         super().__init__(reason)
@@ -38,7 +38,7 @@ class Coordinator(threading.Thread):
         self._notes: dict[Key, bytes] = {}
         self._selector = selectors.DefaultSelector()
         self._silence: _End | None = None
-        """The pending end for which Pings were sent; a worker that does not answer is blamed instead."""
+        """The end that waits for the answers to Pings; a worker that does not answer is blamed instead."""
         self._unheard: set[int] = set()
         self._verdict_s = 0.0
 
@@ -138,9 +138,9 @@ class Coordinator(threading.Thread):
         self._selector.close()
 
 
-def largest_of(one: bytes, other: bytes) -> bytes:
+def largest_of(note: bytes, other: bytes) -> bytes:
     """Return the larger number of two notes at each place."""
-    return bytes(map(max, one, other))
+    return bytes(map(max, note, other))
 
 
 def grace_s(timeout_s: float) -> float:

@@ -18,13 +18,13 @@ from kofn_host.kernels.kernel import kernel
 from kofn_host.protocol.results import address_of
 
 LIMBS = ((0, 22), (22, 21), (43, 21))
-"""Lowest bit and number of bits of an int64's limbs: a lane has room for the sum of a limb over 64 workers."""
+"""The lowest bit and the number of bits of each limb of an int64: a lane has room for 64 workers' sum of a limb."""
 
 PIECE = 1 << 18
 """Values per step: they fit a processor's cache."""
 
 EXPONENTS_MOST = 1 << 16
-"""The most exponents of a call; with more blocks, neighbours share one."""
+"""The most exponents of a call; with more blocks, neighbours share an exponent."""
 
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 
@@ -53,7 +53,7 @@ class LaneCoding(ABC):
 
 
 class Bytes(LaneCoding):
-    """Lanes of uint8 arrays that are zero at all workers except one, whose bytes the sum preserves."""
+    """Lanes of uint8 arrays that are zero at all workers except one, so that the sum is that worker's bytes."""
 
     def __init__(self, lanes: int) -> None:
         super().__init__(lanes, 4 * lanes)
@@ -80,7 +80,7 @@ class Int32(LaneCoding):
 
 
 class Int64(LaneCoding):
-    """Three lanes per int64, LIMBS, whose sums do not overflow; the combined sums wrap around."""
+    """Three lanes per int64 for its LIMBS, whose sums do not overflow; the combined sums wrap around."""
 
     def __init__(self, lanes: int) -> None:
         super().__init__(lanes, lanes // len(LIMBS))
@@ -104,18 +104,19 @@ class Int64(LaneCoding):
 class FixedPoint(LaneCoding):
     """Floats in steps of a power of two, the same for a block's values at all workers.
 
-    With n workers and h = ceil(log2(n)), each number is rounded to within 2**(h - 31) of the largest magnitude of any
-    worker in its block.  Their sum is exact.  Divided by `divisor`, it is rounded to float64, then to the array's
-    dtype.  So the error of a sum is at most n * 2**(h - 31), that of a mean 2**(h - 31), of that largest magnitude
-    (4 workers: 2**-27, 2**-29), plus the rounding to the dtype.  `exponents`: the largest of all workers'
-    exponents_of(), one by one.
+    With n workers and h = ceil(log2(n)), each number is rounded to within 2**(h - 31) of m, the largest magnitude of
+    any worker in the number's block.  The sum of the rounded numbers is exact.  Divided by `divisor`, the sum is
+    rounded to float64, then to the array's dtype.  So the error is at most n * 2**(h - 31) m for a sum, 2**(h - 31) m
+    for a mean (4 workers: 2**-27 m, 2**-29 m), plus the rounding to the dtype.  `exponents`: for each block, or group
+    that shares an exponent, the largest of all workers' exponents_of().
     """
 
     def __init__(self, lanes: int, blocks: int, exponents: bytes, workers: int, divisor: int) -> None:
         super().__init__(lanes, lanes)
         biased = np.repeat(np.frombuffer(exponents, np.uint8), sharing(blocks))[:blocks]
         headroom = (workers - 1).bit_length()
-        self._steps = np.ldexp(1.0, 157 - headroom - biased.astype(np.int32))[:, None]  # per 1; below 2**31 / n in all
+        # steps per 1: a worker's number is below 2**31 / n steps
+        self._steps = np.ldexp(1.0, 157 - headroom - biased.astype(np.int32))[:, None]
         self._divisors = self._steps * divisor
 
     def encode(self, rows: Array, first: int) -> Values:
@@ -133,9 +134,9 @@ def sharing(blocks: int) -> int:
 
 
 def exponents_of(flat: Floats, per_block: int) -> bytes:
-    """Return the biased IEEE 754 exponent of the largest magnitude in each block, or in each group that shares one.
+    """Return the biased IEEE 754 exponent of the largest magnitude in each block, or group that shares an exponent.
 
-    Values with this exponent or a lower one are below 2**(exponent - 126).
+    Values with this exponent or a lower exponent are below 2**(exponent - 126).
     """
     if not flat.size:
         return b""
@@ -145,7 +146,7 @@ def exponents_of(flat: Floats, per_block: int) -> bytes:
 
 
 def check_finite(given: Array) -> None:
-    """CollectiveError if an element is not finite; it names the first one."""
+    """Raise CollectiveError if an element is not finite; the message names the first such element."""
     flat = floats_of(given)
     if (bad := kernel().first_bad(flat, FLOAT32_MAX)) >= 0:
         raise CollectiveError(f"array element {bad} must be finite in a sum in the switch, got {flat[bad]}")
@@ -158,9 +159,10 @@ def floats_of(given: Array) -> Floats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaneSum:
-    """A sum of all workers' flat `source`; `target` gets its elements from `begin` on.
+    """A sum of all workers' flat `source`; `target` gets the sum's elements from `begin` on.
 
-    `row_blocks`: each worker, by rank, alone receives so many consecutive blocks; 0: all workers receive all blocks.
+    `row_blocks`: the number of consecutive blocks that each worker, by rank, alone receives; 0: all workers receive all
+    blocks.
     """
 
     coding: LaneCoding
@@ -175,7 +177,7 @@ class LaneSum:
 
     @property
     def span(self) -> int:
-        """The number of an iteration's blocks is a multiple of this."""
+        """A divisor of the number of blocks in an iteration."""
         return 1
 
     def owners(self, blocks: range) -> None:
@@ -201,15 +203,15 @@ class LaneSum:
         return Outgoing(numbers, (address_of(values) + 4 * self.coding.lanes * numbers).astype(np.uint64), values)
 
     def decode(self, blocks: range, places: npt.NDArray[np.uint64]) -> None:
-        """Decode the sums of these blocks' lanes at these addresses, (B,), as on the wire."""
+        """Decode the sums of these blocks, which lie at the addresses `places`, (B,), as on the wire."""
         per_block, end = self.coding.per_block, self.begin + self.target.size
         own = range(max(blocks.start, self.begin // per_block), min(blocks.stop, -(-end // per_block)))
         for some in self._groups(own):
             at = some.start * per_block
             low, high = max(at, self.begin), min(some.stop * per_block, end)
             if low < high:
-                there = places[some.start - blocks.start : some.stop - blocks.start]
-                sums = kernel().gathered(there, self.coding.lanes)
+                addresses = places[some.start - blocks.start : some.stop - blocks.start]
+                sums = kernel().gathered(addresses, self.coding.lanes)
                 found = self.coding.decode(sums, some.start).reshape(-1)
                 self.target[low - self.begin : high - self.begin] = found[low - at : high - at]
 

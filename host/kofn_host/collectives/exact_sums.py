@@ -1,9 +1,11 @@
-"""Exact collectives through the switch: sums of all workers' lanes (exact_lanes.py), bytes of one (owned_bytes.py).
+"""Exact collectives through the switch: sums of all workers' lanes (exact_lanes.py), or one worker's bytes
+(owned_bytes.py).
 
-In a reduce-scatter each worker receives its row of the sum.  An all-gather and a broadcast use owned blocks; small ones
-are sums for all, with zeros from the other workers.  For the switch this is a separate job with its own slots; its k is
-the number of workers, or 1 for owned blocks.  Its iterations are the workers' calls in the agreed order; a long call
-has several.  Blocks are numbered consecutively over all calls (docs/explanation/protocol.md).
+In a reduce-scatter each worker receives its row of the sum.  An all-gather and a broadcast use owned blocks.  A small
+all-gather or broadcast is a sum for all workers, with zeros from the workers that give no bytes.  For the switch, exact
+collectives are a separate job with its own slots; its k is the number of workers, or 1 for owned blocks.  The job's
+iterations are the workers' calls in the agreed order; a long call has several iterations.  Blocks are numbered
+consecutively over all calls (docs/explanation/protocol.md).
 """
 
 import contextlib
@@ -34,7 +36,7 @@ from kofn_host.protocol.instructions import PACKED, AskPeers, Complete, EncodeAg
 from kofn_host.protocol.results import BlockResults
 
 ITERATION_BYTES, ITERATION_BLOCKS = 4 << 20, 4096
-"""Limits of an iteration: while one is summed, the next one is encoded and the previous one decoded."""
+"""Limits of an iteration: while it is summed, the next iteration is encoded and the previous one is decoded."""
 
 
 def exact_protocol(job: JobSection, rank: int, words: int) -> EnginePort:
@@ -56,7 +58,7 @@ def exact_protocol(job: JobSection, rank: int, words: int) -> EnginePort:
 
 
 class ExactSums(LaneCommunicator):
-    """A Communicator whose `protocol` an engine drives; its slots have not seen iterations after `iteration`.
+    """A Communicator whose `protocol` an engine drives; the slots have seen no iteration after `iteration`.
 
     `failing` is called with the reason when all calls fail.
     """
@@ -77,7 +79,7 @@ class ExactSums(LaneCommunicator):
         self._protocol, self._iteration = protocol, iteration
         self._sent_blocks = 0
         self._owners: Integers | None = None
-        """The owners of the iteration's blocks; None: they are sums."""
+        """The owners of the iteration's blocks; None: the blocks are sums."""
         self._interrupted = False
         self._wake, self._woken = socket.socketpair()
         self._wake.setblocking(False)
@@ -108,7 +110,7 @@ class ExactSums(LaneCommunicator):
     # -- calls
 
     def _carry(self, task: Task) -> WorkOutcome[Array]:
-        """Carry out a call; while an iteration is summed, encode the next one and decode the previous one."""
+        """Carry out a call; while an iteration is summed, encode the next iteration and decode the previous one."""
         watch, before = task.watch, self._protocol.wire_bytes
         watch.turn("encode")
         moved, arrived = self._moved(task), None
@@ -160,10 +162,10 @@ class ExactSums(LaneCommunicator):
         if self.workers > most_span or not out.size:
             return None
         given = np.ascontiguousarray(task.given).reshape(-1)
-        of = self.rank, self.workers, self._block_bytes
+        place = self.rank, self.workers, self._block_bytes
         if task.call.root is None:
-            return OwnedBytes.gathered(*of, given, out)
-        return OwnedBytes.broadcast(*of, task.call.root, given, out, most_span)
+            return OwnedBytes.gathered(*place, given, out)
+        return OwnedBytes.broadcast(*place, task.call.root, given, out, most_span)
 
     # -- iterations
 
@@ -206,7 +208,7 @@ class ExactSums(LaneCommunicator):
         if "count" in wrong and self._owners is None:
             raise CollectiveError(f"the switch has summed fewer than the {self.workers} workers: its k is wrong")
         if wrong or (self._owners is not None and (results.givers != self._protocol.places[self._owners]).any()):
-            self._say_used()
+            self._refuse_used()
         return results
 
     def _wait(self) -> None:
@@ -233,12 +235,12 @@ class ExactSums(LaneCommunicator):
         if self._interrupted:
             raise CollectiveError(f"worker {self.rank} was interrupted")
         news = self._protocol.news()
-        if any(isinstance(one, AskPeers | EncodeAgain) for one in news):
-            self._say_used()
-        return any(isinstance(one, Complete) for one in news)
+        if any(isinstance(instruction, AskPeers | EncodeAgain) for instruction in news):
+            self._refuse_used()
+        return any(isinstance(instruction, Complete) for instruction in news)
 
-    def _say_used(self) -> NoReturn:
-        """CollectiveError: the slots hold this block, or later ones, of an earlier communicator."""
+    def _refuse_used(self) -> NoReturn:
+        """Raise CollectiveError: the slots hold this block, or a later one, of an earlier communicator."""
         raise CollectiveError(
             f"iteration {self._iteration} is not new to the slots of generation {self._protocol.generation}:"
             " first_iteration must be above all iterations that were summed in them"

@@ -2,8 +2,8 @@
 
 An elastic call is one iteration of an Agent; its array is padded with zeros to a gradient of the job's size.  Encoding
 errors and late arrays stay in the ledger for the next call.  In an elastic reduce-scatter each block's sum goes to one
-worker only (block_rows.py); the slot keeps the sum until all workers have theirs, so a lost one can be pulled again.
-All other calls are those of exact_sums.py.
+worker only (block_rows.py); the slots keep the sums until all workers have their rows, so a lost sum can be pulled
+again.  exact_sums.py carries out all other calls.
 """
 
 import math
@@ -46,7 +46,7 @@ from kofn_host.workload.replica import ReplicaState
 
 
 class Nobody:
-    """A PeerSource without peers: a sum that needs every worker stays in the switch until all have it."""
+    """A PeerSource without peers: a sum that needs every worker stays in the switch until all workers have it."""
 
     async def fetch(self, first: int, last: int, *, everyone: bool = False) -> AsyncIterator[list[Result]]:
         nothing: list[list[Result]] = []
@@ -58,8 +58,10 @@ class Nobody:
 
 
 class MeanMembers(NamedTuple):
-    """The members of an elastic mean; `late`: whether this worker is missing in a block; `encoding`: measurements of
-    its own values, None if it took no part.
+    """The members of an elastic mean.
+
+    `late`: whether this worker is missing in a block; `encoding`: measurements of this worker's values, None if it
+    contributed none.
     """
 
     k: int
@@ -70,23 +72,25 @@ class MeanMembers(NamedTuple):
 
 
 class InNetwork(Communicator):
-    """A Communicator of a job's workers; `transport` leads to its switch, or to its server.
+    """A Communicator of a job's workers; `transport` leads to the job's switch or server.
 
-    Through a switch it has all calls, if it gets the workers' `addresses` (as a PeerCommunicator: worker 0 listens for
-    TCP at its own) and job.exact_slots; the constructor returns when all workers are there.  exact_lanes.FixedPoint
-    states the error of floating sums, which must be finite.  Without addresses there are only elastic means.
+    Through a switch it has all calls, if it gets the workers' `addresses` (as a PeerCommunicator does: worker 0 listens
+    for TCP at its address) and job.exact_slots.  The constructor then returns when all workers have joined.
+    exact_lanes.FixedPoint states the error of floating sums, whose arrays must be finite.  Without addresses there are
+    only elastic means.
 
-    Elastic calls are means of float32, in the order of calls: names must come in the same order everywhere.  Elastic
-    and exact calls do not wait for each other, and are numbered separately.
+    Elastic calls are means of float32, in the order of calls: names must come in the same order at all workers.
+    Elastic and exact calls do not wait for each other, and are numbered separately.
 
-    `elements`: of the largest elastic call; each one sends as many.  `rows`: elastic calls are reduce-scatters of such
-    rows, done when all workers have theirs; this needs addresses.  `first_iteration`, `generation`: those of the switch
-    or server.  `peer_source`: the other workers, needed if fewer than all complete a sum for all.  `timeout_s`: the
-    longest time without a closed block; `meet_s`: the longest wait for all workers.  CollectiveError if an address is
-    unavailable, or a worker does not come.
+    `elements`: the elements of the largest elastic call; every elastic call sends as many.  `rows`: elastic calls are
+    reduce-scatters of such rows, done when all workers have their rows; this needs addresses.  `first_iteration`,
+    `generation`: the first iteration of the job, and the generation of the slots.  `peer_source`: the other workers,
+    needed if fewer workers than all complete a sum that all receive.  `timeout_s`: the longest time without a closed
+    block; `meet_s`: the longest wait for all workers.  CollectiveError if an address is unavailable, or a worker does
+    not come.
 
-    The workers compare elastic calls by side values (compression.side_values).  If fewer than all complete a sum, a
-    worker whose call differs learns it at once, the others once it is in a sum.
+    The workers compare elastic calls by side values (compression.side_values).  If fewer workers than all complete a
+    sum, a worker whose call differs learns this at once; the others learn it once that worker's call is in a sum.
     """
 
     def __init__(
@@ -111,7 +115,7 @@ class InNetwork(Communicator):
         self._exact: ExactSums | None = None
         self._coding = JobCoding.of(job, compress, elements if rows is None else rows.elements, notes=True)
         self.rows = rows
-        """The rows of elastic calls; None: these are all-reduces."""
+        """The rows of elastic calls; None: elastic calls are all-reduces."""
         self.generation = generation
         """The generation of the slots."""
         exact = exact_protocol(job, rank, self._coding.layout.words_most) if addresses else None
@@ -125,7 +129,7 @@ class InNetwork(Communicator):
         )
         """The agent of elastic calls, for serving its results to other workers, and for its statistics."""
         self.results: Integers = np.zeros(self._coding.layout.blocks, np.int64)
-        """The sum of all elastic means' checksums, as in Replica; in reduce-scatters those of the received blocks."""
+        """The sum of all elastic means' checksums, as in Replica; with `rows`, the checksums of the received blocks."""
         self.latest: MeanMembers | None = None
         """The members of the latest elastic mean."""
         self.reduced = Times()
@@ -171,9 +175,9 @@ class InNetwork(Communicator):
     def begin(self, elements: int, *, name: str = "", elastic: bool = False) -> StreamedGradient:
         """Begin a mean as Communicator.begin() does.
 
-        An elastic one is a single all-reduce: workers may put different pieces, or call all_reduce() with the whole.
-        The first pieces should have the first elements: a block may wait for the block a window before it
-        (docs/explanation/protocol.md).  If an iteration omits blocks, it waits for all pieces.
+        An elastic mean is a single all-reduce: workers may put different pieces, or call all_reduce() with the whole
+        gradient.  The first pieces should have the first elements: a block may wait for the block a window before it
+        (docs/explanation/protocol.md).  An iteration that omits blocks waits for all pieces.
         """
         if not elastic:
             return super().begin(elements, name=name)
@@ -191,13 +195,13 @@ class InNetwork(Communicator):
     def lose_slots(self, generation: int) -> None:
         """End all calls at all workers at once: the switch was restarted, with slots of this generation.
 
-        Exact sums, and sums for one worker, are lost with the slots.  Any thread may call it; the present generation
-        and earlier ones have no effect.
+        Exact sums, and sums for one worker, are lost with the slots.  Any thread may call this; the current generation
+        and earlier generations have no effect.
         """
         if generation <= self.generation or self._closed:
             return
         reason = (
-            f"the switch has restarted: its slots are of generation {generation}; those of this communicator, of"
+            f"the switch has restarted: its slots are of generation {generation}; the slots of this communicator, of"
             f" generation {self.generation}, are lost with the sums in them; make a new communicator with generation"
             f" {generation} and start the training again"
         )
@@ -236,7 +240,7 @@ class InNetwork(Communicator):
         self._agreed(task.key)
 
     def _carry(self, task: Task) -> WorkOutcome[Array]:
-        """Run one iteration, and take those that the others have finished meanwhile."""
+        """Run one iteration, and take the means of the iterations that the others have finished meanwhile."""
         watch = task.watch
         watch.turn("encode")
         gradient = None if task.stream is not None else self._padded(task.given)
@@ -280,12 +284,12 @@ class InNetwork(Communicator):
             self._loop.spawn(fail())
 
     def _target(self, task: Task) -> Floats | None:
-        """Return the call's array as the mean's memory, if it has all elements and does not overlap the gradient."""
+        """Return the call's `out` as the mean's memory, if it has all elements and does not overlap the gradient."""
         apart = self.rows is None and not np.may_share_memory(task.out, task.given)
         return task.out.reshape(-1) if apart and task.out.size == self._coding.elements else None
 
     def _padded(self, given: Array) -> Floats:
-        """Return a gradient of the job's size; it may be the given array."""
+        """Return a gradient of the job's size, which may be the given array itself."""
         if self.rows is not None:
             return self.rows.laid(given.reshape(self.workers, -1))
         if given.size == self._coding.elements:
@@ -295,7 +299,7 @@ class InNetwork(Communicator):
         return gradient
 
     def _checked(self, update: Update, note: SideValues, task: Task) -> Aggregate:
-        """Return the aggregate of an iteration, if all its workers have made the same call."""
+        """Return the aggregate of an iteration; CollectiveError unless all its workers have made the same call."""
         if isinstance(update, ReplicaState):
             raise CollectiveError(
                 f"worker {self.rank} was away too long: no worker holds the sums any more that it has missed"
@@ -316,14 +320,14 @@ class InNetwork(Communicator):
         return "an all_reduce" if self.rows is None else "a reduce_scatter"
 
     def _part(self, update: Aggregate, call: CollectiveCall) -> Floats:
-        """Return the mean of a call's array, or this worker's row of it."""
+        """Return the mean of a call's array, or this worker's row of that mean."""
         size = math.prod(call.shape)
         if self.rows is None:
             return update.mean[:size].reshape(call.shape)
         return self.rows.row(update.mean, self.rank)[: size // self.workers].reshape(call.shape[1:])
 
     def _leave(self, trouble: str) -> None:
-        """Leave the exact calls, and fail the elastic one."""
+        """Leave the exact calls, and fail the elastic call that is under way."""
         if self._exact is not None:
             self._exact.close()
         self.agent.fail(AgentError("it is closed"))
@@ -334,7 +338,7 @@ class InNetwork(Communicator):
 
 
 class ElasticGradient(StreamedGradient):
-    """An elastic all-reduce whose array comes in pieces; it fails with its work."""
+    """An elastic all-reduce whose array comes in pieces; it fails if `work` fails."""
 
     def __init__(self, stream: GradientStream, work: Work[Floats]) -> None:
         super().__init__(stream.pieces)
@@ -367,5 +371,5 @@ def _check_addresses(addresses: Sequence[str], job: JobSection, transport: Trans
 
 def _note(task: Task) -> SideValues:
     """Return side values for the comparison of calls: a 31-bit hash of call and name, dimensions, elements."""
-    digest = zlib.crc32(f"{task.call} {task.key.name}".encode()) >> 1
-    return digest, task.given.ndim, task.given.size
+    hashed = zlib.crc32(f"{task.call} {task.key.name}".encode()) >> 1
+    return hashed, task.given.ndim, task.given.size

@@ -1,4 +1,4 @@
-"""Collectives whose network only sums blocks of 32-bit lanes of all workers, modulo 2**32 (exact_lanes.py)."""
+"""Collectives over a network that only sums all workers' blocks of 32-bit lanes, modulo 2**32 (exact_lanes.py)."""
 
 from abc import abstractmethod
 
@@ -23,9 +23,9 @@ SUMS = ("all_reduce", "reduce_scatter")
 
 
 class LaneCommunicator(PeerCommunicator):
-    """A PeerCommunicator that expresses each call as one sum of lanes.
+    """A PeerCommunicator that expresses every call as one sum of lanes.
 
-    The scale of a floating sum's blocks comes from the agreement on the call: the workers' exponents travel with it.
+    The scale of a floating sum's blocks comes from the agreement on the call, with which the workers send exponents.
     """
 
     @property

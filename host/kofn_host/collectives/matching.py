@@ -8,7 +8,7 @@ from kofn_host.collectives.call import Key, named
 
 @dataclass(slots=True)
 class _Pending:
-    """A call that some workers have made, the first one `rank` at `since_s`."""
+    """A call that the workers `ranks` have made; worker `rank` made it first, at `since_s`."""
 
     call: str
     rank: int
@@ -21,7 +21,7 @@ class Mismatch(Exception):  # noqa: N818  # a verdict that the coordinator handl
 
 
 class Matching:
-    """Calls that wait for workers; each worker makes calls in any order."""
+    """Calls that wait for workers; workers may make calls in different orders."""
 
     def __init__(self, workers: int) -> None:
         self._workers = workers
@@ -29,7 +29,10 @@ class Matching:
         self._left: dict[int, None] = {}
 
     def post(self, rank: int, key: Key, call: str, now_s: float) -> bool:
-        """Note a worker's call; return whether all have made it.  Mismatch if calls differ, or one will never come."""
+        """Note a worker's call; return whether all workers have made it.
+
+        Mismatch if the workers' calls differ, or if a worker that has left has not made the call.
+        """
         pending = self._pending.setdefault(key, _Pending(call, rank, now_s))
         if pending.call != call:
             raise Mismatch(
@@ -50,10 +53,10 @@ class Matching:
             self._check_left(key)
 
     def overdue(self, now_s: float, limit_s: float) -> str:
-        """Return a description of a call that has waited longer than `limit_s`; empty: none has."""
+        """Return a description of a call that has waited longer than `limit_s`; empty if there is none."""
         for key, pending in self._pending.items():
             if now_s - pending.since_s <= limit_s:
-                break  # the others came later
+                break  # all later calls in _pending are younger
             late = [rank for rank in range(self._workers) if rank not in pending.ranks]
             return (
                 f"not made in {limit_s:g} s by {named(late)}: the call {pending.call} ({key}) of worker {pending.rank}"
@@ -71,7 +74,7 @@ class Matching:
                 )
 
     def _instead(self, late: Sequence[int]) -> str:
-        """Return a pending call that one of these workers has made instead."""
+        """Return a description of a pending call that one of these workers has made instead."""
         for rank in late:
             for key, other in self._pending.items():
                 if rank in other.ranks:

@@ -1,4 +1,4 @@
-"""The meeting of workers: all connect to worker 0, which sends everyone's card to all."""
+"""The meeting of workers: all workers connect to worker 0, which sends all cards to all workers."""
 
 import secrets
 import socket
@@ -22,7 +22,11 @@ M = TypeVar("M", Hello, Welcome)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Meeting:
-    """`own`: this worker's channel to the coordinator; `channels`: at worker 0, the coordinator's to all, by rank."""
+    """The outcome of a meeting.
+
+    `own`: this worker's channel to the coordinator; `channels`: at worker 0, the coordinator's channels to all workers,
+    by rank.
+    """
 
     own: Channel
     channels: tuple[Channel, ...]
@@ -46,9 +50,9 @@ def listen(place: tuple[str, int], backlog: int) -> socket.socket:
 
 
 def meet(addresses: Sequence[str], hello: Hello, *, meet_s: float, limit_s: float) -> Meeting:
-    """Wait until all workers are there; CollectiveError names those missing after `meet_s`, or a wrong peer.
+    """Wait until all workers have come; CollectiveError names the workers missing after `meet_s`, or a wrong peer.
 
-    `limit_s`: the channels' limit.
+    `limit_s`: the channels' time limit.
     """
     place = place_of(addresses[0])
     if hello.rank == 0:
@@ -76,7 +80,7 @@ def _connect(place: tuple[str, int], host: str, deadline: float) -> socket.socke
 
 
 class _Reception:
-    """Worker 0's side: all others connect to it, itself through a pair of sockets."""
+    """Worker 0's side of a meeting: the other workers connect by TCP, worker 0 through a pair of sockets."""
 
     def __init__(self, place: tuple[str, int], hello: Hello, meet_s: float, limit_s: float) -> None:
         self._place, self._hello, self._meet_s, self._limit_s = place, hello, meet_s, limit_s
@@ -117,7 +121,7 @@ class _Reception:
         self._come[hello.rank] = channel, hello
 
     def _check(self, hello: Hello) -> None:
-        """CollectiveError unless a peer belongs here, and is the first of its rank."""
+        """Raise CollectiveError unless a peer belongs to this meeting, and is the first of its rank."""
         own = self._hello
         if hello != replace(own, rank=hello.rank, card=hello.card) or hello.rank not in self._missing:
             raise CollectiveError(
@@ -141,7 +145,7 @@ class _Reception:
 
 
 def _expect(channel: Channel, kind: type[M], deadline: float, silent: str) -> M:
-    """Return the first message, which must be of this kind; CollectiveError, with the text `silent` if none comes."""
+    """Return the first message, which must be of this kind; CollectiveError with the text `silent` if none comes."""
     try:
         message = channel.first(max(_AGAIN_S, deadline - time.monotonic()))
     except Gone as error:

@@ -1,4 +1,4 @@
-"""The messages between a worker and worker 0 about calls, over a stream socket, without arrays."""
+"""The messages between a worker and worker 0 about calls, over a stream socket.  Arrays take other ways."""
 
 import contextlib
 import select
@@ -32,7 +32,7 @@ class Hello(msgspec.Struct, frozen=True, tag=True):
 
 
 class Welcome(msgspec.Struct, frozen=True, tag=True):
-    """All workers are there: their cards by rank, and a secret of this meeting."""
+    """All workers have come: their cards by rank, and a secret of this meeting."""
 
     cards: tuple[str, ...]
     secret: str
@@ -41,7 +41,7 @@ class Welcome(msgspec.Struct, frozen=True, tag=True):
 class Posted(msgspec.Struct, frozen=True, tag=True):
     """A worker has made a call.
 
-    `note`: 8-bit numbers, as many at every worker; all get the largest of each.
+    `note`: 8-bit numbers, as many at every worker.  All workers get the largest number at each place of the notes.
     """
 
     key: Key
@@ -71,14 +71,14 @@ class Ping(msgspec.Struct, frozen=True, tag=True):
 
 
 class Over(msgspec.Struct, frozen=True, tag=True):
-    """Calls fail: all of them `at_once`, else only those that are not agreed yet."""
+    """Calls fail: with `at_once` all calls, otherwise only the calls that are not agreed yet."""
 
     reason: str
     at_once: bool = True
 
 
 class Leaving(msgspec.Struct, frozen=True, tag=True):
-    """The sender makes no more calls, and has none under way."""
+    """The sender makes no more calls, and has no call under way."""
 
 
 Message: TypeAlias = Hello | Welcome | Posted | Agreed | Trouble | Ping | Over | Leaving
@@ -92,7 +92,7 @@ class Gone(Exception):  # noqa: N818  # an event of the connection, handled by t
 
 
 class Channel:
-    """Messages in both directions; any thread may send, one receives.  `limit_s`: the longest time for sending."""
+    """Messages in both directions; any thread may send, one thread receives.  `limit_s`: the time limit of sending."""
 
     def __init__(self, connected: socket.socket, limit_s: float) -> None:
         if connected.family == socket.AF_INET:
@@ -105,7 +105,7 @@ class Channel:
         self._readable.register(connected, select.POLLIN)
 
     def send(self, message: Message) -> None:
-        """Send a message; receive() reports a lost connection."""
+        """Send a message; if the connection is lost, receive() reports this."""
         with self._sending, contextlib.suppress(OSError):
             self.socket.sendall(_packed(message))
 

@@ -1,4 +1,4 @@
-"""Bytes of one worker in blocks that it owns: all workers receive them unchanged, and only the owner sends.
+"""Bytes of one worker in blocks that it owns: only the owner sends them, and all workers receive them unchanged.
 
 Owners take turns: among any `span` consecutive blocks each worker owns at least one, as protocol.owned() requires.
 """
@@ -19,10 +19,11 @@ Bytes = npt.NDArray[np.uint8]
 
 
 class OwnedBytes:
-    """Parts of the flat `target`, each sent by one worker; this worker's are in `source`, from the target's `begin` on.
+    """The parts of the flat `target`, which different workers send.
 
-    `turn`: the owners of `span` blocks; block b, owned by turn[b % span], has `sizes[b]` bytes of the target, from
-    `offsets[b]` on, or none.
+    `source`: this worker's bytes, which begin at the target's byte `begin`.  `turn`: the owners of `span` consecutive
+    blocks.  Block b, owned by turn[b % span], has the `sizes[b]` bytes of the target from `offsets[b]` on; the size may
+    be 0.
     """
 
     def __init__(
@@ -65,7 +66,10 @@ class OwnedBytes:
     def broadcast(
         cls, rank: int, workers: int, block_bytes: int, root: int, source: Array, target: Array, most_span: int
     ) -> Self:
-        """Return the blocks of a broadcast: in each turn the others own an empty block, which shows their progress."""
+        """Return the blocks of a broadcast.
+
+        In each turn every worker but the root owns an empty block, which shows that worker's progress.
+        """
         blocks = _blocks(source.nbytes, block_bytes)
         turns = _blocks(blocks, most_span - (workers - 1))
         of_root = _blocks(blocks, turns)
@@ -84,7 +88,7 @@ class OwnedBytes:
         )
 
     def owners(self, blocks: range) -> Integers:
-        """Return the owners of these blocks, which must begin a turn."""
+        """Return the owners of these blocks; the first block must begin a turn."""
         return np.resize(self._turn, len(blocks))
 
     def recipients(self, blocks: range) -> None:
@@ -95,7 +99,7 @@ class OwnedBytes:
         return self.blocks
 
     def encode(self, blocks: range) -> Outgoing:
-        """Return this worker's blocks; whole ones are not copied."""
+        """Return this worker's blocks; whole blocks are not copied."""
         own = np.flatnonzero(self.owners(blocks) == self._rank)
         offsets, sizes = self._offsets[blocks.start + own], self._sizes[blocks.start + own]
         addresses = self._source.ctypes.data + offsets - self._begin

@@ -1,6 +1,6 @@
 """Collectives by packets of a user's protocol: a program in the switch sums blocks, a Speaker is the worker's side.
 
-The module knows no protocol.  A Speaker has no I/O, so tests may drive it, in any order of events, without a network.
+This module knows no protocol.  A Speaker has no I/O, so tests can drive it without a network, in any order of events.
 """
 
 import contextlib
@@ -42,12 +42,12 @@ _LOOK_S = 0.1
 class Speaker(ABC):
     """One worker's side of a protocol during one sum, without I/O: packets in, packets out, a clock.
 
-    `blocks` are this worker's values.  `sums`, of the same shape, receives all workers' sums by `close`; the call ends
-    when no block is `left`.  Each method gets the time in seconds and returns packets to be sent, in order.
+    `blocks` are this worker's values.  `close` writes all workers' sums to `sums`, which has the same shape.  The call
+    ends when no block is `left`.  The abstract methods get the time in seconds and return packets to send, in order.
     """
 
     deadline_s = math.inf
-    """When `expire` is to be called, unless a packet comes first."""
+    """The time at which `expire` must be called if no packet comes before."""
 
     def __init__(self, blocks: Blocks) -> None:
         self.blocks, self.sums = blocks, np.zeros_like(blocks)
@@ -56,7 +56,7 @@ class Speaker(ABC):
 
     @abstractmethod
     def begin(self, now_s: float) -> Iterable[bytes]:
-        """Begin; `blocks` has one block or more."""
+        """Begin the sum; `blocks` has one block or more."""
 
     @abstractmethod
     def receive(self, packet: bytes, now_s: float) -> Iterable[bytes]:
@@ -64,7 +64,7 @@ class Speaker(ABC):
 
     @abstractmethod
     def expire(self, now_s: float) -> Iterable[bytes]:
-        """Take note that `deadline_s` has passed."""
+        """Handle a timeout: `deadline_s` has passed."""
 
     def close(self, block: int, total: bytes) -> None:
         """Store a block's sum; each block is closed once."""
@@ -75,8 +75,8 @@ class Speaker(ABC):
 class PacketCollective(LaneCommunicator):
     """A Communicator whose sums a Speaker makes, over a UDP socket that is connected to the switch's service address.
 
-    A derived class has `data_plane`, `port`, `words` and `speaker`.  `transports` returns the way to the switch at a
-    UDP port.
+    A derived class has `data_plane`, `port`, `words` and `speaker`.  `transports` returns the Transport to the switch
+    for a UDP port.
     """
 
     faults = ("host", "switch")
@@ -119,7 +119,7 @@ class PacketCollective(LaneCommunicator):
         """Return the speaker of the next sum.  All workers sum equally many blocks, in the same order of calls."""
 
     def _opened(self, transport: Transport) -> socket.socket:
-        """Return the open socket of a transport, which is closed with the communicator."""
+        """Open a transport, which is closed with the communicator; return its socket."""
 
         async def opening() -> socket.socket:
             return transport.open(self._loop.running)
@@ -155,7 +155,7 @@ class PacketCollective(LaneCommunicator):
         return self._outcome(task)
 
     def _outcome(self, task: Task) -> WorkOutcome[Array]:
-        """Return a call's outcome, with the counts since the last one."""
+        """Return a call's outcome, with the counts since the last call."""
         size, counts = self._bytes, self._counts
         self._bytes, self._counts = Counter[str](), Counter[str]()
         return WorkOutcome(
@@ -168,7 +168,7 @@ class PacketCollective(LaneCommunicator):
         )
 
     def _converse(self, speaker: Speaker, watch: Stopwatch) -> None:
-        """Carry packets between speaker and socket until no block is left; Stalled if none closes for the time-out."""
+        """Carry packets between speaker and socket until no block is left; Stalled if no block closes in time."""
         poll = select.poll()
         poll.register(self._socket, select.POLLIN)
         now = moved_s = time.monotonic()
@@ -191,7 +191,7 @@ class PacketCollective(LaneCommunicator):
         self._counts["retransmissions"] += speaker.retransmissions
 
     def _received(self) -> Iterable[bytes]:
-        """Yield the datagrams that are there, not too many at once."""
+        """Yield waiting datagrams, at most a batch."""
         with contextlib.suppress(BlockingIOError, ConnectionRefusedError):
             for _ in range(_BATCH):
                 packet = self._socket.recv(_DATAGRAM_BYTES)

@@ -1,7 +1,7 @@
 """`python -m kofn_host.collectives.parameter_server`: a parameter server, that is, a switch on a host.
 
-It answers packets by the switch's rules (protocol.slots, docs/reference/protocol.md), so workers use both alike.  It
-sends results to one worker after another, all through its own link; a switch saves this.
+The server answers packets by the switch's rules (protocol.slots, docs/reference/protocol.md), so workers use a switch
+and a server alike.  The server sends a result to one worker after another through its own link; a switch saves this.
 (Source: the rate-adaptive compression document's architecture: workers, a switch that forwards, server.)
 """
 
@@ -46,7 +46,7 @@ class Counts:
 
 
 class ParameterServer:
-    """A server for job `job`, whose workers have these addresses, by rank, and the socket's port.
+    """A server for job `job`, whose workers have these addresses, by rank, and use the socket's port.
 
     With `learns` it adopts the generation of a worker's first packet.
     """
@@ -82,9 +82,9 @@ class ParameterServer:
         return len(sizes)
 
     def _send(self, answers: Sequence[Answer]) -> None:
-        """Send answers, each to its worker."""
+        """Send the answers to their workers."""
         packets = [(header, values) for _, header, values in answers]
-        self.counts.sent += len(packets)  # counted first: a worker with its answer may end this process
+        self.counts.sent += len(packets)  # counted first: a worker that has its answer may end this process
         left, error = self._datagrams.send(packets, [self._places[rank] for rank, _, _ in answers], self._port)
         for (rank, _, _), went in zip(answers, left, strict=True):
             if not went:
@@ -110,7 +110,7 @@ class ParameterServer:
         return []
 
     def _unwelcome(self, header: KofnHeader, sender: int) -> str | None:  # noqa: PLR0911  # one return for each reason
-        """Return why the packet is dropped, by the switch's admission rules; None: it is not."""
+        """Return why the packet is dropped, by the switch's admission rules; None if it is admitted."""
         job, ranks = self._job, len(self._places)
         if header.job != job:
             return "UNKNOWN_JOB"

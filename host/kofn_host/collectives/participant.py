@@ -1,4 +1,4 @@
-"""A worker's connection to the coordinator: it sends calls, and receives agreed ones."""
+"""A worker's connection to the coordinator: it sends calls, and receives agreed calls."""
 
 import threading
 import time
@@ -18,12 +18,15 @@ class Listener:
     over: Callable[[str, bool], None]
 
 
-class _Silent(Exception):  # noqa: N818  # how the loop is left
+class _Silent(Exception):  # noqa: N818  # leaves the loop
     """The coordinator does not answer, or sends a wrong message."""
 
 
 class Participant(threading.Thread):
-    """The participant's thread; `timeout_s`: the coordinator's, which answers every call by then or a little later."""
+    """The participant's thread.
+
+    `timeout_s`: the coordinator's time-out; the coordinator answers every call by then or a little later.
+    """
 
     def __init__(self, channel: Channel, listener: Listener, timeout_s: float) -> None:
         super().__init__(name="participant", daemon=True)
@@ -31,7 +34,7 @@ class Participant(threading.Thread):
         self._tick_s, self._grace_s = tick_s(timeout_s), grace_s(timeout_s)
         self._patience_s = timeout_s + 3 * self._grace_s
         self._posted: dict[Key, float] = {}
-        """Calls that are not agreed yet, and when they were made."""
+        """The calls that are not agreed yet, with the times when they were made."""
         self._trouble, self._trouble_s = "", 0.0
         self._left = False
 
@@ -41,7 +44,7 @@ class Participant(threading.Thread):
         self._channel.send(Posted(key=key, call=call, note=note))
 
     def report(self, reason: str, *, silent: bool) -> None:
-        """Report that a call cannot be carried out; the coordinator decides what follows; `silent` as in Trouble."""
+        """Report that a call cannot be carried out, so that the coordinator ends all calls; `silent`: as in Trouble."""
         self._trouble, self._trouble_s = reason, time.monotonic()
         self._channel.send(Trouble(reason=reason, silent=silent))
 
@@ -62,7 +65,7 @@ class Participant(threading.Thread):
         self._channel.close()
 
     def _listen(self) -> bool:
-        """Handle received messages; return whether more may come."""
+        """Handle received messages; return whether more messages may come."""
         messages = self._channel.receive(self._tick_s)
         if not messages:
             self._check(time.monotonic())

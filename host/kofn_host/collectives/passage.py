@@ -1,6 +1,6 @@
-"""The passage of a call's chunks through a worker of a ring: from the left neighbour, perhaps added, to the right one.
+"""The passage of a call's chunks through a worker of a ring, from its left to its right neighbour.
 
-Neighbours know which bytes come next, so only values are sent.
+A chunk may be added to the worker's values on the way.  Neighbours know which bytes come next, so only values are sent.
 """
 
 import select
@@ -17,7 +17,7 @@ from kofn_host.errors import CollectiveError
 from kofn_host.stopwatch import Stopwatch
 
 CHUNK_BYTES = 128 << 10
-"""Small enough for many chunks per segment, and to stay in the cache between receiving and adding."""
+"""So small that a segment has many chunks, and that a chunk stays in the cache between receiving and adding."""
 
 _AT_ONCE = 16
 """The most chunks that one call hands to the kernel."""
@@ -27,9 +27,9 @@ _AT_ONCE = 16
 class Route:
     """A call's incoming and outgoing chunks, which are views of one array.
 
-    The first `added` incoming ones are added to the array's values, the others replace them.  Chunks from `finished` to
-    `added` are complete sums, and are divided by `divisor`.  `ahead` outgoing chunks may leave at first, and one more
-    for each incoming one.
+    The first `added` incoming chunks are added to the array's values, the others replace these values.  Incoming chunks
+    from `finished` to `added` are complete sums, and are divided by `divisor`.  `ahead` outgoing chunks may leave at
+    first, and one more outgoing chunk for each incoming chunk.
     """
 
     coming: Sequence[Array]
@@ -43,8 +43,8 @@ class Route:
     def around(cls, flat: Array, workers: int, first: int, *, sums: bool, shares: bool, divisor: int = 1) -> "Route":
         """Return a route over all segments of a flat array, backwards from segment `first`, which leaves first.
 
-        `sums`: n - 1 incoming segments are added; the last one is then complete (reduce-scatter).  `shares`: n - 1
-        incoming segments are complete (all-gather).
+        With n workers, `sums`: n - 1 incoming segments are added, and the last of these is then complete
+        (reduce-scatter); `shares`: n - 1 incoming segments are complete (all-gather).
         """
         steps = (workers - 1) * (sums + shares)
         own, *others = (chunks(flat, workers, (first - step) % workers) for step in range(steps + 1))
@@ -56,7 +56,7 @@ class Route:
 
     @classmethod
     def along(cls, flat: Array, workers: int, distance: int) -> "Route":
-        """Return the route from a root through all workers; this one is `distance` behind the root."""
+        """Return the route from a root through all workers; this worker is `distance` places behind the root."""
         whole = chunks(flat, 1, 0)
         return cls(
             coming=whole if distance else [],
@@ -76,8 +76,8 @@ class RingLink:
 class Passage:
     """Moves a route's chunks.
 
-    A complete segment reaches a worker only after the worker's own chunks of it were received, so it can overwrite
-    them.
+    A complete segment reaches a worker only after the neighbour has received the worker's own chunks of that segment,
+    so the complete segment can overwrite these chunks.
     """
 
     def __init__(self, left: RingLink, right: RingLink, route: Route, watch: Stopwatch) -> None:
@@ -153,7 +153,7 @@ class Passage:
             self._sent_of_next = 0
 
     def _receive(self) -> None:
-        """Receive a batch; then its sums can leave."""
+        """Receive at most a batch of chunks, so that their sums can leave before more chunks are received."""
         batch = self._came + _AT_ONCE
         while not self._all_came and self._came < batch:
             try:
@@ -170,7 +170,7 @@ class Passage:
                 self._settle()
 
     def _expect(self) -> None:
-        """Set the memory for the next chunk: scratch for values to be added, the array for complete ones."""
+        """Set the memory for the next chunk: scratch for values that are added, the array for values that replace."""
         if not self._all_came:
             chunk = self._route.coming[self._came]
             self._space = _bytes(self._scratch[: len(chunk)] if self._came < self._route.added else chunk)
@@ -188,7 +188,7 @@ class Passage:
         self._expect()
 
     def _wait(self, limit_s: float) -> None:
-        """Wait until needed bytes arrive, or bytes can leave."""
+        """Wait until bytes arrive that this worker needs, or until bytes can leave."""
         poll = select.poll()
         if not self._all_came:
             poll.register(self._left.socket, select.POLLIN)
@@ -203,7 +203,7 @@ class Passage:
 
 
 def chunks(flat: Array, parts: int, part: int) -> list[Array]:
-    """Return the chunks of one of `parts` parts of a flat array, none of them empty."""
+    """Return the chunks of one of `parts` parts of a flat array; no chunk is empty."""
     begin, end = (len(flat) * at // parts for at in (part, part + 1))
     size = CHUNK_BYTES // flat.itemsize
     return [flat[at : min(at + size, end)] for at in range(begin, end, size)]

@@ -1,7 +1,7 @@
-"""Communicators whose workers carry out calls among themselves; every call needs all of them.
+"""Communicators whose workers carry out calls among themselves; every call needs all workers.
 
 The workers first agree on every call (coordinator.py), so a subclass of PeerCommunicator carries out the same calls in
-the same order everywhere.
+the same order at all workers.
 """
 
 import math
@@ -31,10 +31,10 @@ class Stalled(HostError):  # noqa: N818  # the coordinator decides which worker 
 
 
 class PeerCommunicator(Communicator, JobCollective):
-    """A Communicator of the workers at `addresses` (HOST or HOST:PORT), by rank; it waits until all are there.
+    """A Communicator of the workers at `addresses` (HOST or HOST:PORT), by rank; it waits until all workers have come.
 
     Worker 0 listens at its address; the workers choose other ports.  `meet_s`: the longest wait for all workers.
-    `timeout_s`: the longest time until all workers have made a call, and then without any progress.
+    `timeout_s`: the longest time until all workers have made a call, and then the longest time without progress.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class PeerCommunicator(Communicator, JobCollective):
 
     @abstractmethod
     def _prepare(self, host: str) -> str:
-        """Return this worker's card, with which the others can connect to it at its own address."""
+        """Return this worker's card, with which the others can connect to this worker at the address `host`."""
 
     @abstractmethod
     def _connect(self, cards: Sequence[str], secret: str, limit_s: float) -> None:
@@ -74,7 +74,7 @@ class PeerCommunicator(Communicator, JobCollective):
 
     @abstractmethod
     def _interrupt(self) -> None:
-        """Make a running _carry() fail soon, if possible; any thread may call it, repeatedly."""
+        """Make a running _carry() fail soon, if possible; any thread may call this, repeatedly."""
 
     def _abandon(self, reason: str) -> None:
         """Give up before the first call; notify the others if they are connected."""
@@ -94,7 +94,10 @@ class PeerCommunicator(Communicator, JobCollective):
             raise CollectiveError(f"elastic must be False, got True: a {type(self).__name__} needs all workers")
 
     def fail(self, reason: str) -> None:
-        """End all calls, here now, at the others as soon as worker 0 has told them; any thread may call it."""
+        """End all calls: at this worker now, at the others as soon as worker 0 has told them.
+
+        Any thread may call this.
+        """
         if self._participant is not None and not self._failed:
             self._participant.report(reason, silent=False)
         self._fail(reason)
@@ -127,7 +130,7 @@ class PeerCommunicator(Communicator, JobCollective):
         self._fail(reason)
 
     def _computed(self, task: Task) -> WorkOutcome[Array]:
-        """Finish a call of a library that only sums: divide a mean here, and compute a ring's bytes."""
+        """Finish a call of a library that only sums: divide if the call is a mean, and compute the bytes of a ring."""
         task.watch.turn("sum")
         out, n = task.out, self.workers
         if task.call.op == "mean":

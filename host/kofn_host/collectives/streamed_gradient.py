@@ -16,15 +16,15 @@ from kofn_host.errors import CollectiveError, GradientError
 
 
 class StreamedGradient(ABC):
-    """The mean of all workers' gradients, float32, each given in pieces; Communicator.begin() creates it.
+    """The mean of all workers' float32 gradients, which are given in pieces; Communicator.begin() creates it.
 
         gradient = communicator.begin(1_000_000)
         for begin, layer in backward():
             gradient.put(begin, layer)
         step(gradient.wait(0, 1_000_000))
 
-    Pieces may be put in any order, by any thread, each element once.  Any number of gradients may be begun; each is
-    reduced once the earlier ones are done.
+    Pieces may be put in any order, by any thread; every element is put once.  Any number of gradients may be begun; a
+    gradient is reduced once the earlier gradients are done.
     """
 
     def __init__(self, pieces: Pieces) -> None:
@@ -33,14 +33,14 @@ class StreamedGradient(ABC):
     def put(self, begin: int, values: Floats) -> None:
         """Copy elements, float32 of any shape, to `begin`.
 
-        CollectiveError, without effect, if they are not finite, outside of the gradient, or were put before; also if
-        the gradient's work has failed.
+        CollectiveError, without effect, if an element is not finite, is outside of the gradient, or was put before;
+        also if the gradient's work has failed.
         """
         with collective():
             self._pieces.put(begin, values)
 
     def priority(self, begin: int, end: int, level: int) -> None:
-        """Set the level of elements; unsent ones of a higher level leave first.  Levels are initially 0."""
+        """Set the level of elements; unsent elements of a higher level leave first.  Levels are initially 0."""
         with collective():
             self._pieces.prioritise(begin, end, level)
 
@@ -50,7 +50,7 @@ class StreamedGradient(ABC):
 
     @abstractmethod
     def result(self, timeout: float | None = None) -> WorkOutcome[Floats]:
-        """Wait for the whole mean, as Work.wait().  CollectiveError if no piece is put for long."""
+        """Wait for the whole mean, as Work.wait() does.  CollectiveError if no piece is put for long."""
 
 
 class PieceByPiece(StreamedGradient):
@@ -59,7 +59,7 @@ class PieceByPiece(StreamedGradient):
     def __init__(self, elements: int, reduce: Callable[[Floats, str], Work[Floats]], limit_s: float) -> None:
         """Begin without pieces.
 
-        `reduce` begins an in-place all-reduce of a name; `limit_s`: the longest time without a piece.
+        `reduce` begins an in-place all-reduce of a piece under a name; `limit_s`: the longest time without a piece.
         """
         super().__init__(Pieces(np.zeros(elements, np.float32), elements))
         self._reduce, self._limit_s = reduce, limit_s
@@ -68,7 +68,7 @@ class PieceByPiece(StreamedGradient):
         self._failed = ""
 
     def fail(self, reason: str) -> None:
-        """Raise this error in calls that wait for pieces: none can be put any more."""
+        """Raise this error in calls that wait for pieces: no piece can be put any more."""
         with self._changed:
             self._failed = reason
             self._changed.notify_all()
@@ -92,7 +92,9 @@ class PieceByPiece(StreamedGradient):
     def result(self, timeout: float | None = None) -> WorkOutcome[Floats]:
         mean = self.wait(0, self._pieces.values.size, timeout)
         outcomes = [work.wait() for work in self._works.values()]
-        sent, received = (sum(getattr(one, name) for one in outcomes) for name in ("sent_bytes", "received_bytes"))
+        sent, received = (
+            sum(getattr(outcome, name) for outcome in outcomes) for name in ("sent_bytes", "received_bytes")
+        )
         return replace(outcomes[-1], value=mean, sent_bytes=sent, received_bytes=received)
 
     def _calls_of(self, begin: int, end: int, deadline: float | None) -> list[Work[Floats]]:
@@ -107,7 +109,7 @@ class PieceByPiece(StreamedGradient):
                 self._changed.wait(self._left_s(deadline))
 
     def _left_s(self, deadline: float | None) -> float:
-        """Return the time left for the next piece; TimeoutError or CollectiveError if it is over."""
+        """Return the time left for the next piece; TimeoutError or CollectiveError if no time is left."""
         now, give_up_s = time.monotonic(), self._pieces.put_s + self._limit_s
         if deadline is not None and now >= deadline:
             raise TimeoutError(f"the mean is incomplete: {self._pieces.described}")

@@ -14,12 +14,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkOutcome(Generic[T]):
-    """`value`: the call's array, None for a barrier.  `count`: number of workers in it, the least over all blocks.
+    """The outcome of a call.
+
+    `value`: the call's array, None for a barrier.  `count`: number of workers in the array, the least over all blocks.
     `sent_bytes`, `received_bytes`: UDP or TCP payload.  `counts`: the packets of a protocol, by names of
     results.worker_metrics.Totals.
 
-    `skipped`: for elastic calls, means of later calls that the others have finished without this worker, in order; its
-    next call joins the one after these.
+    `skipped`: for elastic calls, the means of later calls that the others have finished without this worker, in order.
+    This worker's next call joins the call after the last of these.
     """
 
     value: T
@@ -34,9 +36,9 @@ class WorkOutcome(Generic[T]):
 class Work(Future[T]):
     """A call under way: a Future of its array (None for a barrier) without cancellation; `await` it in asyncio.
 
-    result() and exception() take a limit in seconds; then they raise TimeoutError while the call continues.  Without
-    a limit they return too, because every call ends or fails.  Callbacks run in the communicator's threads: they may
-    make calls, but must not wait for them.
+    result() and exception() take a limit in seconds.  After that time they raise TimeoutError, and the call continues.
+    Without a limit they return too, because every call ends or fails.  Callbacks run in the communicator's threads: a
+    callback may make calls, but must not wait for them.
     """
 
     def __init__(self, call: str) -> None:

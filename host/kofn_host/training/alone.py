@@ -1,7 +1,7 @@
-"""One worker alone: the baseline for sums over several workers.
+"""Training of one worker alone: the baseline for sums over several workers.
 
-It trains the same model on all of the data, with rank 0's blocking, and sends nothing.  `kofn run` starts it together
-with the last trial of a configuration with run.alone; kofn/sim/ calls train() with a virtual clock.
+The worker trains the same model on all of the data, with rank 0's blocking, and sends nothing.  `kofn run` starts it
+together with the last trial of a configuration with run.alone; kofn/sim/ calls train() with a virtual clock.
 
     python -m kofn_host.training.alone --config effective.toml --metrics alone/worker-0.jsonl
 """

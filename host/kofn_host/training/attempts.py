@@ -1,4 +1,4 @@
-"""How many gradients a worker computes in an iteration, and when it aborts one, by the rule for late gradients.
+"""How many gradients a worker computes in an iteration, and when it aborts a gradient, by the rule for late gradients.
 
 This module has no clock and no network: training drives it in real time, the simulation (kofn/sim/) in virtual time.
 """
@@ -25,7 +25,8 @@ class Attempts:
     def gives_up(self, rule: LateRule) -> bool:
         """Return whether this gradient is aborted once its iteration is over.
 
-        A rule that gives up aborts every gradient, except a first one after GIVE_UPS late iterations in a row.
+        A rule that gives up aborts every gradient, except an iteration's first one after GIVE_UPS late iterations in a
+        row.
         """
         return rule.gives_up and (self._late_in_a_row < GIVE_UPS or self.batch > 0)
 

@@ -21,8 +21,10 @@ from kofn_host.workload.straggler_source import StragglerSource
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Begun:
-    """An iteration's gradient; times are by time.monotonic: `ready_s` when the parameters were ready, `first_s` when
-    its first bucket was."""
+    """An iteration's gradient.
+
+    `ready_s`, `first_s`: time.monotonic() when the parameters were ready, and when the first bucket was ready.
+    """
 
     iteration: int
     started: float  # since the epoch
@@ -90,7 +92,7 @@ class IterationLog:
         self._alignment.clear()
 
     def report(self, begun: Begun, step: Step, updates: Sequence[Update]) -> kofn_pb2.Report:
-        """Return the report of an iteration, and of all that had ended with it."""
+        """Return the report of an iteration, and of all iterations that had ended with it."""
         assert step.work is not None
         spent_s = time.monotonic() - begun.ready_s
         return report_of_updates(step, step.work, list(updates), self._direction, spent_s, begun.decision)

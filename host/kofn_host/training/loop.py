@@ -1,7 +1,8 @@
 """Data-parallel training of one worker: gradient, all-reduce, step; until the target is reached.
 
 A Reducer hides the collective: the switch, a server, or the workers among themselves.  Every replica applies the same
-aggregates in the same order, so all see the same metric in the same iteration and stop together without a message.
+aggregates in the same order, so all workers see the same metric in the same iteration and stop together without a
+message.
 
 The rule for late gradients (config.late_rules) decides whether a worker stops computing when its iteration has ended
 elsewhere, and whether a worker that has contributed computes another gradient with the same parameters until then.
@@ -48,9 +49,9 @@ class Work:
     loss: float | None
     gradient: Floats | None
     norm2: float
-    agreement: float  # with the aggregate applied before it was begun (compression.alignment)
-    blocking_s: float  # injected
-    blocked_s: float  # measured: beyond model.compute_ms, and beyond the gradient's processor time
+    agreement: float  # with the latest aggregate when the gradient was begun (compression.alignment)
+    blocking_s: float  # the injected blocking
+    blocked_s: float  # the measured blocking: time beyond model.compute_ms and beyond the gradient's processor time
     aborted: bool
 
 
@@ -63,11 +64,11 @@ class Step:
     first_block_s: float  # until the first encoded block, or until the worker gave up
     work: Work | None  # None: the gradient was computed before a restart
     age: int = 0  # of the gradient, in iterations, when it was contributed
-    catch_up_s: float = 0.0  # a late gradient's time from its end to its contribution: ended iterations are applied
+    catch_up_s: float = 0.0  # from the end of a late gradient's computation to its contribution
     account: Account | None = None  # of all the worker's gradients so far
     link_wait_s: float | None = None  # the last packet's wait in the link; None: no new measurement
     spent: "Spent | None" = None  # None: in virtual time
-    schedule: str | None = None  # the schedule in force, if any
+    schedule: str | None = None  # the schedule of this iteration, if any
     timeline: Sequence[tuple[str, str, float, float]] | None = None  # results.worker_metrics.TimelineEntry, if any
 
     @property
@@ -76,7 +77,7 @@ class Step:
         return self.work is None or self.work.gradient is not None
 
     def fields(self, now: float) -> dict[str, Any]:
-        """Return its fields of a metrics line."""
+        """Return the step's fields of a metrics line."""
         if self.work is None or not self.contributed:
             return {}
         return {
@@ -98,7 +99,7 @@ class Step:
 class Spent:
     """The parts of an iteration's time up to its step, which began at `reduced_s` (time.monotonic).
 
-    compute_s: since the end of the previous step; so it includes writing the previous iteration's metrics.
+    `compute_s` begins at the end of the previous step, so it includes writing the previous iteration's metrics.
     """
 
     compute_s: float
@@ -106,7 +107,7 @@ class Spent:
     reduced_s: float
 
     def fields(self) -> dict[str, float]:
-        """Return its fields of a metrics line."""
+        """Return the parts as fields of a metrics line."""
         return {"compute_s": self.compute_s, **{f"{part}_s": spent for part, spent in shallow(self.times).items()}}
 
 
@@ -128,7 +129,7 @@ class Training:
         self.replica = Replica(workload, config, blocks, self.coding.planner.first(), self._alike())
         self._metric = metric_of(config)
         self.saver: Saver | None = None
-        """It writes due checkpoints; None: none."""
+        """The writer of checkpoints; None: no checkpoints are written."""
 
     def _code(self, config: Config) -> JobCoding:
         """Return the coding of packets."""
@@ -143,9 +144,12 @@ class Training:
         return aggregate.mean
 
     def run(self, reducer: Reducer, metrics: Metrics, report: Callable[[kofn_pb2.Report], object]) -> str:
-        """Train to the end; return its reason: "target" (of the metric), "iterations" (the last one) or "diverged"."""
+        """Train to the end; return the reason of the end.
+
+        The reason is "target" (the metric's target is reached), "iterations" (the last one has ended) or "diverged".
+        """
         self._begun_s = self._since_s = time.monotonic()
-        reason = self._over(reducer.iteration - 1) or self._follow(reducer.catch_up(), None, metrics)
+        reason = self._over(reducer.iteration - 1) or self._apply_all(reducer.catch_up(), None, metrics)
         while reason is None:
             decision, ready = reducer.decision, time.monotonic()  # the decision known at the iteration's begin
             self._direction = None
@@ -161,7 +165,7 @@ class Training:
     def _iterate(self, reducer: Reducer, metrics: Metrics, ready: float) -> tuple[Step, list[Update], str | None]:
         """Compute and contribute until an iteration has ended; return the step, the updates and the reason to stop.
 
-        Missed iterations are applied before a late gradient is contributed; one of them may end the training.
+        Missed iterations are applied before a late gradient is contributed; a missed iteration may end the training.
         """
         iteration, started, since, attempts = reducer.iteration, time.time(), self._since_s, self._attempts
         attempts.begin()
@@ -183,7 +187,7 @@ class Training:
                 account=reducer.account(),
                 spent=Spent(compute_s=computed - since, times=exchange.times, reduced_s=time.monotonic()),
             )
-            reason = self._follow(exchange.ended, None if updates else step, metrics)
+            reason = self._apply_all(exchange.ended, None if updates else step, metrics)
             updates.extend(exchange.ended)
             return reason is None
 
@@ -217,7 +221,7 @@ class Training:
         gradient = None if work is None else work.gradient
         return reducer.all_reduce(Contribution(gradient, iteration, self._attempts.batch, stays=stays), missed)
 
-    def _follow(self, updates: Sequence[Update], step: Step | None, metrics: Metrics) -> str | None:
+    def _apply_all(self, updates: Sequence[Update], step: Step | None, metrics: Metrics) -> str | None:
         """Apply updates in order up to the training's end, write their metrics, and return the reason to stop."""
         lines: list[dict[str, Any]] = []
         reason = None
@@ -318,7 +322,10 @@ def iteration_line(
 
 
 def shallow(record: Any) -> dict[str, Any]:
-    """Return a dataclass's fields as dataclasses.asdict() does, but faster: it does not descend into them."""
+    """Return a dataclass's fields.
+
+    Unlike dataclasses.asdict() it does not convert the fields' own fields, and so is faster.
+    """
     return {name: getattr(record, name) for name in record.__dataclass_fields__}
 
 
@@ -330,7 +337,10 @@ def report_of_updates(
     iteration_s: float,
     decision: int,
 ) -> kofn_pb2.Report:
-    """Return the report to the controller; `updates` begin with this iteration's, or a replica that replaces it."""
+    """Return the report to the controller.
+
+    `updates` begin with the update of this iteration, or with a replica that replaces that update.
+    """
     first = None if isinstance(updates[0], ReplicaState) else updates[0]
     least, most = first.ks if first else (0, 0)
     return report_of(
@@ -350,10 +360,10 @@ def report_of_updates(
 def report_of(
     step: Step, work: Work, direction: Direction | None, *, late: bool, held: tuple[float, float], **more: float
 ) -> kofn_pb2.Report:
-    """Return the report of one iteration (Report in common/kofn_common/rpc/kofn.proto); `more`: further fields of it.
+    """Return the report of one iteration (Report in common/kofn_common/rpc/kofn.proto); `more`: its other fields.
 
-    `held`: gradients and contributors in the iteration's sums, means over its blocks.  If the worker gave up,
-    first_block_s is the time until then.
+    `held`: gradients and contributors in the iteration's sums, as means over the blocks.  If the worker gave up,
+    first_block_s is the time until it gave up.
     """
     gradients, contributors = held
     return kofn_pb2.Report(

@@ -17,14 +17,14 @@ from kofn_host.training.reducer import Reducer
 
 
 class Metrics:
-    """Appends JSON lines to `path`, and writes the ledger's checksums to the same name with .npz."""
+    """Appends JSON lines to `path`, and writes the ledger's checksums to a file of the same name with .npz."""
 
     def __init__(self, path: Path) -> None:
         self._ledger_path = path.with_suffix(".npz")
         self._file: TextIO = path.open("a", buffering=1)
 
     def __enter__(self) -> Self:
-        """Close the file at the end of the block, also after an error."""
+        """Close the file at the end of the `with` block, also after an error."""
         return self
 
     def __exit__(
@@ -58,8 +58,8 @@ class Metrics:
     ) -> None:
         """Close the file; with a ledger, write the checksums that prove conservation, int64, shape (blocks,).
 
-        `results`: the sum over all applied results.  `received`, (blocks,): the blocks whose results come to this
-        worker; None: all.
+        `results`: the checksums of the sum of all applied results.  `received`, (blocks,): the blocks whose results
+        come to this worker; None: all blocks.
         """
         self._file.close()
         if totals is None:

@@ -1,8 +1,8 @@
 """Training that sends gradients while they are computed, and whose forward pass waits layer by layer for means.
 
 An iteration is a forward pass, the loss, and a backward pass.  In the forward pass each layer waits for its mean of
-the previous iteration and is stepped.  The backward pass follows the schedule's order; a piece leaves as soon as its
-layers are computed.  A separate thread waits for the iteration's end.
+the previous iteration, and its parameters are updated.  The backward pass follows the schedule's order; a piece leaves
+as soon as its layers are computed.  A separate thread waits for the iteration's end.
 """
 
 import threading
@@ -51,7 +51,7 @@ PASSES: tuple[Kind, ...] = ("forward", "error", "weight")
 
 
 def check_schedule(config: Config) -> None:
-    """ConfigError if the configuration lacks what its schedule needs."""
+    """Raise ConfigError if the configuration's schedule needs another collective, workload or optimizer."""
     section, collective = config.schedule, config.job.collective
     if config.model.workload_name == "script":
         return  # kofn_torch.schedule() checks the script's model
@@ -88,7 +88,7 @@ class Reduction:
         self._thread.start()
 
     def transfers(self) -> Iterator[tuple[int, float, float]]:
-        """Yield layers with completed means, each with the times of its first piece and of its last block's result."""
+        """Yield layers with completed means, and the times of a layer's first piece and of its last block's result."""
         if (closed_s := self.stream.closed_s) is None:
             return
         for layer, put_s in self._put_s.items():
@@ -102,9 +102,9 @@ class Reduction:
         for layer in piece.layers:
             self._put_s.setdefault(layer, time.monotonic())
         for layer, (begin, end) in zip(piece.layers, piece.ranges, strict=True):
-            for place, of in self._layout.places(layer, begin, end):
+            for place, elements in self._layout.places(layer, begin, end):
                 self.stream.pieces.prioritise(place.start, place.stop, piece.level)
-                self.stream.pieces.put(place.start, gradient[of])
+                self.stream.pieces.put(place.start, gradient[elements])
 
     def mean(self, layer: int) -> Floats:
         """Wait for a layer's mean and return it."""
@@ -172,7 +172,7 @@ class OverlappedTraining(Training):
         )
 
     def _order(self, config: Config) -> list[int] | None:
-        """Return the layers' expected order of leaving; None if all blocks fit into the window: order is irrelevant."""
+        """Return the expected order in which layers leave; None if all blocks fit into the window: no order matters."""
         coding = JobCoding.of(config.job, config.compress, self._model.layers[-1].end)
         if coding.layout.blocks <= config.job.window:
             return None
@@ -195,8 +195,8 @@ class OverlappedTraining(Training):
         return self._layout.parameters(aggregate.mean)
 
     def _iterate(self, reducer: Reducer, metrics: Metrics, ready: float) -> tuple[Step, list[Update], str | None]:
-        """Run from an iteration's loss to the next iteration's."""
-        if reducer.entered:  # its gradient was computed before a restart
+        """Run from an iteration's loss to the next iteration's loss."""
+        if reducer.entered:  # this iteration's gradient was computed before a restart
             self._forwarded = None
             return super()._iterate(reducer, metrics, ready)
         iteration, started, since, begun_s = reducer.iteration, time.time(), self._since_s, self._free_s()
@@ -229,13 +229,13 @@ class OverlappedTraining(Training):
             ],
         )
         updates = exchange.updates
-        reason = self._follow(updates, step, metrics)
+        reason = self._apply_all(updates, step, metrics)
         alone = len(updates) == 1 and isinstance(updates[0], Aggregate)
         self._forwarded = iteration + 1 if reduction is not None and alone else None
         return step, updates, reason
 
     def _forward(self, iteration: int, reduction: Reduction | None = None) -> None:
-        """Run the forward pass; with a reduction, step each layer by its mean before its turn."""
+        """Run the forward pass; with a reduction, update each layer by its mean before the layer's turn."""
         self._layered.begin(iteration)
         if reduction is not None and not self._schedule.family.by_layer:
             self._wait(0, reduction.result)
@@ -249,7 +249,7 @@ class OverlappedTraining(Training):
             self._timed("forward", number, iteration, partial(self._model.forward, number))
 
     def _backward(self, reducer: Reducer, iteration: int, ready: float) -> tuple[Reduction | None, Work, float]:
-        """Run the backward pass; return its reduction (None if aborted), its work, and when the first piece left."""
+        """Run the backward pass; return its reduction (None if aborted), its work, and the time of the first piece."""
         loss = self._model.loss()
         blocking_s = self._blocking.blocking_s(iteration, 0, ready - self._begun_s)
         paused_s = self._free_s() if blocking_s else time.monotonic()
@@ -297,7 +297,7 @@ class OverlappedTraining(Training):
         self._timeline.append((kind, layer, begun_s, end_s))
 
     def _free_s(self) -> float:
-        """Return when the device will have finished all submitted passes: now, or later."""
+        """Return the time, now or later, at which the device will have finished all submitted passes."""
         return max(time.monotonic(), self._model.span_s[1] if self._model.span_s else 0.0)
 
     def _layer_times(self) -> LayerTimes:
@@ -308,8 +308,8 @@ class OverlappedTraining(Training):
 
     def _share(self, kind: Kind, layer: int) -> float:
         """Return this step's share of an iteration's computation, by the layers' numbers of parameters."""
-        elements = [one.elements for one in self._model.layers]
-        return 0.0 if (kind, layer) == ("error", 0) else elements[layer] / (3 * sum(elements) - elements[0])
+        sizes = [each_layer.elements for each_layer in self._model.layers]
+        return 0.0 if (kind, layer) == ("error", 0) else sizes[layer] / (3 * sum(sizes) - sizes[0])
 
     def _wait(self, layer: int, wait: Callable[[], T]) -> T:
         """Wait for the input of a layer's pass; the timeline's entry begins when the previous passes have ended."""

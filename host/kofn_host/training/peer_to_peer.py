@@ -1,7 +1,7 @@
-"""Training through a communicator of the workers, which needs all of them in every iteration.
+"""Training through a communicator of the workers, which needs all workers in every iteration.
 
-No gradient is late and none stays pending, so there is no ledger, and no worker misses results.  If one worker is lost,
-the job ends.
+No gradient is late and no gradient stays pending, so there is no ledger, and no worker misses results.  If a worker is
+lost, the job ends.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ from kofn_host.workload.replica import ReplicaState
 
 
 class PeerToPeer:
-    """A Reducer that uses a Communicator; `connect` makes it once all workers are there.
+    """A Reducer that uses a Communicator, which `connect` makes once all workers have joined.
 
     `plan`: the plan of a job that sends all blocks.
     """
@@ -48,7 +48,7 @@ class PeerToPeer:
         self._counts = Counter({"bytes_sent": 0, "bytes_received": 0})
 
     def all_reduce(self, given: Contribution, missed: Callable[[Exchange], bool] = lambda _: True) -> Exchange:
-        """Sum as Reducer says; CollectiveError names the lost worker."""
+        """Average a gradient over all workers; CollectiveError names a lost worker."""
         assert self._communicator is not None
         gradient = given.gradient
         assert gradient is not None
@@ -71,7 +71,7 @@ class PeerToPeer:
         return []
 
     def skip(self) -> list[Update]:
-        """AgentError: no iteration can end without this worker."""
+        """Raise AgentError: no iteration can end without this worker."""
         raise AgentError(f"iteration {self.iteration} needs every worker: none can skip it")
 
     async def join_first(
@@ -99,7 +99,7 @@ class PeerToPeer:
         """Do nothing: no gradient is late."""
 
     def fail(self, error: HostError) -> None:
-        """Fail as Reducer says, also during a call."""
+        """Raise this error in the training thread, also during a call."""
         if not self._failure.done():
             self._failure.set_exception(error)
 
@@ -127,7 +127,7 @@ class PeerToPeer:
 
 
 def check_finite(gradient: Floats, first: int = 0, of: str = "") -> None:
-    """GradientError if an element is not finite: it would ruin all replicas.
+    """Raise GradientError if an element is not finite: it would ruin all replicas.
 
     For the message, `first` is the first element's number and `of` names the gradient.
     """

@@ -22,7 +22,7 @@ from kofn_host.workload.replica import ReplicaState
 class Reducer(Protocol):
     """One worker's place in the iterations of a job.
 
-    The training thread calls the methods under "for the training thread"; its event loop calls the others.
+    The training thread calls the methods under "for the training thread"; the event loop calls the others.
     """
 
     decision: int
@@ -57,7 +57,8 @@ class Reducer(Protocol):
     def all_reduce(self, given: Contribution, missed: Callable[[Exchange], bool] = lambda _: True) -> Exchange:
         """Contribute a gradient to the current iteration; if it counts, wait for the iteration's end.
 
-        If it is late, `missed` first gets the ended iterations; if it returns False, nothing is contributed.
+        If the gradient is late, `missed` first gets the ended iterations; if `missed` returns False, nothing is
+        contributed.
         """
 
     def catch_up(self) -> list[Update]:
@@ -112,4 +113,4 @@ class Reducer(Protocol):
         """Return the ledger's totals over all gradients; None if no gradient can stay pending."""
 
     def account(self) -> Account | None:
-        """Return the same by weight; None likewise."""
+        """Return the account of all gradients by weight; None if no gradient can stay pending."""

@@ -232,7 +232,7 @@ def test_worker_told_of_a_restart_does_not_wait_for_the_timeout(target: str) -> 
         told.lose_slots(found.generation + 1)
         errors = [error_of(lambda work=work: work.result(LIMIT_S)) for work in works]
     expected = (
-        f"the switch has restarted: its slots are of generation {found.generation + 1}; the slots of this communicator, of"
+        f"the switch has restarted: its slots are of generation {found.generation + 1}; the slots of this communicator,"
     )
     assert all(error.startswith(expected) for error in errors), errors
 

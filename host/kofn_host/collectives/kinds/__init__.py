@@ -1,1 +1,1 @@
-"""The values of job.collective, one file each; collectives/job_collective.py has their attributes."""
+"""The values of job.collective, one file each; kofn_common's collectives/job_collective.py has their attributes."""

@@ -1,7 +1,7 @@
 """Collectives by PyTorch's gloo, if torch is installed: a well-known baseline.
 
 gloo does not report its internal times and bytes: a call's time is counted as `wait`, and the bytes are computed from
-its ring algorithm (PeerCommunicator._computed).
+gloo's ring algorithm (PeerCommunicator._computed).
 """
 
 import importlib
@@ -39,7 +39,7 @@ class Gloo(PeerCommunicator):
         self._host = host
         if self.rank != 0:
             return host
-        self._store = self._keep(host, 0, timedelta(seconds=self._timeout_s))
+        self._store = self._opened_store(host, 0, timedelta(seconds=self._timeout_s))
         return f"{host}:{self._store.port}"
 
     def _connect(self, cards: Sequence[str], secret: str, limit_s: float) -> None:
@@ -47,15 +47,15 @@ class Gloo(PeerCommunicator):
         kind, limit = self._torch.distributed.ProcessGroupGloo, timedelta(seconds=self._timeout_s)
         try:
             if self.rank != 0:
-                self._store = self._keep(host, int(port), limit)
+                self._store = self._opened_store(host, int(port), limit)
             options = kind._Options()
             options._devices, options._timeout = [kind.create_device(hostname=self._host)], limit
             self._group = kind(self._store, self.rank, self.workers, options)
         except RuntimeError as error:
             raise CollectiveError(f"gloo does not connect the workers: {_first_line(error)}") from error
 
-    def _keep(self, host: str, port: int, limit: timedelta) -> Any:
-        """Return the store of the workers' addresses, kept by worker 0; `port`: 0 is any."""
+    def _opened_store(self, host: str, port: int, limit: timedelta) -> Any:
+        """Return the store of the workers' addresses, which worker 0 keeps; a `port` of 0 is any free port."""
         return self._torch.distributed.TCPStore(
             host, port, self.workers, is_master=self.rank == 0, timeout=limit, wait_for_workers=False
         )
@@ -87,7 +87,7 @@ class Gloo(PeerCommunicator):
         return self._computed(task)
 
     def _tensor(self, array: Array) -> Any:
-        """Return a flat tensor of the same memory; torch accepts NumPy's own dtypes only."""
+        """Return a flat tensor of the same memory; bfloat16 needs a detour: torch accepts only NumPy's own dtypes."""
         if array.dtype.name == "bfloat16":
             return self._torch.from_numpy(array.reshape(-1).view(np.int16)).view(self._torch.bfloat16)
         return self._torch.from_numpy(array.reshape(-1))

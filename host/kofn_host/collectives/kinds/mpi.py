@@ -1,11 +1,11 @@
 """Collectives by MPI (mpi4py over Open MPI), if installed: the baseline of high-performance computing.
 
-Separately started workers become one MPI program: worker 0 runs Open MPI's ompi-server, through which they find each
-other, and accepts the others one after another (MPI_Comm_accept, MPI_Comm_connect).  Only TCP is used, also between
-workers of one machine, and only each worker's own address.  A process can use MPI only once.
+Separately started workers become one MPI program: worker 0 runs Open MPI's ompi-server, through which the workers find
+each other, and accepts the other workers one after another (MPI_Comm_accept, MPI_Comm_connect).  Only TCP is used, also
+between workers of one machine, and only the network of a worker's own address.  A process can use MPI only once.
 
-Like gloo, MPI does not report its internal times and bytes.  Its calls have no time limit, so non-blocking ones are
-polled.
+Like gloo, MPI does not report its internal times and bytes.  Its calls have no time limit, so this module polls
+non-blocking calls.
 """
 
 import importlib
@@ -39,7 +39,7 @@ _DYING = ("setpriv", "--pdeathsig", "KILL")
 """The prefix of a command whose process must not outlive this one."""
 
 SERVER_S = 10.0
-"""The longest wait for its start."""
+"""The longest wait for the start of ompi-server."""
 
 HALF_BYTES = 2
 
@@ -86,7 +86,7 @@ class Mpi(PeerCommunicator):
         self._end_server()
 
     def _join(self, card: str, joined: "Future[Any]") -> None:
-        """Join all workers into one program, one after another."""
+        """Join this worker and the others into one program; the workers are joined one after another."""
         try:
             uri, *ports = card.split("\n")
             if self.rank != 0:
@@ -136,7 +136,7 @@ class Mpi(PeerCommunicator):
             time.sleep(min(_PAUSE_S, taken_s / 16))
 
     def _buffer(self, array: Array) -> tuple[Any, Any]:
-        """Return the array for mpi4py; MPI lacks half-precision types, so these are 16-bit items that `_sum` adds."""
+        """Return the array for mpi4py; MPI lacks half-precision types, so `_sum` adds them as 16-bit items."""
         mpi = self._mpi
         kinds = {"float32": mpi.FLOAT, "int32": mpi.INT32_T, "int64": mpi.INT64_T}
         return array.reshape(-1).view(np.uint8), kinds.get(array.dtype.name, mpi.INT16_T)
@@ -163,13 +163,13 @@ class Mpi(PeerCommunicator):
 
 
 def _add_halves(dtype: "np.dtype[Any]", given: Any, into: Any, _: Any) -> None:
-    """Add half-precision values in raw memory; MPI calls it for each piece."""
+    """Add half-precision values in raw memory; MPI calls this function for every piece."""
     total = np.frombuffer(into, dtype)
     np.add(total, np.frombuffer(given, dtype), out=total)
 
 
 def _serve(host: str) -> "tuple[subprocess.Popen[bytes], str]":
-    """Start Open MPI's name server; return it and its URI.  It dies with this thread."""
+    """Start Open MPI's name server, which dies with this thread; return its process and its URI."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "uri"
         command = [*_DYING, _SERVER, "--no-daemonize", "--report-uri", str(file)]
@@ -184,7 +184,7 @@ def _serve(host: str) -> "tuple[subprocess.Popen[bytes], str]":
 
 
 def _mpi(host: str, uri: str) -> Any:
-    """Initialise MPI and return its module; it is never finalized, since that would wait also for lost workers."""
+    """Initialise MPI and return its module; MPI is never finalized, since that would wait for lost workers too."""
     os.environ.update(_settings(host) | {"OMPI_MCA_pmix_server_uri": uri})
     importlib.import_module("mpi4py").rc.finalize = False
     return importlib.import_module("mpi4py.MPI")
@@ -205,7 +205,7 @@ def _settings(host: str) -> dict[str, str]:
 
 
 def _network(host: str) -> str:
-    """Return the network of an address in Open MPI's form, 10.0.0.1/24: it does not accept a /32."""
+    """Return the network of an address in Open MPI's form, 10.0.0.1/24: Open MPI does not accept a /32."""
     if ipaddress.ip_address(host).is_loopback:
         return "127.0.0.0/8"
     shown = subprocess.run(["ip", "-json", "address", "show", "to", host], capture_output=True, check=False).stdout

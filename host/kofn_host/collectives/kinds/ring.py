@@ -1,10 +1,11 @@
 """Collectives over a ring of TCP connections, as in most frameworks.
 
-Every worker sends only to the next one.  An all-reduce divides the array into one segment per worker.  In its first
+Every worker sends only to the next worker.  An all-reduce divides the array into one segment per worker.  In its first
 half (reduce-scatter) each segment goes round once, and every worker adds its own values; in its second half
 (all-gather) the complete segments go round.  So a worker sends 2 (n - 1) / n of the array (Patarasuk and Yuan 2009).  A
 reduce-scatter is the first half alone, an all-gather the second half alone.  A broadcast passes the whole array along
-the ring.  Segments are sent in chunks, each as soon as its values are added: sending, receiving and adding overlap.
+the ring.  Segments are sent in chunks.  A chunk leaves as soon as its values are added, so sending, receiving and
+adding overlap.
 """
 
 import contextlib
@@ -20,7 +21,7 @@ from kofn_host.collectives.work import WorkOutcome
 from kofn_host.errors import CollectiveError
 
 _BUFFER_BYTES = 4 << 20
-"""The size of each of a socket's two buffers: more than the bytes in flight on a link."""
+"""The size of a socket's buffer for sending, and of its buffer for receiving: more than a link has in flight."""
 
 
 class Ring(PeerCommunicator):
