@@ -1,4 +1,4 @@
-"""Schedules: the order of weight gradients, the pieces in which they leave, and what a forward pass waits for."""
+"""Schedules: the order of weight gradients, the pieces in which they leave, and the waits of a forward pass."""
 
 from kofn_common.exports import lazy
 

@@ -1,4 +1,4 @@
-"""A search that all workers run together, as part of a replica's state; it restarts when times change."""
+"""A search that all workers run together, as part of a replica's state; it restarts when iteration times change."""
 
 from collections.abc import Callable, Collection
 
@@ -10,10 +10,10 @@ from kofn_host.schedule.families import PassSchedule
 from kofn_host.schedule.search import MICRO, Heard, Measured, Search
 
 WATCHED = 64
-"""Iterations after a search whose median time decides whether its result still holds."""
+"""The number of iterations after a search whose median time decides whether the search's result still holds."""
 
 CHANGED = 1.4
-"""The largest factor by which their median may differ from the search's result."""
+"""The largest factor by which that median may differ from the time that the search has found."""
 
 _COUNT, _WATCHED, _K, _BEGUN = range(4)
 
@@ -22,7 +22,7 @@ class AgreedSearch:
     """A search that `new` creates; its state `heard`, int64, changes in place.
 
     Row 0: iterations heard, iterations watched, k at the end of the search, number of restarts.  Then one row per heard
-    iteration, then the last WATCHED watched ones.
+    iteration, then one row for each of the last WATCHED watched iterations.
     """
 
     def __init__(self, new: Callable[[], Search]) -> None:
@@ -33,7 +33,7 @@ class AgreedSearch:
 
     @property
     def search(self) -> Search:
-        """The search in its current state; replayed if `heard` was replaced by another replica's."""
+        """The search in its current state; it is replayed if another replica's state has replaced `heard`."""
         count, begun = int(self.heard[0, _COUNT]), int(self.heard[0, _BEGUN])
         if self._search.heard != count or self._begun != begun:
             self._search, self._begun = self._new(), begun
@@ -64,7 +64,7 @@ class AgreedSearch:
         self.heard[0, _K] = k
 
     def _watch(self, search: Search, heard: Heard, k: int) -> None:
-        """Restart if the last iterations took much longer or shorter, or if all had another k."""
+        """Restart if the last iterations took a much longer or shorter time, or if all of them had another k."""
         if not heard.largest or search.found_s is None:
             return
         watched, last = int(self.heard[0, _WATCHED]), self.heard[1 + search.most :]
@@ -75,9 +75,9 @@ class AgreedSearch:
         times = float(np.median(last[:, 0])) / MICRO / search.found_s
         others = (last[:, 1] != self.heard[0, _K]).all() and (last[:, 1] == k).all()
         if others or not 1 / CHANGED <= times <= CHANGED:
-            self._begin_anew()
+            self._restart()
 
-    def _begin_anew(self) -> None:
+    def _restart(self) -> None:
         begun = self.heard[0, _BEGUN] + 1
         self.heard[:] = 0
         self.heard[0, _BEGUN] = begun

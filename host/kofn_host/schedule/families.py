@@ -11,9 +11,10 @@ from kofn_host.schedule.orders import Step, front_first, late_front, usual
 class Family:
     """A family of schedules: how computation and transfers overlap.
 
-    `order` of the backward pass, by the numbers of layers and of front layers; `overlaps`: pieces leave while the rest
-    of the gradient is computed; `by_layer`: a layer's forward pass waits for its own parameters only; `prioritised`:
-    pieces of earlier layers overtake others; `cuts`: layers larger than the threshold leave in several pieces.
+    `order`: returns the order of the backward pass, given the numbers of layers and of front layers; `overlaps`: pieces
+    leave while the rest of the gradient is computed; `by_layer`: a layer's forward pass waits only for the parameters
+    of this layer; `prioritised`: pieces of earlier layers overtake others; `cuts`: layers larger than the threshold
+    leave in several pieces.
     """
 
     order: Callable[[int, int], list[Step]] = usual
@@ -36,7 +37,7 @@ FAMILIES: Mapping[str, Family] = {
 
 @dataclass(frozen=True, slots=True, order=True)
 class PassSchedule:
-    """A schedule of a family: a threshold in elements, and the number of front layers if the family has any."""
+    """A schedule of a family: a threshold in elements, and the number of front layers, 0 if the family has none."""
 
     name: str
     threshold: int

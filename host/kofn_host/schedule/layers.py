@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """A layer: parameters `begin` to `end` of the model's."""
+    """A layer: the model's parameters `begin` to `end`."""
 
     name: str
     begin: int
@@ -19,8 +19,9 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class LayerTimes:
-    """Seconds, by layer, of the forward pass, of the input's error term (not needed for the first layer) and of the
-    weight gradient.
+    """Times of layers: seconds of the forward pass, the input's error term and the weight gradient, by layer.
+
+    The first layer's error term is not needed.
     """
 
     forward: Sequence[float]

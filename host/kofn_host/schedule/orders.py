@@ -1,7 +1,7 @@
 """Orders of a backward pass: weight gradients need not follow their error terms at once.
 
-The error term of layer i's input is that of layer i - 1's output, so error terms are computed from the last layer to
-the first.  A layer's weight gradient needs only the error term of its output.
+The error term of layer i's input is the error term of layer i - 1's output, so error terms are computed from the last
+layer to the first.  A layer's weight gradient needs only the error term of the layer's output.
 
 >>> usual(3, 0)
 [weight(2), error(2), weight(1), error(1), weight(0)]
@@ -25,22 +25,23 @@ class Step(NamedTuple):
 
 
 def usual(layers: int, front: int) -> list[Step]:
-    """Return the layers from the last one down, each weight gradient before its error term; `front` is unused."""
+    """Return the layers from the last one down, a layer's weight gradient before its error term; `front` is unused."""
     return _down(layers, 0)
 
 
 def front_first(layers: int, front: int) -> list[Step]:
-    """Return all error terms, then the weight gradients of the first `front` layers, ascending, then those of the
-    others, descending (source 001).
+    """Return all error terms, then the weight gradients of the front layers, then those of the other layers.
+
+    The front layers are the first `front` layers, in ascending order; the others are in descending order (source 001).
     """
     return _errors(layers, 1) + _weights(front) + [Step("weight", layer) for layer in range(layers - 1, front - 1, -1)]
 
 
 def late_front(layers: int, front: int) -> list[Step]:
-    """Return the usual order down to layer `front`, then the error terms of the layers before it, then their weight
-    gradients, ascending.
+    """Return the usual order down to layer `front`, then the error terms and the weight gradients of the front layers.
 
-    With `front` = 0 this is the usual order; with all layers it is front_first().
+    The weight gradients of the front layers are in ascending order.  With `front` = 0 this is the usual order; if all
+    layers are front layers it is front_first().
     """
     return _down(layers, front) + _errors(front, 1) + _weights(front)
 

@@ -22,36 +22,38 @@ class Piece:
 
 
 def partition(layers: Sequence[Layer], schedule: PassSchedule) -> list[Piece]:
-    """Return the pieces of a gradient in the order in which each one's last weight gradient is computed.
+    """Return the pieces of a gradient in the order in which their last weight gradients are computed.
 
-    A layer with fewer elements than the threshold is merged with the next computed ones until the threshold is reached;
-    the piece has the level of the last one.  More elements are cut into pieces of at most the threshold.
+    A layer with fewer elements than the threshold is merged with the next computed layers until the threshold is
+    reached; the merged layers have the level of the last of them.  If the family cuts, merged layers with more elements
+    than the threshold are cut into pieces of at most the threshold.
     """
     computed = [step.layer for step in schedule.order(len(layers)) if step.kind == "weight"]
     pieces, run = [], list[int]()
     for layer in computed:
         run.append(layer)
-        if sum(layers[one].elements for one in run) >= schedule.threshold or layer == computed[-1]:
+        if sum(layers[merged].elements for merged in run) >= schedule.threshold or layer == computed[-1]:
             pieces += _pieces(layers, run, schedule)
             run = []
     return pieces
 
 
 def distinct(layers: Sequence[Layer], schedules: Sequence[PassSchedule]) -> list[PassSchedule]:
-    """Return the schedules without those whose passes and pieces equal an earlier one's; all if there are no layers."""
+    """Return the schedules whose passes and pieces differ from those of earlier ones; all if `layers` is empty."""
     if not layers:
         return list(schedules)
     found = dict[object, PassSchedule]()
-    for one in schedules:
-        family = (one.family.overlaps, one.family.by_layer)
-        found.setdefault((family, tuple(one.order(len(layers))), tuple(partition(layers, one))), one)
+    for schedule in schedules:
+        family = (schedule.family.overlaps, schedule.family.by_layer)
+        order, pieces = tuple(schedule.order(len(layers))), tuple(partition(layers, schedule))
+        found.setdefault((family, order, pieces), schedule)
     return list(found.values())
 
 
 def _pieces(layers: Sequence[Layer], run: Sequence[int], schedule: PassSchedule) -> list[Piece]:
-    """Return the pieces of merged layers; their level is the last computed layer's, and layer 0's is the highest."""
+    """Return the pieces of merged layers, with the level of the last computed layer; layer 0 has the highest level."""
     level = len(layers) - run[-1] if schedule.family.prioritised else 0
-    ranges = [(layers[one].begin, layers[one].end) for one in run]
+    ranges = [(layers[layer].begin, layers[layer].end) for layer in run]
     if not schedule.family.cuts:
         return [Piece(tuple(run), tuple(ranges), level)]
     pieces, size = [], sum(end - begin for begin, end in ranges)

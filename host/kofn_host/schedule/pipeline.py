@@ -1,9 +1,9 @@
 """Predicts a schedule's iteration time: one worker's computation and one link, in virtual time.
 
-The computation is a sequence: forward passes, each of which waits for the means that it needs, then the steps of the
-backward pass. A piece is handed to the link once its last weight gradient is computed. The link carries one chunk after
-another, always one of the highest waiting level. A chunk that has begun is not overtaken, as blocks in flight are not.
-The mean of a piece is complete `latency_s` after its last chunk.
+The computation is a sequence: forward passes, which wait for the means that they need, then the steps of the backward
+pass. A piece is handed to the link once its last weight gradient is computed. The link carries one chunk after another,
+always a chunk of the highest waiting level. No chunk overtakes a chunk that has begun, just as no block overtakes
+blocks in flight. The mean of a piece is complete `latency_s` after the piece's last chunk.
 """
 
 import heapq
@@ -25,13 +25,15 @@ UNSHAPED_MBPS = 1000.0
 """The assumed rate of an unshaped link."""
 
 ITERATIONS = 8
-"""Iterations after which the pipeline is filled and iteration times are constant."""
+"""The number of iterations after which the pipeline is filled and iteration times are constant."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkModel:
-    """The link of all gradients: elements per second, seconds until a mean is complete, and the elements in flight,
-    which cannot be overtaken.
+    """The link of all gradients.
+
+    `rate`: elements per second; `latency_s`: seconds until a mean is complete; `credit`: the elements in flight, which
+    cannot be overtaken.
     """
 
     rate: float
@@ -51,9 +53,9 @@ class LinkModel:
         return elements / self.rate
 
     def as_slow(self, layers: Sequence[Layer]) -> LayerTimes:
-        """Return passes that take as long as all transfers, divided by the layers' elements."""
-        each = [self.transfer_s(layer.elements) / 3 for layer in layers]
-        return LayerTimes(each, each, each)
+        """Return times of passes that together take as long as all transfers, in proportion to layers' elements."""
+        times = [self.transfer_s(layer.elements) / 3 for layer in layers]
+        return LayerTimes(times, times, times)
 
 
 def iteration_s(layers: Sequence[Layer], times: LayerTimes, schedule: PassSchedule, network: LinkModel) -> float:
@@ -64,17 +66,18 @@ def iteration_s(layers: Sequence[Layer], times: LayerTimes, schedule: PassSchedu
 
 
 def bound_s(layers: Sequence[Layer], times: LayerTimes, network: LinkModel) -> float:
-    """Return a lower bound of all schedules: the computation, and the path from each layer's forward pass to its next.
+    """Return a lower bound of the iteration time of all schedules.
 
-    This path has the forward passes of this layer and of the later ones, the later layers' error terms, and the layer's
-    weight gradient and transfer. The earlier layers' means must come meanwhile too, and none of them leaves before a
-    first weight gradient is computed.
+    It is the computation, or the longest path from a layer's forward pass to the layer's next forward pass. This path
+    has the forward passes of the layer and of the later layers, the later layers' error terms, and the layer's weight
+    gradient and transfer. The earlier layers' means must come on the same path too, and no mean leaves before a first
+    weight gradient is computed.
     """
     transfer = [network.transfer_s(layer.elements) for layer in layers]
     ways = list[float]()
     for at in range(len(layers)):
         passes_s = sum(times.forward[at:]) + sum(times.error[at + 1 :])
-        first_s = min(sum(times.error[one + 1 : at + 1]) + times.weight[one] for one in range(at + 1))
+        first_s = min(sum(times.error[layer + 1 : at + 1]) + times.weight[layer] for layer in range(at + 1))
         ways += [passes_s + times.weight[at] + transfer[at], passes_s + first_s + sum(transfer[: at + 1])]
     return max(times.compute_s, max(ways) + network.latency_s)
 
@@ -82,11 +85,11 @@ def bound_s(layers: Sequence[Layer], times: LayerTimes, network: LinkModel) -> f
 def leaving_order(
     layers: Sequence[Layer], times: LayerTimes, schedule: PassSchedule, network: LinkModel, block_elements: int
 ) -> list[int]:
-    """Return the layer of each block in the order in which blocks leave; a layer's blocks are in order.
+    """Return the layer of each block in the order in which blocks leave; a layer's blocks are in ascending order.
 
-    Each layer begins a new block, and a block leaves with the last piece that overlaps it.
+    Each layer begins a new block, and a block leaves with the last piece that overlaps the block.
     """
-    coming = list[tuple[float, int, int]]()  # handed over, -level, layer
+    coming = list[tuple[float, int, int]]()  # the time of handing over, -level, layer
     for handed_s, piece in _Pipeline(layers, times, schedule, network).backward():
         for at, (begin, end) in zip(piece.layers, piece.ranges, strict=True):
             layer = layers[at]
@@ -111,12 +114,13 @@ class _Pipeline:
         self._pieces = partition(layers, schedule)
         self._now = 0.0
         self._free_s = 0.0  # when the link is free
-        self._there = [0.0] * len(layers)  # when each layer's mean is complete
+        self._complete_s = [0.0] * len(layers)  # when each layer's mean is complete
 
     def iteration(self) -> float:
-        """Run the next iteration; return when its computation ends."""
+        """Run the next iteration; return the end of its computation."""
         for layer, forward_s in enumerate(self._times.forward):
-            self._now = max(self._now, self._there[layer] if self._family.by_layer else max(self._there)) + forward_s
+            mean_s = self._complete_s[layer] if self._family.by_layer else max(self._complete_s)
+            self._now = max(self._now, mean_s) + forward_s
         self._transfer(self.backward())
         return self._now
 
@@ -133,7 +137,7 @@ class _Pipeline:
 
     def _transfer(self, handed: Sequence[tuple[float, Piece]]) -> None:
         """Transfer pieces, given with the times of their handing over, ascending."""
-        self._there = [0.0] * len(self._there)
+        self._complete_s = [0.0] * len(self._complete_s)
         ready = list[tuple[int, int, int]]()  # -level, piece, remaining elements
         at = 0
         while at < len(handed) or ready:
@@ -149,4 +153,4 @@ class _Pipeline:
                 heapq.heappush(ready, (level, number, left - chunk))
                 continue
             for layer in handed[number][1].layers:
-                self._there[layer] = max(self._there[layer], self._free_s + self._network.latency_s)
+                self._complete_s[layer] = max(self._complete_s[layer], self._free_s + self._network.latency_s)

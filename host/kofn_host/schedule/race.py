@@ -1,7 +1,8 @@
 """Finds the fastest of some schedules by timing them in turn.
 
-A round doubles the timings of every candidate; medians are compared.  After a round, candidates that are significantly
-slower than the leader leave, and if the next round would be too long, the slower half leaves.
+A round doubles the number of timings of every candidate; the candidates' medians are compared.  After a round,
+candidates that are significantly slower than the leader leave, and if the next round would be too long, the slower half
+leaves.
 
     race = Race(candidates, least=8)
     race.hear(running, took_s)      # an iteration has ended
@@ -19,38 +20,38 @@ ROUND = 64
 """The most timings in a round, a power of two; the first round has one per candidate."""
 
 JUDGED = 4
-"""Timings per candidate from which on their spread is considered."""
+"""The number of timings per candidate from which on the spread of timings is considered."""
 
 DOUBT = 2.0
-"""Standard errors by which a candidate may be slower than the leader and stay."""
+"""The number of standard errors by which a candidate that stays may be slower than the leader."""
 
 RESOLVED = 0.015
-"""Standard error of a difference, as a share of the times, at which the leader wins."""
+"""The standard error of a difference, as a share of the times, at which the leader wins."""
 
 
 def longest(candidates: int, least: int) -> int:
     """Return the most iterations that a race takes.
 
-    Each round takes one iteration more than its timings: a time is reported one iteration later.
+    A round takes one iteration more than it has timings, because a time is reported one iteration later.
     """
     rounds = (min(candidates << doubled, ROUND) + 1 for doubled in range(ROUND.bit_length() - 1))
     return candidates + 1 + sum(rounds) + least
 
 
 class Race:
-    """Candidates that are timed in turn until one with at least `least` timings is left."""
+    """Candidates that are timed in turn until one candidate is left, with at least `least` timings."""
 
     def __init__(self, field: Sequence[PassSchedule], least: int = 1) -> None:
         self._field, self._least = list(field), least
         self._wanted = 1  # timings of each candidate at the end of the round
-        self._timings: dict[PassSchedule, list[float]] = {one: [] for one in field}
+        self._timings: dict[PassSchedule, list[float]] = {candidate: [] for candidate in field}
         self.following = self._field[0]
         self.over = False
 
     @property
     def leader(self) -> PassSchedule:
         """The candidate with the least median time so far."""
-        timed = [one for one in self._field if self._timings[one]]
+        timed = [candidate for candidate in self._field if self._timings[candidate]]
         return min(timed or self._field[:1], key=self._rank)
 
     @property
@@ -60,20 +61,20 @@ class Race:
         return median(times) if times else None
 
     def hear(self, running: PassSchedule, took_s: float) -> None:
-        """Take the time of an iteration with `running`; the iteration after it used `following`."""
+        """Take the time of an iteration with `running`; the next iteration has used `following`."""
         if running in self._timings:
             self._timings[running].append(took_s)
         while not self.over and self._tries() >= self._wanted:
             self._end_round()
-        begun = {one: len(self._timings[one]) + (one == self.following) for one in self._field}
+        begun = {candidate: len(self._timings[candidate]) + (candidate == self.following) for candidate in self._field}
         self.following = min(self._field, key=begun.__getitem__)
 
     def _tries(self) -> int:
         """Return the least number of timings of a candidate."""
-        return min(len(self._timings[one]) for one in self._field)
+        return min(len(self._timings[candidate]) for candidate in self._field)
 
-    def _rank(self, one: PassSchedule) -> tuple[float, PassSchedule]:
-        return median(self._timings[one]), one
+    def _rank(self, candidate: PassSchedule) -> tuple[float, PassSchedule]:
+        return median(self._timings[candidate]), candidate
 
     def _end_round(self) -> None:
         if len(self._field) > 1:
@@ -91,21 +92,21 @@ class Race:
             if error <= RESOLVED:
                 return ranked[:1]
             most_s = self._rank(ranked[0])[0] * (1 + DOUBT * error)
-            ranked = [one for one in ranked if self._rank(one)[0] <= most_s]
+            ranked = [candidate for candidate in ranked if self._rank(candidate)[0] <= most_s]
         while len(ranked) > 1 and len(ranked) * self._wanted > ROUND:
             ranked = ranked[: (len(ranked) + 1) // 2]
         return ranked
 
     def _error(self) -> float:
-        """Return the standard error of the difference of two medians, as a share of them.
+        """Return the standard error of the difference of two medians, as a share of the medians.
 
         The noise of all candidates is pooled and estimated by the median absolute deviation.  For normal noise the
-        standard deviation is 1 / 0.6745 of it, and a median's standard error is 1.2533 times the mean's.
+        standard deviation is that deviation over 0.6745, and a median's standard error is 1.2533 times that of a mean.
         """
         deviations = []
-        for one in self._field:
-            centre = median(self._timings[one])
-            deviations += [abs(time_s / centre - 1) for time_s in self._timings[one]]
+        for candidate in self._field:
+            centre = median(self._timings[candidate])
+            deviations += [abs(time_s / centre - 1) for time_s in self._timings[candidate]]
         tries = self._tries()
         deviation = median(deviations) / 0.6745 * sqrt(tries / (tries - 1))
         return 1.2533 * deviation * sqrt(2 / tries)

@@ -1,8 +1,8 @@
-"""Searches for a schedule in the first iterations; all workers find the same one.
+"""Searches for a schedule in the first iterations; all workers find the same schedule.
 
-Each worker sends three side values with its gradient (compression.side_values), and gets those of all members of the
-sum, which are the same for all workers.  A search is a function of their sequence: all workers reach the same schedule
-without further messages, and a rejoining worker replays the values.
+Each worker sends three side values with its gradient (compression.side_values), and gets the side values of all members
+of the sum, which are the same for all workers.  A search is a function of the sequence of these values: all workers
+reach the same schedule without further messages, and a rejoining worker replays the values.
 
     said = search.said(measured)              # this worker's values of an iteration
     search.hear(Heard.of(notes.values()))     # all members' values; `search.schedule` is then the next iteration's
@@ -27,15 +27,17 @@ MOST = 2**31 - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """One worker's times in an iteration, in seconds: in all, without blocking, and by layer."""
+    """One worker's times in an iteration: `iteration_s` is the whole time without blocking, `times` are by layer."""
 
     iteration_s: float
     times: LayerTimes
 
 
 class Heard(NamedTuple):
-    """A summary of an iteration's side values: the largest first one, and the mean of each, rounded down; all 0 if a
-    member had no measurement yet.
+    """A summary of an iteration's side values.
+
+    `largest`: the largest first value of a member; `first`, `second`, `third`: the means of the members' values,
+    rounded down.  All are 0 if a member had no measurement yet.
     """
 
     largest: int
@@ -67,13 +69,13 @@ class Search:
         self.done = False
         """Whether `schedule` stays."""
         self.found_s: float | None = None
-        """Seconds of an iteration with the found schedule; None before, and if none was timed."""
+        """Seconds of an iteration with the found schedule; None before it is found, and if no iteration was timed."""
         self.heard = 0
         """The number of iterations heard."""
         self.longest = 0
-        """The most iterations that the search takes, if every worker reports a time in each."""
+        """The most iterations that the search takes, if every worker reports a time in each iteration."""
         self._race: Race | None = None
-        self._before: PassSchedule | None = None  # the previous iteration's
+        self._before: PassSchedule | None = None  # the previous iteration's schedule
 
     @property
     def most(self) -> int:
@@ -81,7 +83,7 @@ class Search:
         return self.longest + self.longest // 4
 
     def said(self, measured: Measured) -> SideValues:
-        """Return this worker's side values: the iteration's time in microseconds, and two more; all at least 1."""
+        """Return this worker's side values: the iteration's time in microseconds, and two others; all at least 1."""
         return (_micro(measured.iteration_s), 1, 1)
 
     def hear(self, heard: Heard) -> None:
@@ -94,7 +96,7 @@ class Search:
             self._settle()
 
     def _hear(self, heard: Heard, before: PassSchedule) -> None:
-        """Note the slowest worker's time: the others wait for it."""
+        """Hand the slowest worker's time to the race: the others wait for this worker."""
         assert self._race is not None
         self._race.hear(before, heard.largest / MICRO)
         if self._race.over:
@@ -128,7 +130,7 @@ GROWTH, THRESHOLDS = 1.1, 100
 
 
 class Enumeration(Search):
-    """Source 001's search: thresholds from that of `first` on without front layers, then each number of front layers.
+    """Source 001's search: thresholds from that of `first` on, without front layers; then every number of front layers.
 
     With `layers`, schedules with the same passes and pieces count as one candidate.
     """
@@ -161,36 +163,40 @@ STEPS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 class Proposals(Search):
     """Lets the pipeline's model propose schedules, and a few measured iterations decide.
 
-    First the workers report each layer's times, one layer per iteration.  Then the fastest schedules by the model race.
+    First the workers report each layer's times, one layer per iteration.  Then the schedules that are fastest by the
+    model race.
     """
 
     def __init__(self, layers: Sequence[Layer], first: PassSchedule, network: LinkModel) -> None:
         super().__init__(first)
         self._layers, self._network = layers, network
-        self._told: list[tuple[float, ...]] = []
+        self._layer_times: list[tuple[float, ...]] = []  # forward, error and weight, of the layers reported so far
         self.longest = 1 + len(layers) + longest(PROPOSED, FOUND)
 
     def said(self, measured: Measured) -> SideValues:
-        at = len(self._told)
+        at = len(self._layer_times)
         if at == len(self._layers):
             return super().said(measured)
         times = measured.times
         return tuple(_micro(kind[at]) for kind in (times.forward, times.error, times.weight))
 
     def _hear(self, heard: Heard, before: PassSchedule) -> None:
-        if len(self._told) < len(self._layers):
-            self._told.append(tuple(mean / MICRO for mean in (heard.first, heard.second, heard.third)))
-            if len(self._told) == len(self._layers):
+        if len(self._layer_times) < len(self._layers):
+            self._layer_times.append(tuple(mean / MICRO for mean in (heard.first, heard.second, heard.third)))
+            if len(self._layer_times) == len(self._layers):
                 self._begin(Race(self._proposed(), FOUND))
         else:
             super()._hear(heard, before)
 
     def _proposed(self) -> list[PassSchedule]:
         """Return the fastest schedules by the model, best first."""
-        forward, error, weight = zip(*self._told, strict=True)
+        forward, error, weight = zip(*self._layer_times, strict=True)
         times = LayerTimes(forward, error, weight)
-        expected = {one: iteration_s(self._layers, times, one, self._network) for one in self.candidates()}
-        return distinct(self._layers, sorted(expected, key=lambda one: (expected[one], one)))[:PROPOSED]
+        expected = {
+            candidate: iteration_s(self._layers, times, candidate, self._network) for candidate in self.candidates()
+        }
+        ranked = sorted(expected, key=lambda candidate: (expected[candidate], candidate))
+        return distinct(self._layers, ranked)[:PROPOSED]
 
     def candidates(self) -> list[PassSchedule]:
         """Return all schedules that the model evaluates."""

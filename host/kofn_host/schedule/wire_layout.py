@@ -1,4 +1,4 @@
-"""The places of layers' gradients on the wire: a block has one layer, and blocks are numbered about as they leave."""
+"""The places of layers' gradients on the wire: a block has one layer; blocks leave in about their order."""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
@@ -10,14 +10,14 @@ from kofn_host.arrays import Floats
 from kofn_host.schedule.layers import Layer
 
 Place = tuple[slice, slice]
-"""A place on the wire, and its place among the parameters."""
+"""A range on the wire, and the same elements' range among the parameters."""
 
 
 class WireLayout:
     """A gradient of `elements` in blocks of `block_elements`; a layer's last block is padded with zeros.
 
-    `order`: the layer of each block, by the block's number; a layer's blocks are in order.  None: from the last layer
-    to the first, as in a backward pass.
+    `order`: the layer of each block, by the block's number; a layer's blocks are in ascending order.  None: from the
+    last layer to the first, as in a backward pass.
     """
 
     def __init__(self, layers: Sequence[Layer], block_elements: int, order: Sequence[int] | None = None) -> None:
@@ -35,23 +35,23 @@ class WireLayout:
             self._places[layer].append((slice(wire, wire + end - begin), slice(begin, end)))
 
     def places(self, layer: int, begin: int | None = None, end: int | None = None) -> Iterator[Place]:
-        """Yield the places of a layer's parameters `begin` to `end`; None: all of them."""
-        for wire, of in self._places[layer]:
-            first = of.start if begin is None else max(begin, of.start)
-            last = of.stop if end is None else min(end, of.stop)
+        """Yield the places of a layer's parameters `begin` to `end`; None: from the first, or to the last."""
+        for wire, elements in self._places[layer]:
+            first = elements.start if begin is None else max(begin, elements.start)
+            last = elements.stop if end is None else min(end, elements.stop)
             if first < last:
-                at = wire.start - of.start
+                at = wire.start - elements.start
                 yield slice(at + first, at + last), slice(first, last)
 
     def padding(self) -> list[tuple[int, int]]:
-        """Return the ranges that belong to no layer."""
+        """Return the ranges on the wire that belong to no layer."""
         edges = sorted((place for places in self._places for place, _ in places), key=lambda place: int(place.start))
         ends = [place.stop for place in edges]
         begins = [*(place.start for place in edges[1:]), self.elements]
         return [(end, begin) for end, begin in zip(ends, begins, strict=True) if end < begin]
 
     def layer(self, layer: int, wire: Callable[[int, int], Floats]) -> Floats:
-        """Return a layer's values; `wire` returns those of a range on the wire."""
+        """Return a layer's values; `wire` returns the values of a range on the wire."""
         parts = [wire(place.start, place.stop) for place, _ in self._places[layer]]
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
@@ -62,6 +62,6 @@ class WireLayout:
     def parameters(self, wire: Floats) -> Floats:
         """Return the wire's values in the order of the parameters, valid until the next call."""
         for places in self._places:
-            for place, of in places:
-                self._parameters[of] = wire[place]
+            for place, elements in places:
+                self._parameters[elements] = wire[place]
         return self._parameters

@@ -1,4 +1,4 @@
-"""The laws of [[straggler]]: uniform draws by index, and the quantiles that they become."""
+"""The laws of [[straggler]]: uniform draws by index, and the quantiles of a law at these draws."""
 
 import bisect
 import functools
@@ -11,17 +11,17 @@ from kofn_common.config.stragglers import StragglerSection
 from kofn_host.arrays import Floats64
 
 DRAWN = 256
-"""UniformDraws per batch."""
+"""Uniform numbers that are drawn at once."""
 
 FARTHEST = 12.0
-"""Standard deviations from the mean beyond which counts have no probability."""
+"""The number of standard deviations from the mean beyond which a count has no probability."""
 
 NEVER = StragglerSection(workers=(), mean_ms=0.0)
 """The entry of a worker that no [[straggler]] names."""
 
 
 def uniforms(seed: tuple[int, ...], part: int, batch: int = 0) -> np.random.Generator:
-    """Return the generator of the `part`-th DRAWN uniform numbers of this seed."""
+    """Return the generator of the `part`-th portion of DRAWN uniform numbers of this seed."""
     return np.random.default_rng((*seed, part, batch) if batch else (*seed, part))
 
 
@@ -49,7 +49,7 @@ def quantile(entry: StragglerSection, level: float) -> float:
         return mean_s
     if entry.law == "exponential":
         return -mean_s * math.log1p(-level)
-    if entry.law == "pareto":  # of the second kind, from 0 on: its scale is its mean
+    if entry.law == "pareto":  # of the second kind, from 0 on: the scale is the mean
         return mean_s * (1 / math.sqrt(1 - level) - 1)
     event_s = entry.event_ms / 1000
     least, distribution = _distribution(mean_s / event_s)
@@ -57,7 +57,7 @@ def quantile(entry: StragglerSection, level: float) -> float:
 
 
 def quantiles(entry: StragglerSection, levels: Floats64) -> Floats64:
-    """Return the same for many levels, in their shape."""
+    """Return quantile() of many levels, in the shape of `levels`."""
     mean_s = entry.mean_ms / 1000
     if entry.law == "constant":
         return np.full(levels.shape, mean_s)
@@ -72,7 +72,7 @@ def quantiles(entry: StragglerSection, levels: Floats64) -> Floats64:
 
 @functools.lru_cache(maxsize=256)
 def _distribution(mean: float) -> tuple[int, list[float]]:
-    """Return the least possible count, and P(N <= count) for it and the following counts, until it is about 1."""
+    """Return the least possible count, and P(N <= count) for this and the following counts, until P is about 1."""
     if not mean:
         return 0, [1.0]
     far = int(FARTHEST * math.sqrt(mean)) + 32

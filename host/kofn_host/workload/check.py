@@ -15,7 +15,10 @@ from kofn_host.workload.workload import Workload, load_workload, metric_of, work
 
 
 def check_workload(config: Config) -> None:
-    """ConfigError if the workload breaks the contract.  A custom one is created for two workers, and steps twice."""
+    """Raise ConfigError if the workload breaks the contract of Workload.
+
+    A custom workload is created for two workers, and makes two steps.
+    """
     name = config.model.workload_name
     found, metric = workload_class(config), metric_of(config)
     if metric is not None and metric.percent and not 0 < metric.target <= 1:
@@ -34,7 +37,7 @@ def check_workload(config: Config) -> None:
 
 
 def _fault(config: Config, metric: Metric | None) -> str:
-    """Return the broken rule; empty: none."""
+    """Return a description of the broken rule; empty if no rule is broken."""
     workloads = [load_workload(config, rank) for rank in sorted({0, config.job.workers - 1})]
     for workload in workloads:
         if fault := _not_flat("parameters are", getattr(workload, "parameters", None)):
@@ -54,7 +57,7 @@ def _fault(config: Config, metric: Metric | None) -> str:
 
 
 def _not_alike(config: Config, metric: Metric | None, workloads: list[Workload], gradient: Any) -> str:
-    """Return how two workers differ after the same steps, if one takes the other's state; empty: they are equal."""
+    """Return how two workers differ after the same steps, if one takes the other's state; empty if they are equal."""
     plan = Planner(blocks=1, widths=(32,)).first()
     nothing, given = np.zeros(1, np.int64), gradient.copy()
     replicas = [Replica(workload, config, 1, plan) for workload in workloads]
@@ -79,7 +82,7 @@ def _not_alike(config: Config, metric: Metric | None, workloads: list[Workload],
 
 
 def _not_flat(what: str, array: Any) -> str:
-    """Return why an array is not a row of finite float32; empty: it is."""
+    """Return why an array is not a row of finite float32; empty if it is such a row."""
     if not isinstance(array, np.ndarray):
         return f"{what} a {type(array).__name__}, but must be a NumPy array"
     if array.dtype != np.float32 or array.ndim != 1 or not array.size:

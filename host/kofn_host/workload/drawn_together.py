@@ -1,6 +1,6 @@
 """The blocking of [[straggler]] and [[shock]] of all workers of several seeds at once, equal to that of each `Drawn`.
 
-The drawn numbers of the present DRAWN iterations are kept: 2 KiB a worker and seed.
+The drawn numbers of the current DRAWN iterations are kept: 2 KiB a worker and seed.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from kofn_host.arrays import Floats64, Integers
 from kofn_host.workload.blocking_laws import DRAWN, NEVER, quantiles, uniforms
 
 SOME = 8
-"""Iterations whose numbers are copied together, as a processor reads them."""
+"""Iterations whose numbers are copied at once, so that later reads are consecutive in memory."""
 
 
 class DrawnTogether:
@@ -26,9 +26,9 @@ class DrawnTogether:
         self._compute_s = config.model.compute_ms / 1000
         self._shift_every = config.run.shift_every
         given = sorted(reversed(config.straggler), key=lambda entry: (entry.from_iteration, entry.mean_ms))
-        self._entries = [NEVER, *given]  # of those of a worker that have begun, the last one applies
+        self._entries = [NEVER, *given]  # the last of a worker's entries that have begun applies
         self._uniforms: dict[int, tuple[int, Floats64]] = {}  # by batch: the part, and (seeds, workers, DRAWN)
-        self._near: dict[int, tuple[int, Floats64]] = {}  # by batch: SOME of these, (SOME, seeds, workers)
+        self._near: dict[int, tuple[int, Floats64]] = {}  # by batch: SOME iterations' numbers, (SOME, seeds, workers)
         self._bursts = [_Bursts(entry) for entry in given if entry.law == "bursty"]
         self._roles: tuple[tuple[int, int], list[EntryWorkers]] = ((-1, 0), [])
         self._shocks = [_Shocks(config, shock, at, seeds) for at, shock in enumerate(config.shock)]
@@ -36,7 +36,7 @@ class DrawnTogether:
     def compute_s(self, iteration: int) -> Floats64:
         """Return the least times of the forward and backward pass (1, workers)."""
         found = np.full((1, self._workers), self._compute_s)
-        for role in self._present(iteration):
+        for role in self._current(iteration):
             if role.entry.compute_ms is not None:
                 found[:, role.ranks] = role.entry.compute_ms / 1000
         return found
@@ -45,13 +45,13 @@ class DrawnTogether:
         """Return the blocking of gradients that begin `begun_s` (seeds, workers) after the training's start."""
         levels = self._levels(iteration, batch)
         found = np.zeros(levels.shape)
-        for role in self._present(iteration):
+        for role in self._current(iteration):
             if role.entry.law != "bursty":
                 found[:, role.ranks] = quantiles(role.entry, levels[:, role.ranks])
         for bursts in self._bursts:
             if batch == 0 and iteration >= bursts.entry.from_iteration:
                 bursts.move(iteration, levels)
-            for role in self._present(iteration):
+            for role in self._current(iteration):
                 if role.entry is bursts.entry:
                     found[:, role.ranks] = bursts.blocking_s[:, role.ranks]
         for shocks in self._shocks:
@@ -79,8 +79,8 @@ class DrawnTogether:
             self._uniforms[batch] = part, levels
         return levels
 
-    def _present(self, iteration: int) -> "list[EntryWorkers]":
-        """Return the workers of every present entry."""
+    def _current(self, iteration: int) -> "list[EntryWorkers]":
+        """Return the entries that apply in this iteration, with the workers to which they apply."""
         shifts = (iteration - 1) // self._shift_every if self._shift_every else 0
         begun = sum(entry.from_iteration <= iteration for entry in self._entries)
         if self._roles[0] != (begun, shifts):
@@ -104,14 +104,17 @@ class DrawnTogether:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntryWorkers:
-    """An entry and its present workers."""
+    """An entry and the workers to which it applies."""
 
     entry: StragglerSection
     ranks: slice | Integers
 
 
 class _Bursts:
-    """The bursts of an entry: `blocking_s` (seeds, workers) in the present iteration, as if all had the entry."""
+    """The bursts of an entry.
+
+    `blocking_s`, (seeds, workers): the blocking in the current iteration, as if the entry applied to all workers.
+    """
 
     def __init__(self, entry: StragglerSection) -> None:
         self.entry = entry
@@ -143,10 +146,10 @@ class _Shocks:
         part, index = np.divmod((begun_s[:, self._ranks] / (self._shock.for_ms / 1000)).astype(np.int64), DRAWN)
         struck = np.zeros(part.shape, np.bool_)
         parts = np.unique(part).tolist()
-        for each in parts:
-            row, column = np.nonzero(part == each)
-            struck[row, column] = self._of_part(each)[row, self._group[column], index[row, column]]
-        self._struck = {each: self._struck[each] for each in parts}
+        for number in parts:
+            row, column = np.nonzero(part == number)
+            struck[row, column] = self._of_part(number)[row, self._group[column], index[row, column]]
+        self._struck = {number: self._struck[number] for number in parts}
         blocking_s[:, self._ranks] += self._shock.blocking_ms / 1000 * struck
 
     def _of_part(self, part: int) -> npt.NDArray[np.bool_]:

@@ -1,11 +1,11 @@
 """Evaluation of a model: its metric, and the fingerprint of its parameters.
 
 Single evaluations oscillate around the target when a training has nearly reached it.  So a value is the mean over the
-last `over` evaluations (run.accuracy_over).  These are part of a replica's state, so a rejoining worker stops with the
-others.
+last `over` evaluations (run.accuracy_over).  These evaluations are part of a replica's state, so a rejoining worker
+stops with the others.
 
-A large model may take longer to evaluate than to train: it is evaluated only every `every` iterations
-(run.evaluate_every), and after the last one; other iterations have no value.
+A large model may take longer to evaluate than to train.  So a model is evaluated only every `every` iterations
+(run.evaluate_every), and after the last iteration; other iterations have no value.
 """
 
 import math
@@ -20,7 +20,7 @@ from kofn_host.workload.workload import Workload
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """The evaluation after an iteration; values are None if not evaluated, or not finite."""
+    """The evaluation after an iteration; a value is None if it was not evaluated, or is not finite."""
 
     accuracy: float | None  # the workload's metric
     owned_accuracy: float | None  # on the classes that only one worker holds; None: there are none
@@ -45,14 +45,17 @@ class Evaluator:
         return Evaluation(accuracy=self.value(iteration), owned_accuracy=workload.evaluate_owned(), params=params)
 
     def value(self, iteration: int) -> float | None:
-        """Return the metric after this iteration: the mean over the latest evaluations; None before the first one."""
+        """Return the metric after this iteration: the mean over the latest evaluations; None if there is none yet."""
         last = self._number(iteration)
         if self._workload.metric is None or not last:
             return None
         first = max(1, last - self.recent.size + 1)
-        mean = float(np.mean([self.recent[one % self.recent.size] for one in range(first, last + 1)]))
+        mean = float(np.mean([self.recent[number % self.recent.size] for number in range(first, last + 1)]))
         return mean if math.isfinite(mean) else None
 
     def _number(self, iteration: int) -> int:
-        """Return the number of the latest evaluation up to this iteration, from 1; the last one may be early."""
+        """Return the number of the latest evaluation up to this iteration, from 1; 0 before the first evaluation.
+
+        The interval before the last evaluation may be shorter than `every` iterations.
+        """
         return iteration // self._every + (iteration == self._last and iteration % self._every > 0)

@@ -21,18 +21,18 @@ class LayeredModel(ABC):
     parameters: Floats
     layers: Sequence[Layer]
     span_s: tuple[float, float] | None = None
-    """Begin and end of the latest pass on another processor, perhaps in the future (time.monotonic); None: it was
-    computed here, and has ended."""
+    """Begin and end of the latest pass on another processor, perhaps in the future (time.monotonic); None if the pass
+    was computed here, and has ended."""
 
     @abstractmethod
     def forward(self, layer: int) -> None:
-        """Compute a layer's forward pass, after those of the layers before it."""
+        """Compute a layer's forward pass, after the forward passes of all layers before it."""
 
     @abstractmethod
     def loss(self) -> float | None:
         """Return the loss after all forward passes; this also computes the last layer's error term."""
 
-    def expect(self, steps: Sequence[Step]) -> None:  # noqa: B027  # most cannot
+    def expect(self, steps: Sequence[Step]) -> None:  # noqa: B027  # most models do nothing ahead
         """Announce the steps of a backward pass; a model may compute them ahead."""
 
     @abstractmethod
@@ -52,7 +52,7 @@ class LayeredModel(ABC):
             gradient[layer.begin : layer.end] = self.weight(step.layer)
 
     def passes(self) -> tuple[float | None, Floats]:
-        """Run all passes in the usual order; return the loss, if any, and the gradient, shape of `parameters`."""
+        """Run all passes in the usual order; return the loss, if any, and the gradient, of the parameters' shape."""
         for layer in range(len(self.layers)):
             self.forward(layer)
         loss, gradient = self.loss(), np.empty_like(self.parameters)

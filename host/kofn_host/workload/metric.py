@@ -8,7 +8,7 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metric:
-    """`target`: the value at which a training ends, unless run.target sets another one.
+    """A metric; `target`: the value at which a training ends, unless run.target sets another value.
 
     >>> error = Metric(name="error", better="lower", target=0.1)
     >>> error.reached(0.2), error.reached(0.1), error.reached(None), error.best([0.3, None, 0.2])

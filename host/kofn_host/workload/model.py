@@ -38,14 +38,14 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """One worker's data: its share of the training images, and the held-out ones, which all workers share."""
+    """One worker's data: its share of the training images, and the held-out images, which all workers share."""
 
     train: Batch
     held_out: Batch
     seed: tuple[int, int]
 
     def batch(self, iteration: int, size: int, number: int = 0) -> Batch:
-        """Return a batch's images; the draw depends only on the seed, the iteration and the batch's number in it."""
+        """Return a batch's images, drawn by the seed, the iteration and the batch's `number` in the iteration only."""
         choice = np.random.default_rng((*self.seed, iteration, 1 + number)).integers(len(self.train.labels), size=size)
         return Batch(self.train.images[choice], self.train.labels[choice])
 
@@ -53,7 +53,7 @@ class Shard:
 def load_shard(
     rank: int, workers: int, seed: int, owned: Sequence[ClassShard] = (), dirichlet: float | None = None
 ) -> Shard:
-    """Return one worker's shard, see load_shards()."""
+    """Return one worker's shard, as load_shards() does."""
     (shard,) = load_shards([rank], workers, seed, owned, dirichlet)
     return shard
 
@@ -65,7 +65,9 @@ def load_shards(
     owned: Sequence[ClassShard] = (),
     dirichlet: float | None = None,
 ) -> list[Shard]:
-    """Return each rank's data: all training images of its classes in `owned`, else an equal share of the others.
+    """Return each rank's data.
+
+    A rank in `owned` gets all training images of its classes there.  The other ranks share the other images equally.
 
     Images are dealt one by one after a common shuffle. With `dirichlet`, each class is divided by shares drawn from a
     Dirichlet distribution with this concentration (Hsu et al., 2019, arXiv:1909.06335).
@@ -103,7 +105,7 @@ def _dealt(rank: int, workers: int, labels: Labels, owned: Sequence[ClassShard])
 
 
 def _divided(labels: Labels, workers: int, concentration: float, seed: int) -> list[npt.NDArray[np.intp]]:
-    """Return each worker's training images, at least one: a worker without any takes one from the largest share."""
+    """Return each worker's training images; a worker without an image takes one from the largest share."""
     random = np.random.default_rng((seed, workers))
     parts: list[list[int]] = [[] for _ in range(workers)]
     for label in range(CLASSES):

@@ -1,7 +1,7 @@
 """A sequential network of layers in NumPy, with ReLU between them and a final softmax.
 
-Parameters and gradient are flat float32 vectors, as aggregation requires.  Each layer's forward pass, the error term of
-its input and its weight gradient are separate steps; their order does not change the bits.
+Parameters and gradient are flat float32 vectors, as aggregation requires.  A layer's forward pass, the error term of
+its input and its weight gradient are separate steps; the order of steps does not change the bits.
 """
 
 from abc import ABC, abstractmethod
@@ -28,7 +28,7 @@ class Examples(Protocol):
 
 
 class LayerKind(ABC):
-    """A layer's computation; `flat` is its part of the parameters, inputs and outputs are (n, elements)."""
+    """A layer's computation; `flat` is the layer's part of the parameters; inputs and outputs are (n, elements)."""
 
     shape: tuple[int, int]
     """The weights' shape: (inputs of an output, outputs with separate weights)."""
@@ -55,7 +55,7 @@ class LayerKind(ABC):
 
     @abstractmethod
     def error(self, error: Floats, flat: Floats) -> Floats:
-        """Return the inputs' error term, given the outputs'."""
+        """Return the inputs' error term, given the outputs' error term."""
 
     @abstractmethod
     def weight(self, inputs: Floats, error: Floats) -> Floats:
@@ -108,7 +108,7 @@ class Convolution(LayerKind):
         return np.concatenate([(self._windows(inputs).T @ by_filter).ravel(), by_filter.sum(axis=0)])
 
     def _windows(self, inputs: Floats) -> Floats:
-        """Return the inputs' windows, (n * side * side, channels * 9)."""
+        """Return the 3 x 3 windows of the inputs, (n * side * side, channels * 9)."""
         images = inputs.reshape(-1, self._side, self._side, self._channels)
         bordered = np.pad(images, ((0, 0), (1, 1), (1, 1), (0, 0)))
         windows = np.lib.stride_tricks.sliding_window_view(bordered, (3, 3), axis=(1, 2))

@@ -1,4 +1,4 @@
-"""Optimizers: from an average gradient to the next parameters, equally at every worker."""
+"""Optimizers: from an average gradient to the next parameters, which are the same at every worker."""
 
 from abc import ABC, abstractmethod
 
@@ -13,12 +13,13 @@ class Optimizer(ABC):
 
     @abstractmethod
     def step(self, gradient: Floats) -> None:
-        """Update by an iteration's average gradient, shape of the parameters; do not keep the array."""
+        """Update by an iteration's average gradient, of the parameters' shape; do not keep the array."""
 
     def step_part(self, gradient: Floats, begin: int, end: int) -> None:
-        """Update parameters `begin` to `end` only, shape (end - begin,); all parts are stepped once, in any order.
+        """Update only parameters `begin` to `end` by their gradient, (end - begin,).
 
-        It may change state() only at the same places of arrays with the parameters' shape.
+        An iteration updates every part once, in any order.  This method may change state() only at the same places of
+        arrays with the parameters' shape.
         """
         raise NotImplementedError(f"{type(self).__name__} needs a step_part(): layers are stepped one by one")
 
@@ -28,7 +29,7 @@ class Optimizer(ABC):
 
     @abstractmethod
     def restore(self, state: Arrays) -> None:
-        """Continue from another replica's state(); ValueError if it does not fit."""
+        """Continue from another replica's state(); ValueError if that state does not fit."""
 
 
 class Momentum(Optimizer):

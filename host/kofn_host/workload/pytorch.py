@@ -1,8 +1,8 @@
 """A base class for custom workloads with a PyTorch module (docs/howto/model.md); needs kofn[torch].
 
 The module's parameters become parts of one float32 array, which NumPy and PyTorch share.  The job's collective sums the
-gradients, and the module's own optimizer steps.  Every worker uses one thread, so that steps and evaluations are
-bit-identical.
+gradients, and the module's own optimizer makes the steps.  Every worker uses one thread, so that steps and evaluations
+are bit-identical.
 """
 
 import io
@@ -21,7 +21,10 @@ STATE = "torch"
 
 
 class TorchWorkload(Workload):
-    """Derive from it with build_module, build_optimizer, loss and evaluate, which may use self.config and self.rank."""
+    """The base class of workloads with a PyTorch module.
+
+    A derived class has build_module, build_optimizer, loss and evaluate, which may use self.config and self.rank.
+    """
 
     def __init__(self, config: Config, rank: int) -> None:
         self.config, self.rank = config, rank
@@ -53,12 +56,12 @@ class TorchWorkload(Workload):
         parameters = list(self.module.parameters())
         gradients = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
         self._check_buffers()
-        gradient: Floats = torch.cat([each.reshape(-1) for each in gradients]).numpy()
+        gradient: Floats = torch.cat([part.reshape(-1) for part in gradients]).numpy()
         self.module.eval()
         return float(loss.detach()), gradient
 
     def _check_buffers(self) -> None:
-        """TypeError if a buffer has changed: workers would evaluate differently."""
+        """Raise TypeError if a buffer has changed: workers would evaluate differently."""
         buffers = dict(self.module.named_buffers())
         if changed := [name for name, before in self._buffers.items() if not torch.equal(before, buffers[name])]:
             raise TypeError(
@@ -68,7 +71,7 @@ class TorchWorkload(Workload):
 
 
 class TorchOptimizer(Optimizer):
-    """An optimizer of torch.optim; its state is state_dict()."""
+    """An optimizer of torch.optim; its state is its state_dict()."""
 
     def __init__(self, module: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
         self._optimizer = optimizer

@@ -1,7 +1,7 @@
 """A worker's replica of the state that all workers share: parameters, optimizer state, and checksums of all results.
 
-The training thread applies results.  Peers may fetch the replica at any time; a lock ensures that they get it between
-two iterations.
+The training thread applies results.  Peers may fetch the replica at any time; a lock ensures that they get the state
+between two iterations.
 """
 
 import threading
@@ -29,9 +29,11 @@ OPTIMIZER = "optimizer."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaState:
-    """The state after `iteration`: "parameters" float32 (elements,), "results" int64 (blocks,), "values" float64 (the
-    values whose mean workload.evaluation takes,), the next iteration's plan (compression.plan), and the optimizer's
-    arrays, "optimizer.velocity" for example.
+    """The state after `iteration`.
+
+    `arrays`: "parameters", float32 (elements,); "results", int64 (blocks,); "values", float64, the values whose mean
+    workload.evaluation takes; the next iteration's plan (compression.plan); and the optimizer's arrays, for example
+    "optimizer.velocity".
     """
 
     iteration: int
@@ -41,8 +43,8 @@ class ReplicaState:
 class Replica:
     """The arrays of the model, its optimizer and its evaluator, which change in place, and the next plan.
 
-    `blocks`: the number of blocks whose results have checksums; 0: none.  `more`: further arrays, by name, that all
-    workers share and that change in place.
+    `blocks`: the number of blocks whose results have checksums.  `more`: further arrays, by name, that all workers
+    share and that change in place.
     """
 
     def __init__(
@@ -56,7 +58,7 @@ class Replica:
         self.evaluator = Evaluator(workload, over=run.accuracy_over, every=run.evaluate_every, last=run.max_iterations)
         self.iteration = UNSTARTED
         """The latest applied iteration."""
-        self._stepped: dict[tuple[int, int], Arrays] = {}  # parts that are an iteration ahead, with their former values
+        self._stepped: dict[tuple[int, int], Arrays] = {}  # values before step_part(), of parts an iteration ahead
         self.results: Integers = np.zeros(blocks, np.int64)
         """The sum of the checksums of all results, that is, of all workers' counted contributions."""
         self._arrays: Arrays = {
@@ -68,7 +70,7 @@ class Replica:
         }
 
     def start(self, iteration: int) -> None:
-        """Begin with the initial parameters, as those after this iteration."""
+        """Begin with the initial parameters, which count as the parameters after this iteration."""
         self.iteration = iteration
 
     def step_part(self, begin: int, end: int, mean: Floats) -> None:
@@ -91,7 +93,7 @@ class Replica:
             return self.evaluator.look(iteration)
 
     def state(self, into: Arrays | None = None) -> ReplicaState | None:
-        """Return a copy, in the memory of an earlier one if given; None before start()."""
+        """Return a copy, in the memory of an earlier copy if given; None before start()."""
         with self._lock:
             if self.iteration == UNSTARTED:
                 return None
@@ -122,7 +124,7 @@ class Replica:
     def memory(self) -> Memory:
         """The memory of the replica; a gradient is as large as the parameters."""
         parameters, own = self._arrays["parameters"].nbytes, self.optimizer.state().values()
-        return Memory(parameters=parameters, gradients=parameters, optimizer=sum(each.nbytes for each in own))
+        return Memory(parameters=parameters, gradients=parameters, optimizer=sum(array.nbytes for array in own))
 
     @property
     def _by_parameter(self) -> Arrays:
@@ -133,7 +135,7 @@ class Replica:
         return {"parameters": parameters} | alike
 
     def _rest(self, elements: int) -> list[tuple[int, int]]:
-        """Return the ranges that are not stepped yet; none if no part is stepped."""
+        """Return the ranges that step_part() has not updated; none if it has updated no part."""
         if not self._stepped:
             return []
         edges = [0, *(edge for part in sorted(self._stepped) for edge in part), elements]
@@ -141,7 +143,7 @@ class Replica:
 
 
 def to_parts(state: ReplicaState, part_bytes: int = 1 << 20) -> Iterator[tuple[str, bytes]]:
-    """Yield a state's arrays in pieces, each with its array's header_of()."""
+    """Yield a state's arrays in pieces, with the array's header_of() before each piece."""
     for name, array in state.arrays.items():
         data = array.tobytes()
         for start in range(0, max(len(data), 1), part_bytes):

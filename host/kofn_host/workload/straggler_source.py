@@ -13,8 +13,9 @@ from kofn_host.arrays import Floats64
 
 
 class Together(Protocol):
-    """The blocking times of all workers of several seeds, as arrays (seeds, workers). They are those of each worker's
-    StragglerSource.
+    """The blocking times of all workers of several seeds, as arrays (seeds, workers).
+
+    The times are the same as those of the workers' StragglerSources.
     """
 
     def compute_s(self, iteration: int) -> Floats64:
@@ -36,7 +37,7 @@ class StragglerSource(ABC):
 
     @abstractmethod
     def mean_s(self, iteration: int) -> float:
-        """Return the mean blocking of the iteration, with which estimates are compared."""
+        """Return the mean blocking in this iteration, with which estimates are compared."""
 
     @abstractmethod
     def blocking_s(self, iteration: int, batch: int = 0, now_s: float = 0.0) -> float:
@@ -53,15 +54,15 @@ class StragglerSource(ABC):
 
     @classmethod  # noqa: B027  # most need nothing
     def check(cls, config: Config) -> None:
-        """ConfigError if the configuration lacks a required setting; called before anything is started."""
+        """Raise ConfigError if the configuration lacks a required setting; called before anything is started."""
 
 
 class _OneByOne:
-    """All workers' sources, asked one after another."""
+    """All workers' StragglerSources, which are called one after another."""
 
     def __init__(self, kind: type[StragglerSource], config: Config, seeds: Sequence[int]) -> None:
         configs = [replace(config, run=replace(config.run, seed=seed)) for seed in seeds]
-        self._sources = [[kind(each, rank) for rank in range(config.job.workers)] for each in configs]
+        self._sources = [[kind(seeded, rank) for rank in range(config.job.workers)] for seeded in configs]
 
     def compute_s(self, iteration: int) -> Floats64:
         return np.array([[source.compute_s(iteration) for source in row] for row in self._sources])

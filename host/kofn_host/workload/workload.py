@@ -14,8 +14,8 @@ from kofn_host.workload.optimizer import Optimizer
 class Workload(ABC):
     """One worker's workload; constructed with (config, rank).
 
-    `parameters`, float32 (elements,), are the same at all workers; `optimizer` updates them in place (None: SGD with
-    model.learning_rate and model.momentum).
+    `parameters`, float32 (elements,), are the same at all workers.  `optimizer` updates them in place; None: SGD with
+    model.learning_rate and model.momentum.
     """
 
     metric: ClassVar[Metric | None] = ACCURACY
@@ -26,10 +26,10 @@ class Workload(ABC):
 
     @abstractmethod
     def gradient(self, iteration: int, batch: int = 0) -> tuple[float | None, Floats]:
-        """Return the loss, if any, and the gradient, shape of `parameters`, of an iteration's `batch`-th data."""
+        """Return the loss, if any, and the gradient, of the parameters' shape, for an iteration's `batch`-th data."""
 
     def evaluate(self) -> float:
-        """Return the metric of the present parameters: it must be the same at all workers, which end by it."""
+        """Return the metric of the current parameters, which must be the same at all workers: they end together."""
         raise NotImplementedError(f"{type(self).__name__} must have evaluate(), or metric = None")
 
     def evaluate_owned(self) -> float | None:
@@ -38,7 +38,7 @@ class Workload(ABC):
 
     @classmethod  # noqa: B027  # most need nothing
     def check(cls, config: Config) -> None:
-        """ConfigError if the configuration lacks a required setting; called before anything is started."""
+        """Raise ConfigError if the configuration lacks a required setting; called before anything is started."""
 
 
 def load_workload(config: Config, rank: int) -> Workload:

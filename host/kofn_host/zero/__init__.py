@@ -1,7 +1,7 @@
-"""ZeRO: one worker keeps a shard of optimizer state, gradients and parameters; 1-bit Adam and 1-bit LAMB.
+"""ZeRO: every worker keeps a shard of optimizer state, gradients and parameters; 1-bit Adam and 1-bit LAMB.
 
 ZeRO: S. Rajbhandari et al., SC 2020.  1-bit Adam: H. Tang et al., ICML 2021.  1-bit LAMB: C. Li et al., HiPC 2022.
-It uses NumPy and a Communicator, but neither PyTorch nor packets.
+This package uses NumPy and a Communicator, but neither PyTorch nor packets.
 """
 
 from kofn_common.exports import lazy

@@ -16,29 +16,32 @@ from kofn_host.errors import ZeroError
 from kofn_host.zero.shards import Shards
 
 LIMIT_S = 600.0
-"""The time limit of a call; a communicator names a missing worker much earlier."""
+"""The time limit of a call; a communicator reports a missing worker much earlier."""
 
 
 class CompressedMean(Protocol):
-    """DeepSpeed's compressed_allreduce."""
+    """An all-reduce with few bits, such as DeepSpeed's compressed_allreduce."""
 
     block_elements: int
     """The number of neighbouring elements that share a scale."""
 
     apart: bool
-    """Whether reduce_scatter() has blocks of one shard each, in turn; else shards share blocks."""
+    """Whether a block of reduce_scatter() belongs to one shard, and shards take turns; if not, shards share blocks."""
 
     def all_reduce(self, values: Floats) -> Floats:
-        """Return the mean of all workers' values (elements,), the same at all; the error enters the next call."""
+        """Return the mean of all workers' values (elements,), the same at every worker.
+
+        The encoding error enters the next call.
+        """
 
     def reduce_scatter(self, values: Floats, shards: Shards) -> Floats:
         """Return the mean of this worker's shard only, (shard_elements,)."""
 
     @property
     def late(self) -> npt.NDArray[np.bool_] | None:
-        """Whether each element's values wait, (elements,): its block closed without this worker in the last call.
+        """Whether this worker's value of each element waits, (elements,); None if no value waits.
 
-        None: no values wait.
+        A value waits if its block closed without this worker in the last call.
         """
 
     @property
@@ -47,9 +50,10 @@ class CompressedMean(Protocol):
 
 
 class SwitchMean:
-    """Uses elastic calls of an InNetwork, in the lanes of its codec; the ledger keeps the encoding error.
+    """A CompressedMean by elastic calls of an InNetwork; the ledger keeps the encoding error.
 
-    With rows, reduce_scatter() is an elastic reduce-scatter; else it is an all-reduce from which the shard is cut.
+    If the communicator has rows, reduce_scatter() is an elastic reduce-scatter; otherwise it is an all-reduce from
+    which the shard is cut.
     """
 
     def __init__(self, communicator: InNetwork, elements: int) -> None:
@@ -83,10 +87,11 @@ class SwitchMean:
         return np.repeat(blocks, self.block_elements)[: self._elements]
 
     def state(self, shards: Shards) -> Arrays:
-        """Return the values in no mean yet, (elements,): "pending" in units of 2**-40, "weights" if gradients wait.
+        """Return the values that are in no mean yet; no call may be under way.
 
-        For as many workers also "padding", the values between, which the blocks' scales depend on, and "expected",
-        (2, blocks), the magnitudes that the next call expects.  No call may be under way.
+        "pending", (elements,): the values, in units of 2**-40; "weights", (elements,): if gradients wait.  A training
+        that continues with as many workers also needs "padding", the values between the elements, on which the blocks'
+        scales depend, and "expected", (2, blocks), the magnitudes that the next call expects.
         """
         agent = self._communicator.agent
         found = pending_after(agent, agent.iteration - 1)
@@ -101,7 +106,10 @@ class SwitchMean:
         return state
 
     def enter(self, states: Sequence[Arrays], expected: Floats64 | None, shards: Shards, *, alike: bool) -> None:
-        """Take over some workers' pending values before the first call; `alike`: there were as many workers."""
+        """Take over some workers' pending values before the first call.
+
+        `alike`: the states come from a training with as many workers.
+        """
         layout, places = self._communicator.agent.encoder.coding.layout, self._places(shards)
         laid: Integers = np.zeros((2, layout.blocks * layout.elements), np.int64)
         between = np.delete(np.arange(laid.shape[1]), places)

@@ -19,7 +19,7 @@ class Pending(Protocol[T_co]):
 
 
 class ExactCalls(Protocol):
-    """Calls of worker `rank` of `workers`; those that return a Pending must have the same order at all workers."""
+    """Calls of worker `rank` of `workers`; calls that return a Pending must have the same order at all workers."""
 
     rank: int
     workers: int
@@ -28,13 +28,13 @@ class ExactCalls(Protocol):
         """Return the mean (elements,)."""
 
     def reduce_scatter(self, values: Floats, unit: Unit) -> Pending[Floats]:
-        """Begin the mean of a unit's values (size,); this worker receives its own part (chunk,)."""
+        """Begin the mean of a unit's values (size,); this worker receives its part of the mean (chunk,)."""
 
     def gather_unit(self, shard: Floats, unit: Unit, out: Floats) -> Pending[Floats]:
         """Begin to gather a unit's elements of all shards in `out`, (workers * chunk,)."""
 
     def gather(self, values: Array) -> Array:
-        """Return all workers' arrays, by rank (workers, ...)."""
+        """Return all workers' arrays, (workers, ...), by rank."""
 
     def broadcast(self, values: Array) -> Array:
         """Return worker 0's array."""

@@ -1,7 +1,7 @@
-"""All workers of a sharded training in one process, one thread each, in lockstep.
+"""All workers of a sharded training in one process, in lockstep, with a thread per worker.
 
-Encoders, ledgers and codecs are the real ones.  Blocks are summed one after another in one slot of host.protocol.slots.
-There is no network; a seed decides which workers are late, so that a training is reproducible.
+Encoders, ledgers and codecs are those of a real training.  Blocks are summed one after another in one slot of
+protocol.slots.  There is no network; a seed decides which workers are late, so that a training is reproducible.
 """
 
 import math
@@ -50,9 +50,9 @@ class Lockstep:
         self._barrier = threading.Barrier(self.workers)
 
     def run(self, work: Callable[[int], T]) -> list[T]:
-        """Run `work` for each rank in a thread; return the results by rank.  If one fails, all end."""
+        """Run `work` for each rank in a thread; return the results by rank.  If a thread fails, all threads end."""
 
-        def one(rank: int) -> T:
+        def run_rank(rank: int) -> T:
             try:
                 with np.errstate(all="ignore"):  # overflow is silent
                     return work(rank)
@@ -61,14 +61,14 @@ class Lockstep:
                 raise
 
         with ThreadPoolExecutor(self.workers) as pool:
-            futures = [pool.submit(one, rank) for rank in range(self.workers)]
+            futures = [pool.submit(run_rank, rank) for rank in range(self.workers)]
         errors = [error for future in futures if (error := future.exception()) is not None]
         for error in sorted(errors, key=lambda error: isinstance(error, threading.BrokenBarrierError)):
             raise error
         return [future.result() for future in futures]
 
     def all(self, rank: int, own: Any, join: Callable[[list[Any]], T]) -> T:
-        """Return `join` of all workers' `own`; each worker calls it itself."""
+        """Return `join` of all workers' `own`; every worker calls `join`."""
         self.given[rank] = own
         self._barrier.wait(LIMIT_S)
         found = join([self.given[other] for other in range(self.workers)])
@@ -76,7 +76,7 @@ class Lockstep:
         return found
 
     def once(self, rank: int, own: Any, join: Callable[[list[Any]], Sequence[T]]) -> T:
-        """Return this rank's item of `join` of all workers' `own`; one worker calls it for all."""
+        """Return this rank's item of `join` of all workers' `own`; one worker calls `join` for all workers."""
         self.given[rank] = own
         if self._barrier.wait(LIMIT_S) == 0:
             self.given = dict(enumerate(join([self.given[other] for other in range(self.workers)])))
@@ -107,7 +107,7 @@ class LockstepCalls:
 
     def reduce_scatter(self, values: Floats, unit: Unit) -> Done:
         rows = unit.padded(values, self.workers)
-        return Done(self._team.all(self.rank, rows, lambda all: _mean([each[self.rank] for each in all])))
+        return Done(self._team.all(self.rank, rows, lambda all: _mean([given[self.rank] for given in all])))
 
     def gather_unit(self, shard: Floats, unit: Unit, out: Floats) -> Done:
         out[...] = self._team.all(self.rank, shard[unit.in_shard], np.concatenate)
@@ -120,7 +120,7 @@ class LockstepCalls:
         return self._team.all(self.rank, values, lambda all: all[0].copy())
 
     def all_to_all(self, rows: Bytes) -> Bytes:
-        return self._team.all(self.rank, rows, lambda all: np.stack([each[self.rank] for each in all]))
+        return self._team.all(self.rank, rows, lambda all: np.stack([given[self.rank] for given in all]))
 
     def all_gather(self, row: Bytes) -> Bytes:
         return self.gather(row)
@@ -131,8 +131,9 @@ def _mean(all: list[Floats]) -> Floats:
 
 
 class LockstepSwitch:
-    """Sums `elements` from the first k workers, in a random order by `seed`; `majority`: it returns the sign of each
-    sum times its block's step.
+    """Sums `elements` from the first k workers, in a random order by `seed`.
+
+    `majority`: mean() returns the sign of each sum times the step of the sum's block.
     """
 
     def __init__(
@@ -156,14 +157,14 @@ class LockstepSwitch:
 
     @property
     def lost(self) -> float | None:
-        """L2 norm of all workers' rounding of residuals to fewer bits, over that of their given values."""
+        """The L2 norm of all workers' rounding of residuals to fewer bits, over the L2 norm of their given values."""
         if all(encoder.ledger.residual.exact for encoder in self.encoders):
             return None
         return math.sqrt(sum(encoder.ledger.residual.lost_norm**2 for encoder in self.encoders) / self._given2)
 
     @property
     def expanding(self) -> float | None:
-        """The share of blocks with too large a step (Encoding.expanding), without the first iteration's."""
+        """The share of blocks with too large a step (Encoding.expanding), without the first iteration."""
         return fmean(self._expanding) if self._expanding else None
 
     def mean(self, rank: int, values: Floats) -> Floats:
@@ -212,7 +213,7 @@ class LockstepSwitch:
         return self._slots.handle(header, packed.values)
 
     def _end(self, rank: int, results: BlockResults) -> Floats:
-        """End the iteration for a worker; return its mean."""
+        """End the iteration for a worker; return the iteration's mean."""
         encoder = self.encoders[rank]
         encoder.settle(results, np.full(len(results), -1), np.zeros(len(results)))
         finished = encoder.follow(results, 0)

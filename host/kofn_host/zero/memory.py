@@ -1,4 +1,4 @@
-"""Formulas for a worker's memory between two steps, by kind.
+"""Formulas for a worker's memory between two steps, by the kind of data.
 
 For P parameters and n workers, in bytes:
 
@@ -11,9 +11,9 @@ For P parameters and n workers, in bytes:
                                element of one block (the journal)
 
 In stages 1 and 2 a shard is a copy in addition to the model's parameters.  With fewer than 32 bits gradients take 4 P
-in all stages: they leave as a whole.  With 1 bit, stage 1 has the whole momentum, 4 P, and the shard's variance,
-4 P / n; LAMB has a second variance, 4 P / n, once the first one is frozen.  Exact residuals are multiples of 2**-40 in
-64 bits.
+in all stages, because a gradient leaves as a whole.  With 1 bit, stage 1 has the whole momentum, 4 P, and the shard's
+variance, 4 P / n; LAMB has a second variance, 4 P / n, once the first variance is frozen.  Exact residuals are
+multiples of 2**-40 in 64 bits.
 """
 
 from collections.abc import Mapping

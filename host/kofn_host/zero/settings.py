@@ -14,7 +14,7 @@ OptimizerName = Literal["adam", "lamb"]
 STAGES, BITS = (1, 2, 3), (1, 8, 32)
 
 CODECS = {1: "onebit", 8: "int8", 32: "int32"}
-"""compress.codec of the elastic calls, by bits; with 32 bits there are no such calls."""
+"""compress.codec of the elastic calls, by bits; with 32 bits there are no elastic calls."""
 
 NUMBER = "a finite number, 0 or more"
 
@@ -51,14 +51,16 @@ ALLOWED: dict[str, tuple[Callable[[Any], bool], str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZeroSettings:
-    """`bits` of an element upstream: 32 is exact; with 8 and 1 the encoding error stays at the worker (worker_error).
+    """The settings; ZeroError if one is invalid.
 
-    freeze_step: with 1 bit the number of first steps in full precision; then the variance is frozen, and the momentum
-    (stage 1) or the gradient (stages 2 and 3) is sent as votes.  weight_decay: added to the gradient, or with
-    `decoupled` subtracted from the parameters (AdamW); LAMB adds it to the update.  variance_floor: the least
-    sqrt(variance) once frozen, relative to its block's root mean square, because a block's values share one step.
-    mask: elements without a gradient until then have no momentum.  residual: the storage of the encoding error, as
-    compress.residual.  ZeroError for invalid settings.
+    `bits`: bits of an element from worker to switch.  32 bits are exact; with 8 or 1 the encoding error stays at the
+    worker (worker_error).  `freeze_step`: with 1 bit, the number of first steps in full precision.  After these steps
+    the variance is frozen, and the momentum (stage 1) or the gradient (stages 2 and 3) is sent as votes.
+    `weight_decay`: its product with the parameters is added to the gradient, or with `decoupled` subtracted from the
+    parameters (AdamW); LAMB adds the product to the update.  `variance_floor`: the least sqrt(variance) once frozen,
+    relative to the root mean square of its block, because a block's values share one step.  `mask`: an element whose
+    gradient was zero up to freeze_step gets no momentum.  `residual`: the storage of the encoding error, as
+    compress.residual.
     """
 
     optimizer: OptimizerName = "adam"
@@ -86,7 +88,7 @@ class ZeroSettings:
 
     @property
     def votes_on_momentum(self) -> bool:
-        """Whether workers vote on the momentum; else they send gradients, and only the owner has the momentum."""
+        """Whether workers vote on the momentum; if not, they send gradients, and only owners have the momentum."""
         return self.bits == 1 and self.stage == 1
 
     def compresses(self, step: int) -> bool:

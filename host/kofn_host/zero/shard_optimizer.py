@@ -1,8 +1,8 @@
 """Adam and LAMB for one worker's shard: their state, and their step.
 
-Once the variance is frozen (1 bit), the values of a block share one step s.  An element whose variance is far below its
-block's would change by huge steps, s / sqrt(variance).  So the variance gets a floor, and elements that never had a
-gradient have no momentum (DeepSpeed's exp_avg_mask).
+Once the variance is frozen (1 bit), the values of a block share one step s.  An element whose variance is far below
+that of its block would change by huge steps, s / sqrt(variance).  So the variance gets a floor, and elements that never
+had a gradient get no momentum (DeepSpeed's exp_avg_mask).
 """
 
 from abc import ABC, abstractmethod
@@ -15,7 +15,8 @@ from kofn_host.arrays import Floats, Floats64
 from kofn_host.zero.settings import ZeroSettings
 
 Segments = Sequence[tuple[int, slice]]
-"""The shard by pieces of the flat parameters: a piece's number, and its place (shards.Shards.segments)."""
+"""The shard's pieces, cut at edges of the flat parameters: a piece's number, and its place in the shard
+(shards.Shards.segments)."""
 
 Gather = Callable[[Floats], Floats]
 """Returns all workers' arrays (...), by rank (workers, ...), exact."""
@@ -31,8 +32,10 @@ FACTOR, FACTOR_CHANGE = (0.5, 4.0), 0.1
 
 
 class ShardOptimizer(ABC):
-    """`parameters`: the shard's, which change in place; `exp_avg`: the momentum's array; `tensors`: the shard by the
-    model's `count` tensors.
+    """An optimizer of one shard.
+
+    `parameters`: the shard's parameters, which change in place; `exp_avg`: the momentum's array; `tensors`: the shard's
+    pieces, cut at the edges of the model's `count` tensors.
     """
 
     def __init__(
@@ -60,11 +63,11 @@ class ShardOptimizer(ABC):
         return {}
 
     def resume_frozen(self) -> None:
-        """Be frozen, as after freeze(); the caller fills the arrays."""
+        """Become frozen, as after freeze(); the caller fills the arrays."""
         self.frozen = True
 
     def take(self, gradient: Floats, *, momentum: bool = True) -> None:
-        """Take a step's mean gradient (shard_elements,); `momentum`: update the momentum too, else the caller does."""
+        """Take a step's mean gradient (shard_elements,); without `momentum` the caller updates the momentum."""
         first, second = self._settings.betas
         if momentum:
             self.exp_avg *= np.float32(first)
@@ -78,7 +81,10 @@ class ShardOptimizer(ABC):
             self.exp_avg_sq += np.float32(1 - second) * np.square(gradient)
 
     def freeze(self, step: int, blocks: Segments, elements: npt.NDArray[np.int64]) -> None:
-        """Freeze the variance after this step; `blocks`: the shard by blocks, `elements`: the sizes of all blocks."""
+        """Freeze the variance after this step.
+
+        `blocks`: the shard's pieces, cut at the edges of blocks; `elements`: the sizes of all blocks.
+        """
         self.exp_avg_sq /= np.float32(1 - self._settings.betas[1] ** step)
         sums = np.zeros(len(elements), np.float32)
         for number, place in blocks:
@@ -107,7 +113,7 @@ class ShardOptimizer(ABC):
         """Take a mean gradient after the variance was frozen."""
 
     def _direction(self, step: int) -> Floats:
-        """Return momentum / sqrt(variance), bias-corrected; a frozen variance was corrected before."""
+        """Return momentum / sqrt(variance), bias-corrected; freeze() has already corrected a frozen variance."""
         first, second = self._settings.betas
         direction = np.sqrt(self.exp_avg_sq)
         if not self.frozen:
@@ -127,15 +133,15 @@ class ShardAdam(ShardOptimizer):
         self.parameters -= np.float32(rate) * self._direction(step)
 
     def _look(self, gradient: Floats) -> None:
-        """Do nothing: no state depends on it."""
+        """Do nothing: no state of 1-bit Adam depends on this gradient."""
 
 
 class ShardLamb(ShardOptimizer):
     """LAMB (You et al., ICLR 2020); 1-bit LAMB once the variance is frozen.
 
-    Then each tensor's trust ratio is frozen too, at its moving average.  It is multiplied by the largest ratio of the
-    frozen sqrt(variance) to that of a second variance that is still updated.  DeepSpeed's scaling of momenta is not
-    needed, because blocks have their own steps.
+    With the variance each tensor's trust ratio is frozen too, at its moving average.  The frozen trust ratio is
+    multiplied by a factor: the largest ratio of the frozen sqrt(variance) to the square root of a second variance,
+    which is still updated.  DeepSpeed's scaling of momenta is not needed, because every block has a step of its own.
     """
 
     def __init__(
@@ -200,10 +206,10 @@ class ShardLamb(ShardOptimizer):
         for number, place in self._tensors:
             share = (np.sqrt(self.exp_avg_sq[place]) + eps) / (np.sqrt(self._fresh[place]) + eps)
             shares[number] = max(shares[number], share.max())
-        told = self._all(np.stack([shares, before, self._sums(update)]))
-        factor = told[:, 0].max(0)
+        gathered = self._all(np.stack([shares, before, self._sums(update)]))
+        factor = gathered[:, 0].max(0)
         if self._settings.weight_decay:
-            plain, decayed = np.sqrt(told[:, 1:].sum(0))
+            plain, decayed = np.sqrt(gathered[:, 1:].sum(0))
             share = np.where(decayed > 0, np.minimum(1.0, plain / np.where(decayed > 0, decayed, 1)), 1.0)
             factor = factor * share + (1 - share)
         factor = np.clip(factor, *FACTOR)

@@ -1,6 +1,6 @@
-"""The division of parameters among workers: each unit in equal parts, padded with zeros.
+"""The division of parameters among workers: a unit is divided into equal parts, padded with zeros.
 
-A unit is gathered and reduced at once: all parameters, or those of a layer.
+A unit is gathered and reduced at once.  It has all parameters, or the parameters of one layer.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,8 +21,9 @@ Blocks = tuple[Sequence[tuple[int, slice]], Integers]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unit:
-    """A unit has `size` elements from `begin` on in the flat parameters; each worker has `chunk` of them, from `at` on
-    in its shard.
+    """A unit has `size` elements, from `begin` on in the flat parameters.
+
+    A worker's part has `chunk` elements, from `at` on in the worker's shard.
     """
 
     begin: int
@@ -46,7 +47,7 @@ class Unit:
 
 
 class Shards:
-    """Shards of units with `sizes` elements; `elements`: in all, `shard_elements`: of a worker's shard.
+    """Shards of units with `sizes` elements; `elements`: of all units, `shard_elements`: of a worker's shard.
 
     >>> shards = Shards([5, 3], 2)
     >>> shards.elements, shards.shard_elements
@@ -87,31 +88,31 @@ class Shards:
         return np.stack([self.cut(flat, rank) for rank in range(self.workers)])
 
     def placed(self, row: Floats, rank: int) -> Floats:
-        """Return a worker's shard with zeros where it has no elements."""
+        """Return a worker's shard from its row, with zeros at the places of the padding."""
         shard = np.zeros(self.shard_elements, row.dtype)
         for _, here in self.parts(rank):
             shard[here] = row[here]
         return shard
 
     def shared_blocks(self, rank: int, block: int) -> Blocks:
-        """Return the places in a worker's shard of blocks of `block` flat elements, and the blocks' sizes."""
+        """Return the places, in a worker's shard, of blocks of `block` flat elements; and the sizes of all blocks."""
         edges = [*range(0, self.elements, block), self.elements]
         return [*self.segments(rank, edges)], np.diff(edges)
 
     def own_blocks(self, rank: int, block: int) -> Blocks:
-        """Return the same for blocks of one shard each, which take turns (collectives.block_rows)."""
+        """Return the places and sizes of blocks that belong to one shard each, in turn (collectives.block_rows)."""
         begins = range(0, self.shard_elements, block)
         counts = np.zeros((len(begins), self.workers), np.int64)
         for other in range(self.workers):
-            there = np.zeros(self.shard_elements, np.int64)
+            filled = np.zeros(self.shard_elements, np.int64)
             for _, here in self.parts(other):
-                there[here] = 1
-            counts[:, other] = np.add.reduceat(there, begins)
+                filled[here] = 1
+            counts[:, other] = np.add.reduceat(filled, begins)
         own = [(at * self.workers + rank, slice(begin, begin + block)) for at, begin in enumerate(begins)]
         return own, np.maximum(counts.reshape(-1), 1)
 
     def segments(self, rank: int, edges: Sequence[int]) -> Iterator[tuple[int, slice]]:
-        """Yield the shard's pieces, cut at `edges` of the flat elements: each one's number and its place in it."""
+        """Yield a shard's pieces, cut at `edges` of the flat elements: a piece's number, and its place in the shard."""
         for there, here in self.parts(rank):
             first = int(np.searchsorted(edges, there.start, side="right")) - 1
             for number in range(first, len(edges) - 1):

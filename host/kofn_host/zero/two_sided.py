@@ -1,7 +1,7 @@
 """The baseline: DeepSpeed's compressed_allreduce, which quantises twice.
 
-Workers exchange the signs of chunks.  A chunk's owner adds the mean to its previous error (server_error), and sends the
-signs of the sum to all.  (Tang et al., ICML 2021; deepspeed/runtime/comm.)
+Workers exchange the signs of chunks.  A chunk's owner adds the chunk's mean to the previous error (server_error), and
+sends the signs of that sum to all workers.  (Tang et al., ICML 2021; deepspeed/runtime/comm.)
 """
 
 from typing import Protocol
@@ -36,7 +36,7 @@ class TwoSidedMean:
 
     def __init__(self, exchange: ChunkExchange, elements: int) -> None:
         whole = 8 * exchange.workers
-        self.block_elements = elements  # one scale for all
+        self.block_elements = elements  # all elements share one scale
         self._exchange, self._elements, self._padded = exchange, elements, -(-elements // whole) * whole
         self.worker_error = np.zeros(self._padded, np.float32)
         self.server_error = np.zeros(self._padded // exchange.workers, np.float32)
@@ -71,12 +71,12 @@ def _quantise(values: Floats) -> tuple[np.float32, npt.NDArray[np.bool_]]:
 
 
 def _rows(scale: np.float32, rows: int) -> Bytes:
-    """Return rows with the scale's bytes."""
+    """Return as many rows, which have the scale's bytes."""
     return np.tile(np.frombuffer(scale.tobytes(), np.uint8), (rows, 1))
 
 
 def _decoded(rows: Bytes) -> Floats:
-    """Return the values of rows with a scale and signs each."""
+    """Return the values of rows; a row has a scale, then signs."""
     scales = np.ascontiguousarray(rows[:, :4]).view(np.float32)
     found: Floats = np.where(np.unpackbits(rows[:, 4:], axis=1) == 1, scales, -scales)
     return found

@@ -4,12 +4,13 @@
     stage 2   gradients: reduce-scatter to their owners, which keep the momentum; all-gather of parameters
     stage 3   as stage 2, layer by layer; parameters are gathered before each pass, and discarded after it
 
-With one bit, workers vote on the momentum in stage 1 (1-bit Adam): every worker has all of it, and contributes
+With one bit, workers vote on the momentum in stage 1 (1-bit Adam): every worker has the whole momentum, and contributes
 
     x = beta * momentum + (1 - beta) * gradient
 
-If x is late for a block, it waits in the ledger for the next sum.  The closed sum already had the others'
-beta * momentum, so the worker subtracts its own from its next x there: only its gradient's part remains waiting.
+If x is late for a block, it waits in the ledger for the next sum.  The closed sum already had beta * momentum from the
+other workers, so the late worker subtracts its beta * momentum from its next x in this block: only the gradient's part
+of the late x remains.
 """
 
 import logging
@@ -37,15 +38,16 @@ OPTIMIZERS: dict[str, type[ShardOptimizer]] = {"adam": ShardAdam, "lamb": ShardL
 
 
 class ZeroOptimizer:
-    """One worker's part of a training: put() each unit's gradient, then step(), then gather() of each unit.
+    """One worker's part of a training: put() every unit's gradient, then step(), then gather() every unit.
 
         for unit, gradient in backward():
             zero.put(unit, gradient)
         zero.step(rate)
         parameters = zero.gathered()
 
-    `parameters`: flat, the same at all workers; in stage 1 they are gathered there.  `units`: each unit's tensor sizes;
-    stage 1 has one unit.  `compressed`: for 8 bits and 1.  ZeroError if a unit is put twice, or not at all.
+    `parameters`: flat, the same at all workers; in stage 1 they are gathered in this array.  `units`: each unit's
+    tensor sizes; stage 1 has one unit.  `compressed`: the mean for 8 bits or 1 bit.  ZeroError if a unit is put twice,
+    or not at all.
     """
 
     def __init__(
@@ -83,19 +85,19 @@ class ZeroOptimizer:
 
     def put(self, unit: int, gradient: Floats) -> None:
         """Put a unit's gradient (size,); the array may be reused at once."""
-        one = self.shards.units[unit]
+        place = self.shards.units[unit]
         if unit in self._put:
             raise ZeroError(f"a unit must have one gradient a step: unit {unit} has its own already")
-        if gradient.shape != (one.size,):
-            raise ZeroError(f"the gradient of unit {unit} must have shape ({one.size},), got {gradient.shape}")
+        if gradient.shape != (place.size,):
+            raise ZeroError(f"the gradient of unit {unit} must have shape ({place.size},), got {gradient.shape}")
         self._put.add(unit)
         if self.settings.stage > 1 and not self._now_compressed:
             self._gradient = None
-            self._arriving[unit] = self._calls.reduce_scatter(gradient, one)
+            self._arriving[unit] = self._calls.reduce_scatter(gradient, place)
             return
         if self._gradient is None:
             self._gradient = np.zeros(self.shards.elements, np.float32)
-        self._gradient[one.begin : one.end] = gradient
+        self._gradient[place.begin : place.end] = gradient
 
     @property
     def missing(self) -> list[int]:
@@ -109,7 +111,7 @@ class ZeroOptimizer:
     # -- a step
 
     def step(self, rate: float) -> None:
-        """Step with the mean gradient at this learning rate; the parameters must then be gathered."""
+        """Update the shard by the mean gradient at this learning rate; then the parameters must be gathered."""
         if missing := self.missing:
             raise ZeroError(f"units {missing} have no gradient in step {self.steps + 1}: all need one")
         if self._momentum is not None and self._now_compressed:
@@ -141,7 +143,7 @@ class ZeroOptimizer:
         return self._compressed.reduce_scatter(self._gradient, self.shards)
 
     def _decayed(self, gradient: Floats) -> Floats:
-        """Return the shard's gradient with Adam's weight decay."""
+        """Return the shard's gradient, plus Adam's weight decay."""
         settings = self.settings
         if not settings.weight_decay or settings.decoupled or settings.optimizer == "lamb":
             return gradient
@@ -177,7 +179,7 @@ class ZeroOptimizer:
         assert self._compressed is not None
         blocks = self.shards.own_blocks if self._compressed.apart else self.shards.shared_blocks
         self._optimizer.freeze(self.steps, *blocks(self.rank, self._compressed.block_elements))
-        self._warn_of_what_stays()
+        self._warn_of_still_parameters()
         if self._momentum is not None:
             (unit,) = self.shards.units
             bits = np.packbits(self._optimizer.mask)
@@ -186,7 +188,7 @@ class ZeroOptimizer:
             rows = np.unpackbits(gathered, axis=1, count=unit.chunk)
             self._momentum.masked = np.flatnonzero(rows.reshape(-1)[: unit.size] == 0)
 
-    def _warn_of_what_stays(self) -> None:
+    def _warn_of_still_parameters(self) -> None:
         moving = np.concatenate([self._optimizer.mask[place] for _, place in self._tensors] or [np.ones(0, np.bool_)])
         if (still := moving.size - int(moving.sum())) > STILL * moving.size:
             log.warning(
@@ -195,12 +197,13 @@ class ZeroOptimizer:
                 *(still, self.rank, moving.size, self.steps),
             )
 
-    # -- its state between two steps
+    # -- the state between two steps
 
     def state(self) -> tuple[Arrays, Arrays]:
-        """Return copies: this worker's arrays, those of the shard (shard_elements,), and those that all workers share.
+        """Return copies of this worker's arrays, and of the arrays that all workers share.
 
-        "late" is the momentum that waits in this worker's ledger, (elements,).
+        This worker's arrays are those of its shard, (shard_elements,), and "late", (elements,), the momentum that waits
+        in this worker's ledger.
         """
         own: Arrays = {name: array.copy() for name, array in self._of_shard.items()}
         shared: Arrays = {name: array.copy() for name, array in self._optimizer.shared.items()}
@@ -211,9 +214,10 @@ class ZeroOptimizer:
         return own, shared
 
     def resume(self, steps: int, workers: int, own: Mapping[int, Arrays], shared: Arrays, taken: Sequence[int]) -> None:
-        """Become the state after these steps of `workers`, from arrays of state() by rank, those that needs() names.
+        """Continue after these steps of a training of `workers` workers.
 
-        `taken`: the ranks whose ledgers this worker has taken over.
+        `own`, `shared`: the arrays of state(); `own` by rank, for the ranks that needs() returns.  `taken`: the ranks
+        whose ledgers this worker has taken over.
         """
         before = self._shards_of(workers)
         if self.settings.bits == 1 and steps >= self.settings.freeze_step:
@@ -259,26 +263,28 @@ class ZeroOptimizer:
     def gathered(self) -> Floats:
         """Return all parameters (elements,)."""
         found, arriving = np.empty(self.shards.elements, np.float32), list[Pending[Floats]]()
-        for unit, one in enumerate(self.shards.units):
-            arriving.append(self.gather(unit, np.empty(self.shards.workers * one.chunk, np.float32)))
-        for one, work in zip(self.shards.units, arriving, strict=True):
-            found[one.begin : one.end] = work.result(LIMIT_S).reshape(-1)[: one.size]
+        for number, unit in enumerate(self.shards.units):
+            arriving.append(self.gather(number, np.empty(self.shards.workers * unit.chunk, np.float32)))
+        for unit, work in zip(self.shards.units, arriving, strict=True):
+            found[unit.begin : unit.end] = work.result(LIMIT_S).reshape(-1)[: unit.size]
         return found
 
     def memory(self) -> Memory:
-        """Return this worker's memory, without its model's."""
+        """Return this worker's memory, without the memory of its model."""
         momentum = self._optimizer.exp_avg if self._momentum is None else self._momentum.values
         own = Memory(
             parameters=self.shard.nbytes,
             gradients=0 if self._gradient is None else self._gradient.nbytes,
-            optimizer=momentum.nbytes + sum(each.nbytes for each in self._optimizer.arrays.values()),
+            optimizer=momentum.nbytes + sum(array.nbytes for array in self._optimizer.arrays.values()),
         )
         return own if self._compressed is None else own + self._compressed.memory
 
 
 class _Momentum:
-    """The whole momentum, (workers * chunk,); `own`: this worker's shard of it, `all`: without padding; `masked`:
-    elements that stay 0; `late`: the part of it that waits in the ledger, (elements,), None: nothing waits.
+    """The whole momentum, `values`, (workers * chunk,).
+
+    `own`: this worker's shard of the momentum; `all`: the momentum without padding; `masked`: elements that stay 0;
+    `late`: the part of the momentum that waits in the ledger, (elements,), None if nothing waits.
     """
 
     def __init__(self, shards: Shards, rank: int) -> None:

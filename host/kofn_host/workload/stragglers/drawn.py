@@ -1,8 +1,9 @@
 """Blocking times drawn from [[straggler]] and [[shock]], the same in every trial with the same seed.
 
-In iteration i the blocking time of worker w is a quantile of its law, at a uniform draw that depends only on the seed,
-w and i: N events of `event_ms` with N ~ Poisson(mean_ms / event_ms), an exponential or a Pareto time. Bursts are a
-two-state Markov chain with the same draws. So trials with different k have the same events.
+In iteration i the blocking time of worker w is a quantile of the worker's law, at a uniform draw that depends only on
+the seed, w and i. The laws are N events of `event_ms` with N ~ Poisson(mean_ms / event_ms), an exponential time and a
+Pareto time, among others. Bursts are a two-state Markov chain with the same draws. So trials with different k have the
+same events.
 
 A shock is drawn from the seed and the time since the training's start.
 
@@ -63,7 +64,7 @@ class Drawn(StragglerSource):
         return self._bursts[entry]
 
     def _entry(self, iteration: int) -> StragglerSection:
-        """Return this worker's present entry: of those that have begun, the latest."""
+        """Return the entry that applies to this worker: the latest of its entries that have begun."""
         shifts = (iteration - 1) // self._shift_every if self._shift_every else 0
         role = (self.rank - shifts) % self._workers
         begun = (entry for entry in self._entries if role in entry.workers and entry.from_iteration <= iteration)
@@ -71,7 +72,7 @@ class Drawn(StragglerSource):
 
 
 class _Bursts:
-    """The bursts of an entry at one worker: in each iteration it is in a burst, or not."""
+    """The bursts of an entry at one worker: in each iteration the worker is in a burst, or not."""
 
     def __init__(self, entry: StragglerSection, draws: UniformDraws) -> None:
         self._draws, self._first = draws, entry.from_iteration
@@ -103,7 +104,7 @@ class _Shocks:
         return self._share * self._blocking_s
 
     def blocking_s(self, now_s: float) -> float:
-        """Return the blocking of a gradient that is begun now."""
+        """Return the blocking of a gradient that is begun at `now_s`."""
         struck = self._draws.uniform(int(now_s / self._for_s)) < self._share
         return self._blocking_s if struck else 0.0
 

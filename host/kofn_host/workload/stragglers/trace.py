@@ -1,7 +1,8 @@
 """Measured blocking times from a file, model.trace.
 
 The file has CSV lines `iteration,rank,blocking_ms`, with or without a header line of these names; or each line is a
-JSON object with these names.  Without a line a worker is not blocked; all gradients of an iteration are blocked alike.
+JSON object with these names.  A worker is not blocked in an iteration for which it has no line.  All gradients of an
+iteration are blocked alike.
 """
 
 import csv
@@ -41,7 +42,7 @@ class BlockingTrace(StragglerSource):
 
     @classmethod
     def check(cls, config: Config) -> None:
-        """ConfigError also for a rank outside of the job."""
+        """Raise ConfigError as read_trace() does, and for a rank outside of the job."""
         if config.model.trace is None:
             raise ConfigError("model.trace must be given with model.stragglers = 'trace': a file of blocking times")
         ranks = {rank for _, rank in read_trace(config.model.trace)}

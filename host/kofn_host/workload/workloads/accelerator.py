@@ -1,8 +1,8 @@
 """Layers as on an accelerator: each pass is a wait of a given length, each gradient is random.
 
-A wait takes no processor time, so it slows nothing down.  Passes are queued as on an accelerator: each
-begins once it is submitted and the previous one has ended.  All passes of a backward pass are submitted together, and
-only weight gradients, which are to be sent, are waited for.
+A wait takes no processor time, so it slows nothing down.  Passes are queued as on an accelerator: a pass begins once it
+is submitted and the previous pass has ended.  All passes of a backward pass are submitted together.  The worker waits
+only for weight gradients, which it sends.
 """
 
 import time
@@ -21,7 +21,7 @@ from kofn_host.workload.layered import LayeredModel, LayeredWorkload
 
 
 def layers_of(sections: Sequence[LayerSection]) -> list[Layer]:
-    """Return the layers of [[layer]]; an unnamed one is named by its number, from 1."""
+    """Return the layers of [[layer]]; the name of an unnamed layer is its number, from 1."""
     ends = accumulate(section.elements for section in sections)
     return [
         Layer(section.name or str(number), end - section.elements, end)
@@ -44,7 +44,7 @@ class Waits(LayeredModel):
         self.parameters: Floats = np.zeros(self.layers[-1].end, np.float32)
         self._random = np.random.default_rng(seed).normal(0, 0.01, self.parameters.size).astype(np.float32)
         self._factor = np.float32(1)
-        self._free_s = 0.0  # when all submitted passes have ended
+        self._free_s = 0.0  # the time when all submitted passes have ended
         self._queue: dict[Step, tuple[float, float]] = {}  # submitted steps whose result was not requested yet
 
     def begin(self, iteration: int, batch: int) -> None:
@@ -77,7 +77,7 @@ class Waits(LayeredModel):
         return section.error_ms if step.kind == "error" else section.weight_ms
 
     def _given(self, takes_ms: float) -> tuple[float, float]:
-        """Submit a pass; return the begin and end of its computation."""
+        """Submit a pass; return the times of its begin and its end."""
         begin_s = max(self._free_s, time.monotonic())
         self._free_s = begin_s + takes_ms / 1000
         return begin_s, self._free_s

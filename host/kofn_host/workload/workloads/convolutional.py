@@ -1,4 +1,4 @@
-"""Training on handwritten digits by convolutions; model.hidden has their numbers of channels."""
+"""Training on handwritten digits by convolutions; model.hidden has the convolutions' numbers of channels."""
 
 from kofn_common.config.schema import Config
 from kofn_host.workload.model import Convolutional

@@ -1,8 +1,8 @@
 """Recorded gradients of a user's training instead of a model, over any collective and network.
 
-A folder has .npy files, sorted by name: float32 of any shape, all of one size.  Worker r takes file
-(iteration - 1 + r) modulo their number, for all gradients of an iteration, so that workers send different ones if there
-are enough files.  The parameters are zeros of that size; nothing is evaluated.
+A folder has .npy files, sorted by name: float32 of any shape, all of one size.  For all gradients of an iteration,
+worker r takes file (iteration - 1 + r) modulo the number of files, so that workers send different gradients if there
+are enough files.  The parameters are zeros of the same size; nothing is evaluated.
 """
 
 from collections.abc import Sequence
@@ -41,7 +41,7 @@ class GradientReplay(Workload):
 
 
 def load_gradients(folder: Path) -> Sequence[Floats]:
-    """Return the files of a folder, flat, in order, memory-mapped; ReplayError names a wrong file."""
+    """Return the arrays of a folder's files, in order, flat and memory-mapped; ReplayError names a wrong file."""
     files = sorted(folder.glob("*.npy"))
     if not files:
         raise ReplayError(f"{folder} must be a folder with one or more .npy files")

@@ -1,4 +1,4 @@
-"""A training by a user's PyTorch script: torchrun starts it at each worker, and it uses kofn_torch."""
+"""A training by a user's PyTorch script, which torchrun starts at each worker and which uses kofn_torch."""
 
 import sys
 from importlib.util import find_spec
