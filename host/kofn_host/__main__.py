@@ -19,7 +19,7 @@ from kofn_host.worker.run import work
 from kofn_host.worker.worker_place import WorkerPlace
 
 OBJECTS = 50_000
-"""Allocations between two garbage collections: packets consist of many objects, none of them in a cycle."""
+"""Allocations between two garbage collections: packets consist of many objects, none of which is in a cycle."""
 
 
 @click.command(
@@ -45,14 +45,21 @@ OBJECTS = 50_000
     help="A worker's address on the data network, once per worker, by rank; for collectives between workers.",
 )
 @click.option(
-    "--metrics", type=click.Path(path_type=Path), required=True, help="File of JSON lines; the ledger is put beside it."
+    "--metrics",
+    type=click.Path(path_type=Path),
+    required=True,
+    help="File of JSON lines; the ledger file is put beside it.",
 )
 @click.option(
     "--checkpoints",
     type=click.Path(path_type=Path),
     help="Folder of the job's checkpoints, the same for all workers; resume at the newest one.",
 )
-@click.option("--certs", type=click.Path(path_type=Path), help="Certificates (kofn certs); plaintext without.")
+@click.option(
+    "--certs",
+    type=click.Path(path_type=Path),
+    help="Folder of certificates (kofn certs); without it connections are plaintext.",
+)
 def main(
     config_path: Path,
     rank: int,

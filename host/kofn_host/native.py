@@ -75,7 +75,7 @@ _OWN: Signatures = {
             *(c_int32, c_void_p, c_int64, c_int64),  # the socket; headers and the checksum's place in them
             *(c_void_p, c_void_p, c_int64),  # bodies
             *(c_void_p, c_uint16),  # the destination
-            *(c_void_p, c_void_p, c_void_p),  # the outcome, and what may be coalesced
+            *(c_void_p, c_void_p, c_void_p),  # the outcome, and whether datagrams may be coalesced
         ],
     ),
 }
@@ -85,7 +85,7 @@ SHARED = (
     *("in_pieces", "owned", "received", "regroup", "resume", "deadline_s", "next_results", "results"),
     "take_link_wait",
 )
-"""Functions of the core that an engine's port has as well: core_begin() and port_begin()."""
+"""Functions of the core that an engine's port has as well: core_begin() and port_begin(), for example."""
 
 SIGNATURES: Signatures = {**_OWN, **{f"port_{name}": _OWN[f"core_{name}"] for name in SHARED}}
 
@@ -104,7 +104,7 @@ def compiled() -> Path:
 
 @contextmanager
 def required(what: str) -> Iterator[None]:
-    """Raise LedgerError if the block fails to load native code; `what`: the message's first words, "codecs are"."""
+    """Raise LedgerError if the `with` block cannot load native code; `what` begins the message: "codecs are"."""
     try:
         yield
     except (BuildError, OSError) as error:

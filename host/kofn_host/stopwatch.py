@@ -11,14 +11,14 @@ Part = Literal["encode", "send", "wait", "receive", "sum", "decode"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Times:
-    """The parts of a call's time at this worker, in seconds; every moment counts in exactly one.
+    """The parts of a call's time at this worker, in seconds; every moment counts in exactly one part.
 
     encode: checking the arrays, copying them into one; with a codec, rounding and packing.
     send: handing packets or bytes to the kernel, with headers and checksums.
     wait: waiting for other workers, links, switch or server, for the pacer, or for a thread.
-    receive: taking packets or bytes from the kernel, checking them, and noting counted blocks in the ledger.
-    sum: adding other workers' values to this worker's, and dividing; 0 where another machine sums.
-    decode: turning received values into means in their shapes.
+    receive: taking packets or bytes from the kernel, checking them, and booking counted blocks in the ledger.
+    sum: adding other workers' values to this worker's values, and dividing; 0 if another machine sums.
+    decode: turning received values into means in the arrays' shapes.
     """
 
     encode: float = 0.0
@@ -63,7 +63,7 @@ class Stopwatch:
         return before
 
     def during(self, part: Part) -> "During":
-        """Return a context manager that switches to this part, and back to the previous one at its end.
+        """Return a context manager that switches to this part, and at its end back to the previous part.
 
         >>> watch = Stopwatch()
         >>> with watch.during("encode"):
@@ -82,7 +82,7 @@ UNTIMED = nullcontext()
 
 
 class During:
-    """A context manager that counts its block as one part, see Stopwatch.during()."""
+    """A context manager that counts the time of its `with` block as one part, as Stopwatch.during() says."""
 
     __slots__ = ("_before", "_part", "_watch")
 
@@ -97,7 +97,7 @@ class During:
 
 
 def within_wait(outer: Times, inner: Times) -> Times:
-    """Return `outer` with a share of its wait replaced by `inner`: times of a thread for which the caller waited."""
+    """Return `outer` with a share of its wait replaced by `inner`, the times of a thread that the caller waited for."""
     return Times(
         encode=outer.encode + inner.encode,
         send=outer.send + inner.send,

@@ -1,1 +1,1 @@
-"""Checkpoints of a job: a folder of files, and the part of each worker that fills it."""
+"""Checkpoints of a job: a folder of files, and the part of a worker that writes them."""

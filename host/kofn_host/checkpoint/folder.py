@@ -1,12 +1,12 @@
 """The checkpoints of a job in one folder, which all its workers read and write.
 
-    FOLDER/00000040/manifest.json   what belongs to the checkpoint of iteration 40, with a checksum of every file
-    FOLDER/00000040/replica-0       parameters, optimizer and results, as one worker had them
+    FOLDER/00000040/manifest.json   the contents of the checkpoint of iteration 40, with a checksum of every file
+    FOLDER/00000040/replica-0       parameters, optimizer and results, written by worker 0
     FOLDER/00000040/ledger-R        worker R's pending gradients
     FOLDER/00000060.part/           a checkpoint that is being written
 
-Every file is synced before its checksum is passed on.  The manifest is written last, and its folder is then renamed: a
-power cut leaves a whole checkpoint or a `.part`.  Older checkpoints are removed only after that.
+Every file is synced before its checksum is passed on.  The manifest is written last, and then the folder is renamed: a
+power cut leaves a whole checkpoint or a `.part`.  Older checkpoints are removed only after the renaming.
 """
 
 import logging
@@ -35,8 +35,9 @@ PART = ".part"
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """The contents of a checkpoint of `iteration`.
 
-    `files`: checksums (XXH3, 128 bits) by name.  `missing`: ranks of the job whose ledgers are not in it.
-    `configuration`: the job's, as its processes read it.  `control`: the controller's ControlState (kofn.proto).
+    `files`: checksums (XXH3, 128 bits) by name.  `missing`: the ranks whose ledgers are not in the checkpoint.
+    `configuration`: the job's configuration, as its processes read it.  `control`: the controller's ControlState
+    (kofn.proto).
     """
 
     iteration: int
@@ -48,7 +49,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def ranks(self) -> list[int]:
-        """The ranks whose ledgers are in it, ascending."""
+        """The ranks whose ledgers are in the checkpoint, ascending."""
         return sorted(int(name.removeprefix("ledger-")) for name in self.files if name.startswith("ledger-"))
 
 
@@ -71,17 +72,17 @@ class Checkpoint:
         return self.manifest.iteration
 
     def replica(self) -> ReplicaState:
-        """Return the parameters, and all else that the workers share."""
+        """Return the state that all workers share: parameters, optimizer and results."""
         name = next(name for name in self.manifest.files if name.startswith("replica-"))
         return ReplicaState(iteration=self.iteration, arrays=self._arrays(name))
 
     def ledger(self, rank: int) -> Arrays:
-        """Return the arrays of a worker's ledger (compression.ledger_state); none if it has none here."""
+        """Return the arrays of a worker's ledger (compression.ledger_state); empty if the checkpoint lacks it."""
         name = f"ledger-{rank}"
         return self._arrays(name) if name in self.manifest.files else {}
 
     def _arrays(self, name: str) -> Arrays:
-        """Return the arrays of a file: a line with all headers and sizes, then the bytes of each on its own pages."""
+        """Return a file's arrays: a line has all headers and sizes, then each array's bytes begin on a page."""
         parts = dict[str, bytes]()
         with (self.path / name).open("rb") as file:
             for header, size in msgspec.json.decode(file.readline(), type=list[tuple[str, int]]):
@@ -94,7 +95,8 @@ class Checkpoint:
 class CheckpointFolder:
     """The folder at `path`; the newest `keep` checkpoints stay.
 
-    So does that of iteration `resumed`, at which the job has begun: late workers take over their ledgers from it.
+    The checkpoint of iteration `resumed`, at which the job has begun, stays too: late workers take over their ledgers
+    from it.
     """
 
     path: Path
@@ -106,18 +108,18 @@ class CheckpointFolder:
         """Write and sync a file of a checkpoint that is not complete yet; return its checksum."""
         folder = self._part(iteration)
         folder.mkdir(parents=True, exist_ok=True)
-        flat = {header_of(each, array): array.reshape(-1).view(np.uint8).data for each, array in arrays.items()}
+        flat = {header_of(key, array): array.reshape(-1).view(np.uint8).data for key, array in arrays.items()}
         head = msgspec.json.encode([(header, len(data)) for header, data in flat.items()]) + b"\n"
         return write_pages(folder / name, [memoryview(head), *flat.values()])
 
     def complete(self, manifest: Manifest) -> None:
-        """Make a checkpoint whole: its files are written.  Older ones, and newer ones of another future, go."""
+        """Make a checkpoint with written files whole; remove older checkpoints, and newer ones of another future."""
         folder, content = self._part(manifest.iteration), msgspec.json.encode(manifest)
         signed = _Signed(msgspec.Raw(content), xxhash.xxh3_128(content).hexdigest())
         write_synced(folder / MANIFEST, msgspec.json.encode(signed))
         sync_folder(folder)
         final = self._final(manifest.iteration)
-        if final.exists():  # it is damaged, or the job was resumed at an older one
+        if final.exists():  # it is damaged, or the job was resumed at an older checkpoint
             shutil.rmtree(final)
         folder.rename(final)
         for path in (self.path, self.path.parent):
@@ -129,13 +131,13 @@ class CheckpointFolder:
             shutil.rmtree(path, ignore_errors=True)
 
     def give_up(self, iteration: int) -> None:
-        """Remove the files of this checkpoint and of earlier incomplete ones: the disk may be full."""
+        """Remove the files of this checkpoint and of earlier incomplete checkpoints: the disk may be full."""
         for path in self.path.glob("*" + PART):
             if path <= self._part(iteration):
                 shutil.rmtree(path, ignore_errors=True)
 
     def latest(self) -> Checkpoint | None:
-        """Return the newest whole checkpoint; None without one.  Damaged ones are logged, and skipped."""
+        """Return the newest whole checkpoint; None if there is none.  Damaged checkpoints are logged and skipped."""
         for path in reversed(self._all()):
             try:
                 return Checkpoint(path, self._checked(path))
@@ -148,7 +150,7 @@ class CheckpointFolder:
         return Checkpoint(self._final(iteration), self._checked(self._final(iteration)))
 
     def go_back(self, iteration: int) -> None:
-        """Remove checkpoints newer than this one (0: all), and incomplete ones."""
+        """Remove incomplete checkpoints, and checkpoints of later iterations than this one (0: all)."""
         for path in self.path.glob("*"):
             if path.suffix == PART or int(path.name) > iteration:
                 shutil.rmtree(path)
@@ -161,8 +163,8 @@ class CheckpointFolder:
                 if xxhash.xxh3_128(signed.manifest).hexdigest() != signed.checksum:
                     raise CheckpointError(f"{path} is damaged: {MANIFEST} has another checksum than it says")
                 manifest = msgspec.json.decode(signed.manifest, type=Manifest)
-                for name, digest in manifest.files.items():
-                    if xxhash.xxh3_128((path / name).read_bytes()).hexdigest() != digest:
+                for name, checksum in manifest.files.items():
+                    if xxhash.xxh3_128((path / name).read_bytes()).hexdigest() != checksum:
                         raise CheckpointError(f"{path} is damaged: {name} has another checksum than {MANIFEST} says")
             except (OSError, msgspec.DecodeError) as error:
                 raise CheckpointError(f"{path} is damaged: {error}") from error

@@ -1,6 +1,6 @@
-"""Files whose parts each begin on a page, as direct writes need it.
+"""Files whose parts begin on pages, as direct writes need it.
 
-Direct writes pass by the page cache: filling that takes more processor time than all else in writing.
+Direct writes bypass the page cache, because filling it would take more processor time than the rest of writing.
 """
 
 import errno
@@ -17,16 +17,16 @@ PAGE = 4096
 
 
 def write_pages(path: Path, parts: Iterable[memoryview]) -> str:
-    """Write and sync a file; return its checksum (XXH3, 128 bits).  A file that cannot be written is removed.
+    """Write and sync a file; return its checksum (XXH3, 128 bits).  If writing fails, the file is removed.
 
     Writes are direct if the file system and the addresses of the parts permit it.
     """
-    digest = xxhash.xxh3_128()
+    checksum = xxhash.xxh3_128()
     opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
     try:
         _set_direct(opened, True)
         for piece in _pieces(parts):
-            digest.update(piece)
+            checksum.update(piece)
             _write(opened, piece)
         os.fsync(opened)
     except OSError:
@@ -34,16 +34,16 @@ def write_pages(path: Path, parts: Iterable[memoryview]) -> str:
         raise
     finally:
         os.close(opened)
-    return digest.hexdigest()
+    return checksum.hexdigest()
 
 
 def next_page(at: int) -> int:
-    """Return the position of the next page's begin, or this one if a page begins here."""
+    """Return the first position from `at` on at which a page begins."""
     return -(-at // PAGE) * PAGE
 
 
 def _pieces(parts: Iterable[memoryview]) -> Iterator[memoryview]:
-    """Yield each part's whole pages, then its rest with zeros up to a page."""
+    """Yield each part's whole pages, then the part's rest with zeros up to a page."""
     for part in parts:
         whole = len(part) // PAGE * PAGE
         if whole:
@@ -64,7 +64,7 @@ def _write(opened: int, rest: memoryview) -> None:
 
 
 def _set_direct(opened: int, direct: bool) -> bool:
-    """Let writes pass by the page cache, or not; return whether that has changed anything."""
+    """Let writes bypass the page cache, or not; return whether this has changed the file's flags."""
     flags = fcntl.fcntl(opened, fcntl.F_GETFL)
     wanted = flags | os.O_DIRECT if direct else flags & ~os.O_DIRECT
     try:

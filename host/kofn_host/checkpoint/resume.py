@@ -1,4 +1,4 @@
-"""How a worker begins at a checkpoint: which one fits, and whose ledgers it takes over."""
+"""How a worker begins at a checkpoint: the check that it fits the job, and the ledgers that the worker takes over."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -13,11 +13,11 @@ from kofn_host.compression.ledger_state import summed_by_others
 from kofn_host.errors import CheckpointError
 
 KEPT = ("model", "compress", "schedule", "layer", "shard")
-"""The sections of the configuration that must be the checkpoint's: parameters and ledgers depend on them."""
+"""The sections of the configuration that must equal the checkpoint's: parameters and ledgers depend on them."""
 
 
 def check_configuration(checkpoint: Checkpoint, config: Config) -> None:
-    """Raise CheckpointError if the job has another model or other ledgers than the checkpoint's."""
+    """Raise CheckpointError if the job has another model or other ledgers than the checkpoint."""
     before, now = checkpoint.manifest.configuration, plain(config)
     pairs = [*((section, before[section], now[section]) for section in KEPT)]
     pairs += [(f"job.{key}", before["job"][key], now["job"][key]) for key in ("id", "words", "collective")]
@@ -36,7 +36,7 @@ def plain(config: Config) -> dict[str, Any]:
 
 
 def _differing(then: object, given: object) -> str:
-    """Return what differs: the keys of two sections, or two values."""
+    """Return a description of the difference between two sections' keys, or between two values."""
     if isinstance(then, dict) and isinstance(given, dict):
         keys = [key for key in given if given[key] != then.get(key)]
         return ", ".join(f"{key} is {given[key]!r}, was {then.get(key)!r}" for key in keys)
@@ -44,10 +44,10 @@ def _differing(then: object, given: object) -> str:
 
 
 def ledgers_of(checkpoint: Checkpoint, rank: int, workers: int) -> list[Arrays]:
-    """Return the ledgers that worker `rank` of now `workers` takes over.
+    """Return the ledgers that worker `rank` takes over in a job that now has `workers` workers.
 
-    That are its own, and those of ranks that are gone, which the present workers share.  The first worker also takes
-    over what workers without a ledger in the checkpoint had in sums.
+    A worker takes over its own ledger; the workers share the ledgers of ranks that no longer exist.  Worker 0 also
+    takes over the sums' gradients of the workers without a ledger in the checkpoint.
     """
     manifest = checkpoint.manifest
     found = [checkpoint.ledger(other) for other in manifest.ranks if other % workers == rank]

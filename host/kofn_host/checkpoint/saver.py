@@ -1,7 +1,7 @@
-"""A worker's part of each checkpoint: copied between two iterations, written beside the training.
+"""A worker's part of each checkpoint: it is copied between two iterations, and written while the training continues.
 
-A checkpoint is of one iteration at all workers.  The ledger is copied when that iteration has ended and the next one
-has not begun, on the event loop; the replica when the iteration is applied, in the training thread.
+A checkpoint is of one iteration at all workers.  The event loop copies the ledger when that iteration has ended and the
+next one has not begun.  The training thread copies the replica when the iteration is applied.
 """
 
 import logging
@@ -20,14 +20,14 @@ from kofn_host.workload.replica import Replica, ReplicaState
 log = logging.getLogger(__name__)
 
 QUEUED = 2
-"""Checkpoints that wait for the disk at most; more are left out."""
+"""The most checkpoints that wait for the disk; further checkpoints are left out."""
 
 
 class Saver:
-    """Saves worker `rank`'s part of the job's checkpoints, one each run.checkpoint_every iterations, to `folder`.
+    """Saves worker `rank`'s part of the job's checkpoints to `folder`, every run.checkpoint_every iterations.
 
-    `ledger` is the worker's, None without one.  `saved` is called, in another thread, with an iteration and the
-    checksum of each written file.
+    `ledger`: the worker's ledger, None if it has none.  `saved` is called, in another thread, with an iteration and the
+    checksums of the written files, by name.
     """
 
     def __init__(self, folder: CheckpointFolder, config: Config, rank: int, ledger: Ledger | None) -> None:
@@ -35,7 +35,7 @@ class Saver:
         self._every = config.run.checkpoint_every
         self.saved: Callable[[int, Mapping[str, str]], None] = lambda iteration, files: None
         self.sync: Callable[[], None] = lambda: None
-        """Brings the worker's metrics to the disk."""
+        """A function that brings the worker's metrics to the disk."""
         self.leads = False
         """Whether this worker saves the replica, which is the same at all workers."""
         if ledger is not None:
@@ -49,7 +49,7 @@ class Saver:
     # -- resuming
 
     def latest(self) -> Checkpoint | None:
-        """Return the newest whole checkpoint; CheckpointError if it is of another configuration."""
+        """Return the newest whole checkpoint; CheckpointError if its configuration does not fit this job's."""
         if (checkpoint := self._folder.latest()) is not None:
             check_configuration(checkpoint, self._config)
         return checkpoint
@@ -68,7 +68,7 @@ class Saver:
     # -- saving
 
     def applied(self, first: int, last: int, replica: Replica) -> None:
-        """Copy what a due checkpoint needs for write(): iterations first..last are applied."""
+        """Copy the arrays of each due checkpoint, for write(): iterations first..last are applied."""
         for iteration in multiples(self._every, first, last):
             ledger = None if self._ledger is None else self._ledger.state.take(iteration)
             arrays = {} if ledger is None else {f"ledger-{self._rank}": ledger}
@@ -78,9 +78,9 @@ class Saver:
             self._copied.append((iteration, arrays))
 
     def write(self) -> None:
-        """Have the copies written; the metrics file has the lines up to them."""
+        """Let another thread write the copies; the metrics file must have the lines up to these iterations."""
         for iteration, arrays in self._copied:
-            self._writing = [each for each in self._writing if not each.done()]
+            self._writing = [writing for writing in self._writing if not writing.done()]
             if len(self._writing) < QUEUED:
                 self._writing.append(self._disk.submit(self._write, iteration, arrays))
             else:
@@ -89,7 +89,7 @@ class Saver:
         self._copied.clear()
 
     def complete(self, message: kofn_pb2.Checkpoint) -> None:
-        """Make a checkpoint whole that all workers have saved; a failure is logged."""
+        """Make a checkpoint whole, which all workers have saved; a failure is logged."""
         manifest = Manifest(
             iteration=message.iteration,
             workers=self._config.job.workers,
@@ -112,7 +112,7 @@ class Saver:
     def _write(self, iteration: int, arrays: Mapping[str, Arrays]) -> None:
         try:
             self.sync()
-            files = {name: self._folder.write(iteration, name, each) for name, each in arrays.items()}
+            files = {name: self._folder.write(iteration, name, part) for name, part in arrays.items()}
         except OSError as error:  # a full disk ends no training
             log.error("no checkpoint of iteration %d: %s: %s", iteration, self._folder.path, error.strerror)
             self._folder.give_up(iteration)

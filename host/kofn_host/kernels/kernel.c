@@ -1,4 +1,4 @@
-/* The arithmetic of host/kofn_host/kernels/kernel.py, one pass over the data each.
+/* The arithmetic of host/kofn_host/kernels/kernel.py; each function makes one pass over the data.
  *
  * Blocks are rows of `lanes` values; `shift` (0 to 41) and `factor` have one number per row. Arrays do not overlap.
  * Right shifts of negative numbers are arithmetic (gcc, clang), as in NumPy. Intended wrap-around uses unsigned numbers.
@@ -38,8 +38,8 @@ static inline uint64_t mixed(uint64_t bits) {
     return bits ^ bits >> 33;
 }
 
-/* Stochastic rounding of a row that begins at element `first`: the mean is the value, to 2**-16 of a step. Each draw serves
- * four elements; draws are made chunk by chunk. */
+/* Stochastic rounding of a row that begins at element `first`: the mean is the value, to 2**-16 of a step. A draw serves four
+ * elements; draws are made chunk by chunk. */
 static void round_by_chance(const int64_t *values, int64_t first, int64_t lanes, int by, int64_t limit, uint32_t seed,
                             int32_t *out) {
     union {
@@ -71,7 +71,7 @@ void kernel_votes(const int64_t *values, int64_t size, int32_t *out) {
     vote_all(values, size, out);
 }
 
-/* The values of lanes, minus `base`, which for votes is the value of all votes cast. */
+/* The values of lanes, minus `base`; for votes, `base` is the value of all votes cast. */
 void kernel_spread(const int32_t *in, int64_t rows, int64_t lanes, const int64_t *shift, const int64_t *base,
                    int64_t *values) {
     for (int64_t row = 0; row < rows; row++, values += lanes, in += lanes) {
@@ -121,7 +121,7 @@ void kernel_unpack(const void *in, int64_t size, int width, int is_signed, int32
     unpack(in, size, width, is_signed, lanes);
 }
 
-/* The number of first rows with the same number, at most a chunk's: they are handled as one. */
+/* The number of rows, from the first on, that have the same number, at most a chunk; the caller handles them as one row. */
 static int64_t alike(const int64_t *number, int64_t rows, int64_t lanes) {
     int64_t most = CHUNK_LANES / lanes, found = 1;
     while (found < rows && found < most && number[found] == number[0])

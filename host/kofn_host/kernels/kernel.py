@@ -1,7 +1,7 @@
-"""The expensive arithmetic on whole gradients: rounding, lanes, means; kernel.c through ctypes.
+"""The expensive arithmetic on whole gradients: rounding, lanes and means, from kernel.c through ctypes.
 
-Blocks are rows: arrays of values and lanes are (B, L) or (L,), numbers per block (B, 1) or scalars.  This module knows
-nothing of units and codecs.
+Blocks are rows: arrays of values and lanes are (B, L) or (L,), numbers per block are (B, 1) or scalars.  This module
+knows nothing of units and codecs.
 """
 
 import ctypes
@@ -69,7 +69,7 @@ class Kernel:
         return int(self._library.kernel_first_bad(gradient.ctypes.data, gradient.size, most))
 
     def round(self, values: Integers, shift: PER_BLOCK, limit: int) -> Values:
-        """Round values to steps of 2**shift, to the nearest (half a step up), clipped to -limit..limit."""
+        """Round values to the nearest step of 2**shift, half a step up; clip the steps to -limit..limit."""
         return self._lanes("kernel_round", values, shift, limit)
 
     def round_by_chance(self, values: Integers, shift: PER_BLOCK, limit: int, seed: int) -> Values:
@@ -160,17 +160,17 @@ class Kernel:
     def averaged(
         self, total: Integers, blocks: Integers, factor: Floats64, *, weights: Weights, mean: Floats
     ) -> Integers:
-        """Write scaled() sums (B, L) of these blocks to their places in `mean` (N,); elements beyond N are dropped.
+        """Write scaled() sums (B, L) of these blocks to the blocks' places in `mean` (N,); drop elements beyond N.
 
         Return the sum of each block's values times `weights` (L,), modulo 2**64: shape (B,).
         """
         lanes, found = total.shape[1], self.scaled(total, factor)
-        complete = mean.size // lanes  # blocks; the last one may exceed the mean
+        complete = mean.size // lanes  # blocks that lie in the mean as a whole
         rows, rest = mean[: complete * lanes].reshape(-1, lanes), mean[complete * lanes :]
-        there = blocks < complete
-        if there.any():
-            rows[rows_of(blocks[there].tolist())] = found[there]
-        for row in found[~there]:
+        inside = blocks < complete
+        if inside.any():
+            rows[rows_of(blocks[inside].tolist())] = found[inside]
+        for row in found[~inside]:
             rest[...] = row[: rest.size]
         sums: Integers = np.dot(total.view(np.uint64), weights).view(np.int64)
         return sums
@@ -190,7 +190,7 @@ def mean_of(high: npt.NDArray[np.integer], low: npt.NDArray[np.integer], lanes: 
 
 
 def _lines(shift: Integers, votes: PER_BLOCK | None) -> tuple[Integers, Integers]:
-    """Return shift and base of each block: a lane's value is `lane << shift` minus the base."""
+    """Return the shift and the base of each block: a lane's value is `lane << shift` minus the base."""
     if votes is None:
         return shift, np.zeros_like(shift)
     return shift + 1, np.ascontiguousarray(np.broadcast_to(votes << shift, shift.shape))
@@ -208,7 +208,7 @@ def _new_bytes(size: int) -> tuple[bytes, int]:
 
 
 def _rows(array: npt.NDArray[Any]) -> tuple[int, int, int]:
-    """Return an array's address, the number of its blocks, and the lanes of each."""
+    """Return an array's address, the number of its blocks, and the number of lanes of a block."""
     lanes = array.shape[-1]
     return array.ctypes.data, array.size // max(lanes, 1), lanes
 
@@ -222,6 +222,6 @@ def _blocks(array: npt.NDArray[Any], number: Any, kind: type = np.int64) -> npt.
 
 @cache
 def kernel() -> Kernel:
-    """Return the steps, compiled if the cache lacks them; LedgerError if they are unavailable."""
+    """Return the kernel, compiled if the cache lacks it; LedgerError if it is unavailable."""
     with required("codecs are"):
         return Kernel()

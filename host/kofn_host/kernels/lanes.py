@@ -32,7 +32,7 @@ def width_of(code: int) -> int:
 
 
 def pack(lanes: Values, width: int) -> bytes:
-    """Pack the low `width` bits of each lane as on the wire, in C order.  CodecError unless they fill whole bytes."""
+    """Pack the low `width` bits of each lane as on the wire, in C order.  CodecError unless lanes fill whole bytes."""
     code_of(width)
     if lanes.size * width % 8:
         raise CodecError(f"lanes of {width} bits must fill whole bytes, got {lanes.size} of them")
@@ -40,7 +40,7 @@ def pack(lanes: Values, width: int) -> bytes:
 
 
 def unpack(data: bytes | memoryview, width: int, *, signed: bool = True) -> Values:
-    """Return the lanes of packets' values, shape (bytes * 8 / width,); CodecError unless they are whole lanes."""
+    """Return the lanes of packets' values, shape (bytes * 8 / width,); CodecError unless all lanes are whole."""
     code_of(width)
     if len(data) * 8 % width:
         raise CodecError(f"values must be a whole number of lanes of {width} bits, got {len(data)} bytes")
@@ -50,8 +50,8 @@ def unpack(data: bytes | memoryview, width: int, *, signed: bool = True) -> Valu
 def unpack_sums(data: bytes | memoryview, width: int, elements: int, blocks: int = 1, *, signed: bool = True) -> Values:
     """Return the lanes of the sums of consecutive blocks, shape (blocks, elements).
 
-    Counts of votes come bit by bit: a block's plane p has bit p of all its counts, the lowest plane first.  CodecError
-    unless all blocks are complete.
+    Counts of votes come bit by bit: a block's plane p has bit p of all the block's counts, the lowest plane first.
+    CodecError unless all blocks are complete.
     """
     per_block, left = divmod(8 * len(data), blocks * width)
     planes, over = divmod(per_block, elements)

@@ -16,7 +16,7 @@ Number = TypeVar("Number", bound=np.generic)
 
 
 def sample(values: npt.NDArray[Number]) -> npt.NDArray[Number]:
-    """Return values (N,), or a sample if there are more than MOST: runs at even distances, for few cache lines."""
+    """Return values (N,); if there are more than MOST, a sample: runs at even distances, which need few cache lines."""
     if values.size <= MOST:
         return values
     runs = MOST // RUN
@@ -25,6 +25,6 @@ def sample(values: npt.NDArray[Number]) -> npt.NDArray[Number]:
 
 
 def norm2(values: Floats) -> float:
-    """Return the sum of squares to six digits; with more than MOST values, estimated from a sample."""
+    """Return the sum of squares to six digits; with more than MOST values it is estimated from a sample."""
     looked_at = sample(values)
     return float(np.dot(looked_at, looked_at)) * (values.size / looked_at.size)

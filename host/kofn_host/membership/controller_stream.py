@@ -1,4 +1,4 @@
-"""A worker's stream to the controller: attach, report, finish; attach again whenever the stream breaks.
+"""A worker's stream to the controller: attach, report, finish; the worker attaches again whenever the stream breaks.
 
 While the controller cannot be reached, training continues with the last k in the switch; only reports are lost.
 """
@@ -30,8 +30,8 @@ Call: TypeAlias = "grpc.aio.StreamStreamCall[kofn_pb2.WorkerMessage, kofn_pb2.Co
 class ControllerStream:
     """A worker's stream to the controller; a new stream replaces a broken one.
 
-    `hello` returns the worker's current Hello; `hear` gets every message after the first Welcome except Stop; `fail` is
-    called when another process has taken this worker's place.
+    `hello` returns the worker's current Hello; `hear` gets every message after the first Welcome, except Stop; `fail`
+    is called when another process has taken this worker's place.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class ControllerStream:
         """Set when the controller sends Stop."""
 
     async def attach(self) -> kofn_pb2.Welcome:
-        """Join the job: return when it starts, or at once if it is already running.
+        """Join the job; return when the job starts, or at once if it is already running.
 
         AgentError if the controller refuses or sends no Welcome within ATTACH_TIMEOUT_S.
         """
@@ -80,15 +80,15 @@ class ControllerStream:
             await asyncio.sleep(AGAIN_S)
 
     async def say(self, **message: object) -> None:
-        """Send one message, such as `report=...`; drop it without a controller."""
+        """Send one message, such as `report=...`; without a connection to the controller the message is dropped."""
         if self._call is not None:
             await self._write(self._call, kofn_pb2.WorkerMessage(**message))  # type: ignore[arg-type]
 
     async def finish(self, reason: str, timeout_s: float) -> None:
         """Report that training has ended here; wait, at most `timeout_s`, until it has ended at all workers.
 
-        Without a controller that end is unknown: then wait AWAY_S after the last contact, so that slower peers can
-        still fetch results.
+        Without a connection to the controller the end at other workers is unknown.  Then wait AWAY_S after the last
+        contact, so that slower peers can still fetch results.
         """
         self._finished = kofn_pb2.WorkerMessage(finished=kofn_pb2.Finished(reason=reason))
         if self._call is not None:
@@ -175,7 +175,7 @@ class ControllerStream:
             return opened
 
     async def _write(self, call: Call, message: kofn_pb2.WorkerMessage) -> None:
-        """Write a message; on a broken stream it is lost, and _follow() notices the break."""
+        """Write a message; on a broken stream the message is lost, and _follow() notices the break."""
         try:
             async with self._writing:
                 await call.write(message)

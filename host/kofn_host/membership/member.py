@@ -1,4 +1,4 @@
-"""A worker as a member of its job: attached to the controller, serving its peers.
+"""A worker as a member of its job: it is attached to the controller, and serves its peers.
 
 A worker that starts with the others begins with the initial parameters.  A worker that joins late, or rejoins after its
 process died, takes a peer's replica and learns from peers' results which of its contributions were counted.
@@ -32,10 +32,10 @@ class HeldReplica(Protocol):
     """The state that all workers share, such as workload.replica.Replica."""
 
     def start(self, iteration: int) -> None:
-        """Begin with the initial parameters, as those after this iteration."""
+        """Begin with the initial parameters, which count as the parameters after this iteration."""
 
     def state(self) -> ReplicaState | None:
-        """Return a copy; None if none is available now."""
+        """Return a copy of the state; None if no state is available now."""
 
     def restore(self, state: ReplicaState) -> None:
         """Become a copy of another replica; HostError if it does not fit."""
@@ -70,10 +70,10 @@ class Member:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def join(self) -> None:
-        """Serve peers, attach, and begin an iteration: the job's first one, or a peer's next one."""
+        """Serve peers, attach, and begin an iteration: the job's first one, or the one after a peer's replica."""
         await self._server.start()
         welcome = await self._controller.attach()
-        self._know(welcome.peers)
+        self._set_peers(welcome.peers)
         self._reducer.decision = welcome.decision
         self._set_late_policy(welcome)
         if welcome.checkpoint and self._saver is not None:
@@ -88,7 +88,7 @@ class Member:
         await self._controller.say(report=report)
 
     async def finish(self, reason: str, timeout_s: float) -> None:
-        """Report the end of training and wait until it has ended everywhere."""
+        """Report the end of training, and wait until training has ended at all workers."""
         await self._controller.finish(reason, timeout_s)
 
     async def leave(self) -> None:
@@ -100,7 +100,7 @@ class Member:
         await self._server.stop(grace=0)
 
     async def _join_first(self, welcome: kofn_pb2.Welcome) -> None:
-        """Begin together with all workers, with the same parameters: the initial ones, or those of a checkpoint."""
+        """Begin together with all workers, with the same parameters: initial parameters, or those of a checkpoint."""
         before, state = welcome.first_iteration - 1, None
         if before and self._saver is not None:
             state = self._saver.restore(before)
@@ -110,11 +110,11 @@ class Member:
         self._replica.start(before)
 
     async def _join_running(self, generation: int) -> None:
-        state = await self._reducer.join_running(generation, self._peers, self._state_of_a_peer)
+        state = await self._reducer.join_running(generation, self._peers, self._peer_state)
         self._replica.restore(state)
 
-    async def _state_of_a_peer(self) -> ReplicaState:
-        """Ask until a peer sends its replica; AgentError after half a minute without one."""
+    async def _peer_state(self) -> ReplicaState:
+        """Ask until a peer sends its replica; AgentError after STATE_TIMEOUT_S without a replica."""
         deadline = time.monotonic() + STATE_TIMEOUT_S
         while (state := await self._peers.state()) is None:
             if time.monotonic() > deadline:
@@ -126,7 +126,7 @@ class Member:
         return state
 
     def _hello(self) -> kofn_pb2.Hello:
-        """Return this worker's identity, address and progress, and a new process's checkpoint."""
+        """Return this worker's identity, address and progress; a new process adds its latest checkpoint."""
         new = not self._reducer.iteration
         checkpoint = self._saver.latest() if self._saver is not None and new else None
         return kofn_pb2.Hello(
@@ -139,7 +139,7 @@ class Member:
             control=kofn_pb2.ControlState.FromString(checkpoint.manifest.control) if checkpoint else None,
         )
 
-    def _know(self, peers: Iterable[kofn_pb2.PeerAddress]) -> None:
+    def _set_peers(self, peers: Iterable[kofn_pb2.PeerAddress]) -> None:
         addresses = {peer.rank: peer.address for peer in peers}
         self._peers.update(addresses)
         if self._saver is not None:
@@ -153,18 +153,18 @@ class Member:
     def _hear(self, message: kofn_pb2.ControllerMessage) -> None:
         """Handle the controller's messages after the first Welcome."""
         match message.WhichOneof("message"):
-            case "welcome":  # from a controller that was away
-                self._know(message.welcome.peers)
+            case "welcome":  # after a loss of the connection
+                self._set_peers(message.welcome.peers)
                 self._reducer.decision = message.welcome.decision
                 self._set_late_policy(message.welcome)
                 self._spawn(self._attached_again(message.welcome.generation))
             case "peers":
-                self._know(message.peers.peers)
+                self._set_peers(message.peers.peers)
             case "decision":
                 self._reducer.decision = message.decision.number
                 self._set_late_policy(message.decision)
-                told = message.decision.k, message.decision.late_gradient or "as before", self._reducer.iteration
-                log.info("k = %d is in force, late gradients: %s; heard in iteration %d", *told)
+                news = message.decision.k, message.decision.late_gradient or "as before", self._reducer.iteration
+                log.info("k = %d is in force, late gradients: %s; heard in iteration %d", *news)
             case "regroup":
                 self._reducer.regroup(message.regroup.generation)
                 log.warning("the switch has lost its slots: regrouping as generation %d", message.regroup.generation)
@@ -176,13 +176,13 @@ class Member:
             case "resume":
                 self._spawn(self._reducer.resume(message.resume.generation))
 
-    def _set_late_policy(self, told: kofn_pb2.Welcome | kofn_pb2.Decision) -> None:
-        """Apply the message's policy for late gradients, if it has one."""
-        if told.late_gradient in RULES:
-            self._reducer.set_late_policy(LatePolicy(RULES[told.late_gradient].name, told.age_weight))
+    def _set_late_policy(self, message: kofn_pb2.Welcome | kofn_pb2.Decision) -> None:
+        """Apply the message's policy for late gradients, if the message has one."""
+        if message.late_gradient in RULES:
+            self._reducer.set_late_policy(LatePolicy(RULES[message.late_gradient].name, message.age_weight))
 
     async def _attached_again(self, generation: int) -> None:
-        """Continue; after a regroup that this worker missed, first take the others' results."""
+        """Continue; if this worker has missed a regroup, first regroup and take the others' results."""
         if generation > self._reducer.generation:
             self._reducer.regroup(generation)
             await self._reducer.resume(generation)

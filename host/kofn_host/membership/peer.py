@@ -1,4 +1,4 @@
-"""Worker to worker, over gRPC on the management network: results that the switch has forgotten, and whole replicas."""
+"""The exchange of workers over gRPC on the management network: results that the switch has lost, and whole replicas."""
 
 import asyncio
 import logging
@@ -19,11 +19,11 @@ log = logging.getLogger(__name__)
 
 FETCH_TIMEOUT_S = 5.0
 INSIST = 3
-"""The most attempts to reach a peer, if every peer matters."""
+"""The most attempts to reach a peer, if an answer of every peer is needed."""
 INSIST_PAUSE_S = 0.3
 
 HeldResults = Callable[[int, int], Iterable[Result]]
-"""Returns the results of iterations first..last that this worker holds, as Protocol.results()."""
+"""Returns the results of iterations first..last that this worker holds, as Protocol.results() does."""
 
 Answer = TypeVar("Answer")
 Stub: TypeAlias = "kofn_pb2_grpc.PeerAsyncStub"
@@ -38,7 +38,7 @@ class PeerService(kofn_pb2_grpc.PeerServicer):
     async def FetchResults(  # noqa: N802  # the name is the service's
         self, request: kofn_pb2.ResultRange, context: Context
     ) -> AsyncIterator[kofn_pb2.BlockResult]:
-        """Stream all held results of the range in order; old ones have members only."""
+        """Stream all held results of the range in order; old results have members only."""
         await self._check(request.job, context)
         for result in list(self._held(request.first_iteration, request.last_iteration)):
             yield _to_message(result)
@@ -48,7 +48,7 @@ class PeerService(kofn_pb2_grpc.PeerServicer):
     ) -> AsyncIterator[kofn_pb2.StatePart]:
         """Stream the replica as it is between two iterations."""
         await self._check(request.job, context)
-        state = await asyncio.to_thread(self._state)  # it may have to wait for the training thread
+        state = await asyncio.to_thread(self._state)  # state() may have to wait for the training thread
         if state is None:
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "this worker has no parameters yet")
             return
@@ -56,7 +56,7 @@ class PeerService(kofn_pb2_grpc.PeerServicer):
             yield kofn_pb2.StatePart(iteration=state.iteration, array=array, data=data)
 
     async def _check(self, job: int, context: Context) -> None:
-        """Abort unless the caller is a worker of this job and asks about it."""
+        """Abort unless the caller is a worker of this job and asks about this job."""
         await permit(context, ("worker", self._job))
         if job != self._job:
             await context.abort(grpc.StatusCode.NOT_FOUND, f"this worker serves job {self._job}, got job {job}")
@@ -96,7 +96,7 @@ class Peers:
             await opened.close()
 
     async def _ask(self, rank: int, question: Callable[[Stub], Awaitable[Answer]], attempts: int) -> Answer | None:
-        """Return a peer's answer; None if it gives none or has left."""
+        """Return a peer's answer; None if the peer gives no answer or has left."""
         for attempt in range(attempts):
             if (address := self._addresses.get(rank)) is None:
                 return None
@@ -110,7 +110,7 @@ class Peers:
         return None
 
     def _stub(self, rank: int, address: str) -> Stub:
-        """Return the stub of a peer; a peer that rejoins has a new address, hence a new channel."""
+        """Return the stub of a peer; a peer that rejoins has a new address, and gets a new channel."""
         if address not in self._channels:
             self._channels[address] = channel(self._credentials, address, worker_name(self._job, rank))
         return kofn_pb2_grpc.PeerStub(self._channels[address])

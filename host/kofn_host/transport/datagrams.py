@@ -30,7 +30,11 @@ Packet = tuple[KofnHeader, bytes]
 
 
 class Received(NamedTuple):
-    """Received datagrams: valid packets, their senders if requested, errors of invalid ones, and all sizes."""
+    """Received datagrams.
+
+    `packets`: the valid packets; `senders`: the senders of these, if requested; `errors`: one for each invalid
+    datagram; `sizes`: the sizes of all datagrams.
+    """
 
     packets: list[Packet]
     senders: list[int]
@@ -39,7 +43,7 @@ class Received(NamedTuple):
 
 
 class Sent(NamedTuple):
-    """Whether the kernel accepted each packet, and the errno of the last one that it refused."""
+    """Whether the kernel accepted each packet, and the errno of its last refusal."""
 
     accepted: list[bool]
     error: int
@@ -48,8 +52,9 @@ class Sent(NamedTuple):
 class Datagrams:
     """The packets of one socket.
 
-    With `senders`, record their IPv4 addresses as numbers.  With `joins`, packets may be coalesced (udp.may_join).
-    receive() never waits; send() waits for room if the socket blocks.  Raises CompilerMissing without a C compiler.
+    With `senders`, receive() returns the senders' IPv4 addresses as numbers.  With `joins`, packets may be coalesced
+    (udp.may_join).  receive() never waits; send() waits for room if the socket blocks.  Raises CompilerMissing without
+    a C compiler.
     """
 
     def __init__(self, opened: socket.socket, *, senders: bool = False, joins: bool = False) -> None:
@@ -87,10 +92,10 @@ class Datagrams:
             else:
                 packets.append((header, bytes(good[at * _ROOM : at * _ROOM + size - HEADER_BYTES])))
         senders = [] if self._senders is None else self._senders[:count].tolist()
-        return Received(packets, [who for at, who in enumerate(senders) if at not in wrong], errors, sizes)
+        return Received(packets, [sender for at, sender in enumerate(senders) if at not in wrong], errors, sizes)
 
     def send(self, packets: Sequence[Packet], addresses: Sequence[int] | None = None, port: int = 0) -> Sent:
-        """Send packets with checksums to the connected peer, or each to its IPv4 address in `addresses` at `port`."""
+        """Send packets with checksums to the connected peer, or to the packets' IPv4 `addresses` at `port`."""
         count = len(packets)
         heads = ctypes.create_string_buffer(b"".join([encode_header(header) for header, _ in packets]))
         bodies = (c_char_p * count)(*[values for _, values in packets])
@@ -107,4 +112,4 @@ class Datagrams:
                 ctypes.byref(error),
             ),
         )
-        return Sent([True] * count if took == count else [bool(one) for one in accepted.raw], error.value)
+        return Sent([True] * count if took == count else [bool(flag) for flag in accepted.raw], error.value)

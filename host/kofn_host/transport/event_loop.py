@@ -19,7 +19,7 @@ class EventLoop:
 
     @property
     def running(self) -> asyncio.AbstractEventLoop:
-        """The loop, for what its coroutines register."""
+        """The loop, for coroutines that register readers or timers."""
         return self._loop
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
@@ -39,7 +39,7 @@ class EventLoop:
 
 
 async def _cancel_others() -> None:
-    """Cancel all other tasks of the loop and wait for their ends."""
+    """Cancel all tasks of the loop except this one, and wait for their ends."""
     tasks = asyncio.all_tasks() - {asyncio.current_task()}
     for task in tasks:
         task.cancel()

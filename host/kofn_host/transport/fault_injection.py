@@ -1,6 +1,7 @@
-"""Injected network faults: decides the fate of each datagram of one worker, by the run's TOML and seed.
+"""Injected network faults: the fate of each datagram of one worker, by the run's TOML and seed.
 
-SendQueue carries the decisions out.  They are the same for the same seed, worker, direction and sequence of datagrams.
+SendQueue carries the decisions out.  Decisions are the same for the same seed, worker, direction and sequence of
+datagrams.
 kofn/run/port_faults.py has the rules for the switch's ports.
 """
 
@@ -44,7 +45,10 @@ class Faults:
         return bool(self._rules)
 
     def fate(self, datagram: bytes, elapsed_s: float) -> Sequence[Copy]:
-        """Return the copies that arrive, none if the datagram is lost; `elapsed_s`: time since the worker started."""
+        """Return the copies that arrive; no copy if the datagram is lost.
+
+        `elapsed_s`: seconds since the worker started.
+        """
         self._datagrams += 1
         copies = [Copy(0.0, datagram)]
         for rule in self._rules:

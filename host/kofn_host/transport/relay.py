@@ -19,7 +19,7 @@ _BATCH = 256
 class Relay:
     """Carries datagrams between `inner`, the engine's socket, and `outer`; each direction has its faults.
 
-    If `packets` is not wire.packet, it decodes and re-encodes each outgoing datagram.
+    If `packets` is another module than wire.packet, this module decodes and re-encodes each outgoing datagram.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Relay:
             loop.add_reader(source, self._relay, source, carry, source is self._near)
 
     def close(self) -> None:
-        """Close; datagrams under way are lost."""
+        """Close the relay; datagrams under way are lost."""
         for end in (self._near, self._outer):
             self._loop.remove_reader(end)
         self._near.close()

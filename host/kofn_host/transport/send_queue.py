@@ -1,4 +1,4 @@
-"""One direction of a worker's network with its faults, on any clock."""
+"""One direction of a worker's network with injected faults, on any clock."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -16,7 +16,7 @@ Carry = Callable[[list[bytes]], None]
 
 
 class _Held(NamedTuple):
-    """A datagram that is held back until another one passes it."""
+    """A datagram that is held back until another datagram passes it."""
 
     due_s: float  # its arrival time without reordering
     datagram: bytes
@@ -24,9 +24,9 @@ class _Held(NamedTuple):
 
 
 class SendQueue:
-    """One direction of a worker's network with its faults: calls `take` with each datagram when it arrives.
+    """One direction of a worker's network with injected faults: calls `take` with each datagram when it arrives.
 
-    Only one datagram is held back at a time; the next one passes it.
+    Only one datagram is held back at a time; the next datagram passes it.
     """
 
     def __init__(self, faults: Faults, clock: Clock, take: Carry) -> None:
@@ -36,7 +36,7 @@ class SendQueue:
         self._held: _Held | None = None
 
     def carry(self, datagrams: list[bytes]) -> None:
-        """Decide the datagrams' fates; those that arrive at once are taken in one call."""
+        """Decide the datagrams' fates; `take` gets the datagrams that arrive at once in one call."""
         arrived: list[bytes] = []
         for datagram in datagrams:
             now = self._clock.time()
@@ -46,7 +46,7 @@ class SendQueue:
             self._take(arrived)
 
     def _place(self, copy: Copy, now: float, arrived: list[bytes]) -> None:
-        """Hold a copy back, or let it arrive with the held one behind it."""
+        """Hold a copy back, or let it arrive; then the held datagram arrives behind it."""
         due_s = now + copy.delay_s
         if copy.held and self._held is None:
             timer = self._clock.call_at(due_s + HELD_S, self._wait_is_over)
@@ -66,7 +66,7 @@ class SendQueue:
             self._clock.call_at(due_s, self._take, [datagram])
 
     def _wait_is_over(self) -> None:
-        """Let the held datagram arrive: none has passed it in time."""
+        """Let the held datagram arrive: no other datagram has passed it in time."""
         if self._held is not None:
             held, self._held = self._held, None
             self._take([held.datagram])

@@ -19,7 +19,7 @@ from kofn_host.transport.udp import connected_socket, may_join
 class Transport:
     """A UDP socket connected to `service`, bound to `local` and `interface` (empty: all addresses and interfaces).
 
-    Packets leave at this `pace`, before faults are applied; None: unpaced.
+    Packets leave the engine at this `pace`, and faults apply after that; None: unpaced.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """UDP sockets of the data network.
 
-UDP's checksum is off, since packets have kofn's own (p4src/checksum.p4).  It must be on only where the kernel segments
-coalesced packets.
+UDP's checksum is off, since packets have kofn's own checksum (p4src/checksum.p4).  UDP's checksum must be on only where
+the kernel segments coalesced packets.
 """
 
 import contextlib
@@ -22,9 +22,8 @@ _RECEIVE_BUFFER_BYTES, _SEND_BUFFER_BYTES = 16 << 20, 4 << 20
 def connected_socket(service: str, local: str = "", port: int = PORT, interface: str = "") -> socket.socket:
     """Return a non-blocking socket bound to `local` (empty: all addresses) and connected to `service`, both at `port`.
 
-    With an interface it is bound to that one, so that several workers of a machine can use the same port.
-
-    OSError if the address is unavailable.
+    With an `interface` the socket is bound to that interface, so that several workers of a machine can use the same
+    port.  OSError if the address is unavailable.
     """
     opened = udp_socket(local, port, interface)
     _enlarge(opened, _SO_SNDBUFFORCE, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
@@ -35,15 +34,15 @@ def connected_socket(service: str, local: str = "", port: int = PORT, interface:
 
 def socket_pair() -> tuple[socket.socket, socket.socket]:
     """Return two non-blocking sockets on loopback, connected to each other."""
-    one, other = udp_socket("127.0.0.1", 0), udp_socket("127.0.0.1", 0)
-    for end, peer in ((one, other), (other, one)):
+    near, far = udp_socket("127.0.0.1", 0), udp_socket("127.0.0.1", 0)
+    for end, peer in ((near, far), (far, near)):
         end.connect(peer.getsockname())
         end.setblocking(False)
-    return one, other
+    return near, far
 
 
 def udp_socket(local: str, port: int, interface: str = "") -> socket.socket:
-    """Return a bound socket without UDP's checksum, with a large receive buffer; OSError if it cannot be bound."""
+    """Return a bound socket without UDP's checksum, with a large receive buffer; OSError if binding fails."""
     opened = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     try:
         opened.setsockopt(socket.SOL_SOCKET, _SO_NO_CHECK, 1)
@@ -60,9 +59,10 @@ def udp_socket(local: str, port: int, interface: str = "") -> socket.socket:
 def may_join(opened: socket.socket) -> bool:
     """Return whether packets of a connected socket may be coalesced, and set its UDP checksum accordingly.
 
-    The kernel segments coalesced packets before an interface that computes no checksums, such as those of kofn's
-    network, and on loopback before they are received.  Before another interface it may not: the other end of a virtual
-    cable to a switch, for instance, would see one large packet.
+    The kernel segments coalesced packets before an interface that computes no checksums, such as the interfaces of
+    kofn's network.  On loopback it segments them before they are received.  Before an interface that computes checksums
+    the kernel may leave packets coalesced: then the other end of a virtual cable to a switch, for instance, would see
+    one large packet.
     """
     local = opened.getsockname()[0]
     found = ipaddress.ip_address(local).is_loopback or _checksums_here(opened, local)
@@ -71,7 +71,7 @@ def may_join(opened: socket.socket) -> bool:
 
 
 def _checksums_here(opened: socket.socket, local: str) -> bool:
-    """Return whether the kernel computes checksums for the interface with this address; False if there is none."""
+    """Return whether the kernel computes the checksums of the interface with this address; False if none has it."""
     for _, name in socket.if_nameindex():
         with contextlib.suppress(OSError):  # no address, no such setting, or the interface is gone
             found = fcntl.ioctl(opened, _SIOCGIFADDR, struct.pack("16s24x", name.encode()))
@@ -87,7 +87,7 @@ def _computes_checksums(opened: socket.socket, interface: str) -> bool:
 
 
 def _enlarge(opened: socket.socket, forced: int, limited: int, size: int) -> None:
-    """Set a socket buffer's size to hold a whole window; without root it is cut to the system's limit."""
+    """Set a socket buffer's size to hold a whole window; without root the size is cut to the system's limit."""
     try:
         opened.setsockopt(socket.SOL_SOCKET, forced, size)
     except PermissionError:

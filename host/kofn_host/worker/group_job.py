@@ -1,6 +1,6 @@
-"""A worker's place in the job of its environment, whose calls go through the switch's exact slots.
+"""A worker's place in the job that its environment names, for calls through the switch.
 
-A process group "kofn" of PyTorch makes only such calls; a sharded optimizer makes elastic ones as well.
+A process group "kofn" of PyTorch makes exact calls only; a sharded optimizer makes elastic calls as well.
 """
 
 import asyncio
@@ -41,10 +41,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ElasticCalls:
-    """Elastic means in this codec (compress.codec); None: there are none.
+    """Elastic means in this `codec` (compress.codec); None: there are no elastic calls.
 
-    `units` are the numbers of elements of each unit. With `scattered` the means are reduce-scatters of shards of these,
-    where the job's blocks and slots allow it, else all-reduces.
+    `units`: the number of elements of each unit.  With `scattered` the means are reduce-scatters of the units' shards
+    if the job's blocks and slots allow it; otherwise they are all-reduces.
     """
 
     units: tuple[int, ...] = (1,)
@@ -54,7 +54,7 @@ class ElasticCalls:
     residual: Residual = "exact"
 
     def compress(self, config: Config) -> CompressSection:
-        """Return the job's [compress] with this codec. Raise PlaceError for settings that contradict it."""
+        """Return the job's [compress] with this codec; PlaceError if a setting contradicts the codec."""
         if self.codec is None:
             return CompressSection()
         given, default = config.compress, CompressSection()
@@ -71,7 +71,10 @@ class ElasticCalls:
         return sum(self.units)
 
     def rows(self, job: JobSection, compress: CompressSection) -> BlockRows | None:
-        """Return the rows of a reduce-scatter; None for all-reduces, also where rows are more than an eighth longer."""
+        """Return the rows of a reduce-scatter; None for all-reduces.
+
+        Also return None if rows would need more than an eighth more blocks than all-reduces.
+        """
         if not self.scattered:
             return None
         columns = Shards(self.units, job.workers).shard_elements
@@ -88,7 +91,7 @@ class ElasticCalls:
         return rows
 
     def _residual(self, given: Residual) -> Residual:
-        """Return the script's setting, or else the configuration's. Raise PlaceError where they differ."""
+        """Return the script's setting, or else the configuration's; PlaceError if they differ."""
         if "exact" not in (given, self.residual) and given != self.residual:
             raise PlaceError(f"compress.residual must be {self.residual!r} here, or none, got {given!r}")
         return self.residual if given == "exact" else given
@@ -113,7 +116,7 @@ class PeersOfLoop:
 
 
 class GroupReducer(PeerToPeer):
-    """A reducer whose communicator is the switch's, of the generation that the controller has admitted."""
+    """A reducer whose communicator goes through the switch, in slots of the generation that the controller has set."""
 
     def __init__(self, config: Config, place: JobPlace, calls: ElasticCalls) -> None:
         self._compress = compress = calls.compress(config)
@@ -139,7 +142,7 @@ class GroupReducer(PeerToPeer):
         return self._communicator
 
     def regroup(self, generation: int) -> None:
-        """Lose the slots, and all calls with them."""
+        """End all calls: the slots are lost."""
         super().regroup(generation)
         if self._communicator is not None:
             self.communicator.lose_slots(generation)
@@ -158,7 +161,7 @@ class GroupReducer(PeerToPeer):
         return self.communicator.agent.totals()
 
     async def close(self) -> None:
-        """Close in this thread: at the process's end all others have ended."""
+        """Close the communicator in this thread: at the process's end all other threads have ended."""
         if self._communicator is not None:
             self._communicator.close()
 
@@ -184,7 +187,7 @@ class GroupReducer(PeerToPeer):
 
 
 class NoReplica:
-    """The absent replica of a process group, which has no parameters for a worker to start from."""
+    """The replica of a process group, which has no parameters that a worker could start from."""
 
     def start(self, iteration: int) -> None:
         """Do nothing: there are no iterations to count."""
@@ -199,7 +202,8 @@ class NoReplica:
 class GroupJob:
     """This worker's place in the job, until close(); `communicator` goes through the switch.
 
-    `rank` and `size` are those of the training's process group; 0 and 1 where each worker has its own.
+    `rank`, `size`: this process's rank in the training's process group, and the group's size; 0 and 1 if every worker
+    has a group of its own.
     """
 
     def __init__(self, rank: int, size: int, calls: ElasticCalls = ElasticCalls()) -> None:  # frozen
@@ -215,8 +219,10 @@ class GroupJob:
         atexit.register(self.close)
 
     def stepped(self, *shared: Array, memory: Memory | None = None) -> None:
-        """Note the end of an iteration. `shared` are values that are equal at all workers, `memory` is this worker's
-        memory, if known."""
+        """Write the metrics of an iteration that has ended.
+
+        `shared`: values that are equal at all workers; `memory`: this worker's memory, if known.
+        """
         self._memory = memory
         self._iteration, started, self._ended = self._iteration + 1, self._ended, time.time()
         everyone = MeanMembers(self.workers, self.workers, list(range(self.workers)), late=False)

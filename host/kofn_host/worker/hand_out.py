@@ -2,7 +2,7 @@
 
     python -m kofn_host.worker.hand_out mine.toml --controller 192.0.2.1:50052 --certs certs --at 192.0.2.1:29400
 
-prints the two variables that every worker needs, and goes on until it is ended.
+The command prints the two variables that every worker needs, and serves workers until it is stopped.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from kofn_host.worker.rendezvous import KEY, RENDEZVOUS, Handout, Rendezvous, sp
 
 
 def handouts(config: Path, environment: Mapping[str, str], certs: Path | None) -> dict[int, Handout]:
-    """Return the data for each of the job's workers. Raise ConfigError for its configuration."""
+    """Return the data for the job's workers, by rank; ConfigError if the configuration is invalid."""
     job, text = Config.load(config).job, config.read_text()
     return {
         rank: Handout(config=text, environment=dict(environment), certificates=_files(certs, job.id, rank))
@@ -33,17 +33,23 @@ def handouts(config: Path, environment: Mapping[str, str], certs: Path | None) -
 def _files(certs: Path | None, job: int, rank: int) -> dict[str, bytes]:
     name = worker_name(job, rank)
     names = (AUTHORITY, f"{name}.pem", f"{name}.key", token_name(job)) if certs else ()
-    return {each: (certs / each).read_bytes() for each in names if certs}
+    return {name: (certs / name).read_bytes() for name in names if certs}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m kofn_host.worker.hand_out", description=__doc__.partition("\n")[0])
     parser.add_argument("config", type=Path, help="the job's TOML file")
     parser.add_argument("--controller", required=True, metavar="HOST:PORT")
-    parser.add_argument("--at", required=True, metavar="HOST:PORT", help="where workers come")
+    parser.add_argument("--at", required=True, metavar="HOST:PORT", help="the address at which workers fetch the job")
     parser.add_argument("--service", default="", metavar="IP", help="the switch's address, or the parameter server's")
-    parser.add_argument("--certs", type=Path, metavar="FOLDER", help="as `kofn certs` has made it")
-    parser.add_argument("--worker", action="append", default=[], metavar="IP", help="each one's on the data network")
+    parser.add_argument("--certs", type=Path, metavar="FOLDER", help="the folder that `kofn certs` has made")
+    parser.add_argument(
+        "--worker",
+        action="append",
+        default=[],
+        metavar="IP",
+        help="a worker's address on the data network; once per worker, by rank",
+    )
     given = parser.parse_args()
     environment = {
         "KOFN_CONTROLLER": given.controller,

@@ -1,4 +1,4 @@
-"""The job and rank of this process, as its environment says (docs/reference/pytorch.md)."""
+"""The job and rank of this process, from its environment (docs/reference/pytorch.md)."""
 
 import os
 from collections.abc import Mapping
@@ -14,8 +14,11 @@ from kofn_host.worker.worker_place import WorkerPlace
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobPlace:
-    """A worker's place: the job's configuration and all addresses. `metrics` is the file for JSON lines. `workers` are
-    all addresses on the data network, by rank, where the workers sum themselves."""
+    """A worker's place: the job's configuration, the worker's rank, and all addresses.
+
+    `metrics`: the file for JSON lines; `workers`: all workers' addresses on the data network, by rank, if they sum
+    among themselves.
+    """
 
     config: Path
     rank: int
@@ -29,9 +32,10 @@ class JobPlace:
 
     @classmethod
     def find(cls, group: tuple[int, int], environment: Mapping[str, str] = os.environ) -> Self:
-        """Return the place; `group` is rank and size of the process group in which the model is trained.
+        """Return the place of this process.
 
-        A group of one has its rank from KOFN_RANK. PlaceError names the variable that is missing or wrong.
+        `group`: the process's rank in the process group that trains the model, and the group's size.  In a group of one
+        process the rank comes from KOFN_RANK.  PlaceError names the variable that is missing or wrong.
         """
         rank, size = group
 

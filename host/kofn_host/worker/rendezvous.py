@@ -1,8 +1,8 @@
 """The rendezvous, where workers on any hosts get configuration, controller, switch, certificate and token of their job.
 
-With KOFN_RENDEZVOUS, KOFN_RENDEZVOUS_KEY and a rank in its environment a worker finds the rest, also after a restart by
-torchrun. hand_out.py is the other side. A worker sends a line with its rank, and gets a Handout as JSON,
-encrypted by the key.
+A worker with KOFN_RENDEZVOUS, KOFN_RENDEZVOUS_KEY and a rank in its environment gets all other settings here, also
+after a restart by torchrun.  The worker sends a line with its rank, and gets a Handout as JSON, encrypted by the key.
+hand_out.py serves the workers.
 """
 
 import atexit
@@ -29,7 +29,7 @@ LINE_BYTES = 32
 
 
 class Handout(msgspec.Struct, frozen=True, kw_only=True):
-    """Data for one worker; `environment` is for JobPlace.find(), `certificates` holds files of KOFN_CERTS, by name."""
+    """Data for one worker; `environment`: for JobPlace.find(), `certificates`: the files of KOFN_CERTS, by name."""
 
     config: str
     environment: dict[str, str]
@@ -37,12 +37,12 @@ class Handout(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rendezvous(ThreadingTCPServer):
-    """Hands these out, by rank, in serve_forever(). Raise OSError where the address is not available."""
+    """A server of handouts, by rank; OSError if the address is unavailable.  serve_forever() runs it."""
 
     allow_reuse_address, daemon_threads = True, True
 
     def __init__(self, address: tuple[str, int], key: str, handouts: Mapping[int, Handout]) -> None:
-        self.sealed = {rank: Fernet(key).encrypt(msgspec.json.encode(each)) for rank, each in handouts.items()}
+        self.sealed = {rank: Fernet(key).encrypt(msgspec.json.encode(handout)) for rank, handout in handouts.items()}
         super().__init__(address, _Asked)
 
 
@@ -57,9 +57,9 @@ class _Asked(StreamRequestHandler):
 
 
 def fetch(rank: int, environment: Mapping[str, str], limit_s: float = LIMIT_S) -> dict[str, str]:
-    """Return the environment of this rank, with its files in a new folder; variables that are set stay.
+    """Return the environment of this rank, whose files are in a new folder; variables of `environment` stay as set.
 
-    Raises PlaceError where no rendezvous answers within the limit, or has nothing for this rank and key.
+    PlaceError if no rendezvous answers within the limit, or if it has no data for this rank and key.
     """
     address, deadline = environment[RENDEZVOUS], time.monotonic() + limit_s
     while not (sealed := _asked(split(address), rank, limit_s)):
@@ -76,7 +76,7 @@ def fetch(rank: int, environment: Mapping[str, str], limit_s: float = LIMIT_S) -
 
 
 def _asked(address: tuple[str, int], rank: int, limit_s: float) -> bytes:
-    """Return the data for a rank; empty without an answer."""
+    """Return the encrypted data for a rank; empty if no rendezvous answers."""
     try:
         with socket.create_connection(address, limit_s) as line:
             line.sendall(f"{rank}\n".encode())

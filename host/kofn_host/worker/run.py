@@ -36,7 +36,7 @@ STOP_TIMEOUT_S = 30.0
 
 @contextlib.contextmanager
 def joined(loop: EventLoop, member: Member) -> Iterator[None]:
-    """Join the job for the duration of the block."""
+    """Join the job; leave it at the end of the `with` block."""
     try:
         loop.run(member.join())
         yield
@@ -49,9 +49,9 @@ def work(
 ) -> str:
     """Run one worker to its end; return the reason of the end ("target", "iterations" or "diverged").
 
-    A killed worker that is restarted with the same arguments continues: the ledger is in metrics_path's .ledger file
-    until a regular end, and the metrics are appended.  `checkpoints`: the folder of the job's checkpoints, which all
-    workers share.  A job whose workers are all new resumes at the newest one there.
+    A killed worker that is restarted with the same arguments continues: the ledger is in a .ledger file beside
+    `metrics_path` until a regular end, and the metrics are appended.  `checkpoints`: the folder of the job's
+    checkpoints, which all workers share.  A job whose workers are all new resumes at the newest checkpoint.
     """
     training = training_of(config, place.rank)
     ledger_file = metrics_path.with_suffix(".ledger")
@@ -94,7 +94,7 @@ def _reducer(
 def agent_of(
     config: Config, place: WorkerPlace, coding: JobCoding, ledger_file: Path, recorder: Recorder | None = None
 ) -> Agent:
-    """Return an agent whose packets a switch or a server sums; its ledger is in this file."""
+    """Return an agent whose packets a switch or a server sums; `ledger_file`: the file of its ledger."""
     transport = _transport(config, place, coding.layout)  # first: if it fails, there is no ledger file yet
     encoder = Encoder.of(coding, config.compress, place.rank, job=config.job.id, file=ledger_file)
     encoder.ledger.age = AgeWeight(limit=config.policy.age_limit)

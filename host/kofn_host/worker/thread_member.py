@@ -1,4 +1,4 @@
-"""A worker's membership for a training that runs in the calling thread; its event loop has a thread of its own."""
+"""A worker's membership for a training that runs in the calling thread; the event loop runs in another thread."""
 
 from kofn_common.config.schema import Config
 from kofn_common.rpc import kofn_pb2
@@ -19,7 +19,7 @@ class ThreadMember:
         self._member: Member | None = None
 
     def join(self, config: Config, place: JobPlace, reducer: Reducer, replica: HeldReplica) -> None:
-        """Take part from now on: at the job's start, or from a peer's replica."""
+        """Take part in the job from now on: from the job's start, or from a peer's replica."""
         self._reducer = reducer
         self._member = self._loop.run(member_of(config, place.worker, reducer, replica, place.certs))
         self._loop.run(self._member.join())
@@ -30,11 +30,11 @@ class ThreadMember:
         self._loop.spawn(self._member.report(report))
 
     def fail(self, error: HostError) -> None:
-        """End the reducer's calls with this error; from any thread."""
+        """End the reducer's calls with this error; any thread may call this."""
         self._loop.spawn(self._fail(error))
 
     def finish(self, reason: str) -> None:
-        """Say why the training ended, and serve peers until all workers are done."""
+        """Report why the training has ended, and serve peers until all workers are done."""
         if self._member is not None:
             self._loop.run(self._member.finish(reason, STOP_TIMEOUT_S))
 

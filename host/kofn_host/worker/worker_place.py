@@ -5,10 +5,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerPlace:
-    """A worker's rank, and the addresses of its management interface, of the controller and of the summing service.
+    """A worker's rank and addresses.
 
-    `service`: the address of the switch or the parameter server; `interface` leads there (empty: by the routes);
-    `workers`: all workers' addresses on the data network, by rank, if they sum among themselves.
+    `address`: this worker's address on the management network; `service`: the address of the switch or the parameter
+    server; `interface`: the interface towards `service` (empty: by the routes); `workers`: all workers' addresses on
+    the data network, by rank, if they sum among themselves.
     """
 
     rank: int
