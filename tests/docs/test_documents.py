@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from bench.synthetic import times_alone
-from kofn.cli import reference
 from kofn_common.config.schema import Config
 from kofn_common.rpc import kofn_pb2 as pb
 from kofn_controller.policy.forecast import Forecast
@@ -70,10 +69,11 @@ def test_documents_named_in_code_exist() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(reference.documents()))
-def test_reference_is_generated_from_the_code(name: str) -> None:
-    made = reference.documents()[name]
-    assert (reference.FOLDER / name).read_text() == made, f"docs/reference/{name} is stale: run `make reference`"
+def test_reference_is_generated_from_the_code() -> None:
+    from kofn.cli import reference  # noqa: PLC0415 - PyTorch, if it is installed
+
+    stale = [name for name, made in reference.documents().items() if (reference.FOLDER / name).read_text() != made]
+    assert not stale, "run `make reference`"
 
 
 def test_boxes_of_the_pictures_are_files() -> None:

@@ -69,7 +69,7 @@ def test_other_objective_is_used_where_the_scenario_has_none() -> None:
 def test_unknown_scenarios_are_named() -> None:
     result = CliRunner().invoke(command, ["loss-1", "nonsense"])
     assert result.exit_code == 2
-    assert "no scenario is called nonsense: fault-free, loss-1" in result.output
+    assert "SCENARIO must be among fault-free, loss-1" in result.output
 
 
 def test_table_shows_what_failed(tmp_path: Path) -> None:

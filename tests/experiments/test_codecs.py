@@ -234,7 +234,7 @@ def test_missing_results_are_named(tmp_path: Path) -> None:
     result = invoke("--scenario", "int32", "--out", tmp_path, "--report-only", "--seeds", "2")
     assert result.exit_code == 1
     assert "int32, seed 2: not run yet" in result.output
-    assert "no scenario is called 'int7': int32, int16" in invoke("--scenario", "int7").output
+    assert "--scenario must be among int32, int16" in invoke("--scenario", "int7").output
     assert conclude("experiment codecs", tmp_path, [], find, Console(quiet=True), as_json=False) == 0
 
 

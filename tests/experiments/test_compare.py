@@ -469,7 +469,7 @@ def test_finished_runs_are_not_repeated(made_up: Runs, tmp_path: Path) -> None:
     arguments = (*SMALL, "--seeds", "1", "--model", "1m", "--out", tmp_path / "out")
     stopped = invoke(*arguments)
     assert stopped.exit_code == 130
-    assert f"the same command with --out {tmp_path / 'out'} goes on from there" in stopped.output
+    assert f"the same command with --out {tmp_path / 'out'} continues" in stopped.output
     assert made_up.seen == ["ceiling-4w-1", "1m-none-4w-100m-ring-1", "1m-none-4w-100m-full-int32-1"]
     made_up.seen, made_up.instead = [], lambda plan: None
     assert "of which about" in invoke(*arguments, "--dry-run").output
@@ -546,7 +546,7 @@ def test_dry_run_prints_the_plan_and_changes_nothing(
         (["--mbps", "0"], "0.0 is not in the range"),
         (["--k", "5"], "--k must be 1 to 4, the least of --workers, got 5"),
         (["--codec", "int4", "--workers", "8"], "its 4-bit lanes leave no bits for the sum of 8 workers"),
-        (["--quick", "--straggler", "none", "--model", "digits"], "--quick leaves nothing of what was chosen"),
+        (["--quick", "--straggler", "none", "--model", "digits"], "--quick leaves out all of these options' runs"),
         (["--replay", "nowhere"], "'nowhere' does not exist"),
         (["--set", "job.window=4096"], "job.window must be a power of two from 1 to 512 (job.slots / 2), got 4096"),
         (["--report-only"], "--report-only needs --out with the folder of a comparison, not none"),

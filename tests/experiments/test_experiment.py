@@ -204,7 +204,7 @@ def test_report_only_names_what_is_missing(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--scenario", "nonsense"], "no scenario is called 'nonsense': equal, one-slow,"),
+        (["--scenario", "nonsense"], "--scenario must be among equal, one-slow,"),
         (["--objective", "async:5"], "K <= workers = 4, got 'async:5'"),
         (["--objective", "best"], "with 1 <= K <= workers"),
         (["--set", "job.words=99"], "scenario one-slow-4w-0.02: "),

@@ -96,7 +96,7 @@ def test_results_of_another_world_stay(tmp_path: Path) -> None:
     assert swept(tmp_path, "--k", "0.5").exit_code == 0
     done = swept(tmp_path, "--k", "0.5", world=WORLD.replace("10", "11"))
     assert done.exit_code == 2
-    assert "must be the world of this sweep, got another one" in done.output
+    assert "must be the world of this sweep, got another world" in done.output
 
 
 @pytest.mark.parametrize("processes", [1, 2])

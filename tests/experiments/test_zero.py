@@ -135,7 +135,7 @@ def test_ctrl_c_message_says_how_to_continue(tmp_path: Path) -> None:
     assert process.returncode == 130
     assert said.splitlines()[-2:] == [
         "kofn experiment zero: stopped by SIGINT (Ctrl-C)",
-        f"the same command with --out {tmp_path} goes on from there",
+        f"the same command with --out {tmp_path} continues",
     ]
 
 

@@ -183,7 +183,7 @@ def test_objects_that_are_no_optimizer_or_scheduler_are_refused(
 def test_missing_variable_is_an_error_of_kofn_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ENVIRONMENT:
         monkeypatch.delenv(name, raising=False)
-    with pytest.raises(kofn_torch.TorchError, match=r"KOFN_RANK is not set: .* is needed"):
+    with pytest.raises(kofn_torch.TorchError, match=r"KOFN_RANK must be .*, got nothing"):
         ddp_hook(ddp(line))
 
 

@@ -16,6 +16,8 @@ from kofn_common.config.schema import Config
 from kofn_common.results.folder import RunFolder
 from tests.sim.lab import COSTS, written
 
+pytestmark = pytest.mark.slow
+
 
 def kofn(*arguments: object) -> Result:
     return CliRunner().invoke(main, [*map(str, arguments)], env={"KOFN_STATE_DIR": "/nowhere", "COLUMNS": "200"})

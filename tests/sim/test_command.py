@@ -20,6 +20,8 @@ from kofn_common.config.schema import Config
 from kofn_common.results.folder import RunFolder
 from tests.sim.lab import COSTS, checked, written
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 
 

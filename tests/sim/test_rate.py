@@ -27,6 +27,8 @@ from kofn_host.errors import RateError
 from kofn_host.transport.fault_injection import Faults
 from tests.host.engine.pacer import Pacer
 
+pytestmark = pytest.mark.slow
+
 PACKET = 1106
 GRADIENT = 1024
 BLOCKS = 200

@@ -12,6 +12,8 @@ from kofn_common.config.errors import ConfigError
 from kofn_common.config.schedule import FAMILIES
 from kofn_common.config.schema import Config
 
+pytestmark = pytest.mark.slow
+
 LAYER = {"elements": 50_000, "forward_ms": 10.0, "error_ms": 10.0, "weight_ms": 10.0}
 
 
@@ -44,7 +46,7 @@ def test_command_prints_the_schedules_times(tmp_path: Path) -> None:
     first, *_ = json.loads(shown.stdout)
     assert (first["family"], first["front"], first["configured"]) == ("late-front", 1, True)
     refused = CliRunner().invoke(command, [str(path)])
-    assert refused.exit_code == 2 and "--times says what iterations take by it" in refused.output
+    assert refused.exit_code == 2 and "only --times simulates schedules" in refused.output
 
 
 def test_workload_without_layers_is_refused(tmp_path: Path) -> None:

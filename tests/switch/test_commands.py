@@ -25,6 +25,8 @@ from kofn_switch.state.entries import CloneSession, Count, Replica
 from tests.switch.build import document
 from tests.switch.every_table import NOTHING, probe
 
+pytestmark = pytest.mark.slow
+
 PROGRAM = Path(__file__).parent / "programs" / "control_plane.json"
 
 

@@ -49,6 +49,7 @@ def alike(arrays: list[Floats], reduced: list[WorkOutcome[Floats]]) -> None:
         assert np.array_equal(result.value, means)
 
 
+@pytest.mark.slow
 def test_integers_are_exact(kind: Summed) -> None:
     arrays = [given(rank, (20, 30)) for rank in range(4)]
     with kind.team(4) as team:
@@ -86,6 +87,7 @@ def test_any_shapes_are_reduced_together_and_inputs_stay_unchanged(kind: Summed)
         assert np.array_equal(arrays[1][at], kept[1][at])
 
 
+@pytest.mark.slow
 def test_huge_array_is_reduced_in_place(kind: Summed) -> None:
     """It has two million elements. The parts of the time add up to the whole."""
     size = 2_000_000

@@ -12,6 +12,8 @@ from kofn_host.compression.summary_block import FLOOR, GROUPS_MAX, ONE, Magnitud
 from kofn_host.errors import ProtocolError
 from kofn_host.kernels.lanes import pack, unpack, width_of
 
+pytestmark = pytest.mark.slow
+
 MAGNITUDES = st.one_of(st.just(0.0), st.floats(2.0**-40, 2.0**22))
 
 

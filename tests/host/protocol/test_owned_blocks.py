@@ -26,6 +26,8 @@ from tests.host.protocol.specification.slot_model import SlotModel
 from tests.host.protocol.test_protocol_exhaustive import NUMBERS, Bag, explore, number_of
 from tests.host.world import SWITCH, Packet
 
+pytestmark = pytest.mark.slow
+
 OWNED, SUM, FOR_ONE = "owned", "a sum", "a sum for one"
 
 Step = tuple[str, int, Callable[["Calls"], None]]

@@ -18,15 +18,15 @@ ENVIRONMENT = {
 
 @pytest.mark.parametrize("name", ENVIRONMENT)
 def test_missing_variable_is_named(name: str) -> None:
-    with pytest.raises(PlaceError, match=f"{name} is not set: .* is needed"):
+    with pytest.raises(PlaceError, match=f"{name} must be .*, got nothing"):
         JobPlace.find((0, 1), {**ENVIRONMENT, name: ""})
 
 
 def test_ranks_that_differ_or_are_no_numbers_are_refused() -> None:
     assert JobPlace.find((0, 1), ENVIRONMENT).rank == JobPlace.find((1, 3), ENVIRONMENT).rank == 1
-    with pytest.raises(PlaceError, match="KOFN_RANK is 1, the process group's rank is 2"):
+    with pytest.raises(PlaceError, match="KOFN_RANK must be the process group's rank, 2, got 1"):
         JobPlace.find((2, 3), ENVIRONMENT)
-    with pytest.raises(PlaceError, match="KOFN_RANK is 'one': a number"):
+    with pytest.raises(PlaceError, match="KOFN_RANK must be a number from 0 on, got 'one'"):
         JobPlace.find((0, 1), {**ENVIRONMENT, "KOFN_RANK": "one"})
 
 
@@ -34,5 +34,5 @@ def test_process_group_of_another_size_is_refused(tmp_path: Path, monkeypatch: p
     (tmp_path / "job.toml").write_text("[job]\nworkers = 3\n")
     for name, value in {**ENVIRONMENT, "KOFN_CONFIG": str(tmp_path / "job.toml")}.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(PlaceError, match=r"WORLD_SIZE is 2, job\.workers is 3: the same is needed"):
+    with pytest.raises(PlaceError, match=r"WORLD_SIZE must be job\.workers, 3, got 2"):
         GroupJob(1, 2)

@@ -11,6 +11,8 @@ from tests.system.collectives import scenarios
 from tests.system.collectives.crews import KINDS, PEERS, crew, processes
 from tests.system.collectives.switched import MODEL, SWITCHES, close_all
 
+pytestmark = pytest.mark.slow
+
 SHORT_S = dict.fromkeys(KINDS, 1.0) | {"mpi": 2.0}
 """Limits of waits that time out; MPI's includes its start."""
 

@@ -152,6 +152,7 @@ def reduce_scatter(communicator: Any) -> Any:
     return communicator.reduce_scatter(np.stack([row(communicator.rank)] * communicator.workers))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize(("call", "sent", "received"), [(all_gather, 1, HOSTS), (reduce_scatter, HOSTS, 1)])
 def test_each_link_carries_its_workers_input_and_output(target: str, call: Any, sent: int, received: int) -> None:

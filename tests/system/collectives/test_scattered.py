@@ -135,6 +135,7 @@ def test_late_lost_repeated_and_overtaken_packets_lose_no_gradient(codec: str, k
     assert fetches == [0] * WORKERS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("codec", ["int8", "onebit"])
 @pytest.mark.parametrize("k", [2, 3])
