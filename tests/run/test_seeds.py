@@ -16,8 +16,6 @@ from kofn_common.config.schema import Config
 from kofn_common.results.folder import RunFolder
 from tests.sim.lab import COSTS, written
 
-pytestmark = pytest.mark.slow
-
 
 def kofn(*arguments: object) -> Result:
     return CliRunner().invoke(main, [*map(str, arguments)], env={"KOFN_STATE_DIR": "/nowhere", "COLUMNS": "200"})
@@ -51,6 +49,7 @@ def trials(out: Path, seed: int) -> list[dict[str, float]]:
     return found
 
 
+@pytest.mark.slow
 def test_means_and_intervals_are_over_the_seeds_and_ratios_within_them(simulated: tuple[Path, Result]) -> None:
     out, done = simulated
     document = json.loads(done.stdout)

@@ -20,8 +20,6 @@ from kofn_common.config.schema import Config
 from kofn_common.results.folder import RunFolder
 from tests.sim.lab import COSTS, checked, written
 
-pytestmark = pytest.mark.slow
-
 ROOT = Path(__file__).parents[2]
 
 
@@ -120,6 +118,7 @@ def _trials(summary: dict[str, Any]) -> list[dict[str, Any]]:
     return trials
 
 
+@pytest.mark.slow
 def test_missed_target_gives_exit_code_1(tmp_path: Path, costs: Path) -> None:
     result = simulate(written(tmp_path, iterations=5), "--out", tmp_path / "out", "--costs", costs)
     assert result.exit_code == 1
@@ -227,6 +226,7 @@ def test_costs_of_this_machine_are_complete(tmp_path: Path, codec: str) -> None:
     assert Costs.load(tmp_path / "costs.json") == found
 
 
+@pytest.mark.slow
 def test_diverging_training_ends_and_says_so(tmp_path: Path, costs: Path) -> None:
     path = written(tmp_path, target=0.94, iterations=300)
     out = tmp_path / "out"

@@ -27,8 +27,6 @@ from kofn_host.errors import RateError
 from kofn_host.transport.fault_injection import Faults
 from tests.host.engine.pacer import Pacer
 
-pytestmark = pytest.mark.slow
-
 PACKET = 1106
 GRADIENT = 1024
 BLOCKS = 200
@@ -256,6 +254,7 @@ def test_unmeasurable_configuration_is_refused() -> None:
         estimator(blocks=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pace_mbps", [0.0, MBPS])
 def test_rate_of_a_falling_link_is_found_while_packets_wait_for_it(pace_mbps: float) -> None:
     """All blocks are handed over at once. Answers come at the link's rate, wherever packets wait.

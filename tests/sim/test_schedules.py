@@ -12,8 +12,6 @@ from kofn_common.config.errors import ConfigError
 from kofn_common.config.schedule import FAMILIES
 from kofn_common.config.schema import Config
 
-pytestmark = pytest.mark.slow
-
 LAYER = {"elements": 50_000, "forward_ms": 10.0, "error_ms": 10.0, "weight_ms": 10.0}
 
 
@@ -49,6 +47,7 @@ def test_command_prints_the_schedules_times(tmp_path: Path) -> None:
     assert refused.exit_code == 2 and "only --times simulates schedules" in refused.output
 
 
+@pytest.mark.slow
 def test_workload_without_layers_is_refused(tmp_path: Path) -> None:
     config = Config.of({"model": {"workload": "examples.workloads.torch_digits:TorchDigits"}})
     with pytest.raises(ConfigError):

@@ -25,8 +25,6 @@ from kofn_switch.state.entries import CloneSession, Count, Replica
 from tests.switch.build import document
 from tests.switch.every_table import NOTHING, probe
 
-pytestmark = pytest.mark.slow
-
 PROGRAM = Path(__file__).parent / "programs" / "control_plane.json"
 
 
@@ -69,6 +67,7 @@ def test_entry_is_added_shown_changed_and_deleted(session: Session) -> None:
     assert say(session, "table_delete exacts 0", "table_num_entries exacts") == ["Deleting entry 0 from exacts", "0"]
 
 
+@pytest.mark.slow
 def test_every_kind_of_match_is_understood(session: Session) -> None:
     say(
         session, "table_add prefixes tag 10.1.2.3/8 => 9", "table_add patterns tag 0xabcd&&&0xff 3->8 1&&&0x1ff => 1 10"

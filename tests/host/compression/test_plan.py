@@ -12,8 +12,6 @@ from kofn_host.compression.summary_block import FLOOR, GROUPS_MAX, ONE, Magnitud
 from kofn_host.errors import ProtocolError
 from kofn_host.kernels.lanes import pack, unpack, width_of
 
-pytestmark = pytest.mark.slow
-
 MAGNITUDES = st.one_of(st.just(0.0), st.floats(2.0**-40, 2.0**22))
 
 
@@ -62,6 +60,7 @@ def test_summary_is_read_the_same_for_either_sign_of_the_logarithms() -> None:
     assert summary.read(lanes * 3, 3, 3).magnitudes.mean.tolist() == [2.0**-41, 1.0, 2.0**20]
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(st.data(), st.integers(1, 40), st.integers(1, 9), st.sampled_from([1.0, 0.5, 0.3, 1 / 8, 1 / 13, 1 / 64, 1e-3]))
 def test_blocks_rest_no_longer_than_the_interval_and_the_ratio_is_kept(data, blocks, every, ratio) -> None:

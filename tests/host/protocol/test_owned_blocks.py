@@ -26,8 +26,6 @@ from tests.host.protocol.specification.slot_model import SlotModel
 from tests.host.protocol.test_protocol_exhaustive import NUMBERS, Bag, explore, number_of
 from tests.host.world import SWITCH, Packet
 
-pytestmark = pytest.mark.slow
-
 OWNED, SUM, FOR_ONE = "owned", "a sum", "a sum for one"
 
 Step = tuple[str, int, Callable[["Calls"], None]]
@@ -267,6 +265,7 @@ def test_random_interleavings_of_more_workers_end(
     raise AssertionError(f"not ended: {[one.missing for one in world.workers]}")
 
 
+@pytest.mark.slow
 def test_workers_that_assume_fewer_owners_lose_results() -> None:
     """So the exploration would detect a broken rule."""
     with pytest.raises(AssertionError, match=r"takes another block, but workers .* lack"):

@@ -11,8 +11,6 @@ from tests.system.collectives import scenarios
 from tests.system.collectives.crews import KINDS, PEERS, crew, processes
 from tests.system.collectives.switched import MODEL, SWITCHES, close_all
 
-pytestmark = pytest.mark.slow
-
 SHORT_S = dict.fromkeys(KINDS, 1.0) | {"mpi": 2.0}
 """Limits of waits that time out; MPI's includes its start."""
 
@@ -110,6 +108,7 @@ def test_worker_that_dies_during_calls_is_named(kind: str, dead: int) -> None:
     assert all(error.startswith(f"worker {dead} is gone: ") for error in errors), errors
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_hanging_worker_is_named(kind: str) -> None:
     """It hangs within a call or between two; the workers that wait for it are not named."""
