@@ -196,8 +196,8 @@ class Driver:
     def feed(self, now: float, *, whole: bool = False) -> bool:
         """Encode and contribute slice by slice while less than a slice waits to leave.
 
-        `whole`: encode all slices, whatever waits.  Return True if the remaining slices wait for room, and False if no
-        slice is left or the pieces of the next slice have not arrived.
+        `whole`: encode all slices, however many blocks wait.  Return True if the remaining slices wait for room; False
+        if no slice is left, or the pieces of the next slice have not arrived.
         """
         ahead = self.encoder.slice_blocks
         while self._slices is not None and (whole or self.protocol.waiting_count + self._effects.queued < ahead):

@@ -85,9 +85,9 @@ class IterationWait:
         protocol = self._protocol
         missing = protocol.missing
         text = f"iteration {protocol.iteration}: no result for blocks {missing[:8]} for {waited_s:.0f} s"
-        said = protocol.query.describe(self._workers)
+        answer = protocol.query.describe(self._workers)
         if waited_s >= self._give_up_s:
-            raise AgentError(f"{text}; gave up: {said}")
-        why = "the job regroups" if protocol.regrouping else f"they are requested repeatedly: {said}"
+            raise AgentError(f"{text}; gave up: {answer}")
+        why = "the job regroups" if protocol.regrouping else f"they are requested repeatedly: {answer}"
         log.warning("%s; %s", text, why)
         self._ask()

@@ -44,9 +44,9 @@ def _differing(then: object, given: object) -> str:
 
 
 def ledgers_of(checkpoint: Checkpoint, rank: int, workers: int) -> list[Arrays]:
-    """Return the ledgers that worker `rank` takes over in a job that now has `workers` workers.
+    """Return the ledgers that worker `rank` takes over in a job of `workers` workers.
 
-    A worker takes over its own ledger; the workers share the ledgers of ranks that no longer exist.  Worker 0 also
+    A worker takes over its own ledger; the workers share the ledgers of ranks that the job lacks.  Worker 0 also
     takes over the sums' gradients of the workers without a ledger in the checkpoint.
     """
     manifest = checkpoint.manifest

@@ -205,7 +205,7 @@ class RateEstimator:
             raise RateError(f"gradient_bytes must be 1 or more, got {gradient_bytes}")
         whole = self._stream.whole()
         if whole is not None and not self._literal and not self.measured:
-            self._take(whole, anew=self._provisional)
+            self._take(whole, restart=self._provisional)
             self._provisional = False
         self._in_time = self._in_time % PROBE + 1 if self.in_time else 0
         self._stream, self.measured = _Stream(), False
@@ -266,10 +266,10 @@ class RateEstimator:
         if counts:
             self._take(newer)
 
-    def _take(self, rates: _Rates, *, anew: bool = False) -> None:
-        """Set v, and v0 if it must follow; `anew`: set v0 in any case."""
+    def _take(self, rates: _Rates, *, restart: bool = False) -> None:
+        """Set v, and v0 if it must follow; `restart`: set v0 in any case."""
         self.rate_bps, self._gradient_bps = rates.wire, rates.gradient
-        if self.start_bps is None or anew:
+        if self.start_bps is None or restart:
             self.start_bps, self._planned_bps = rates.wire, rates.gradient
         elif not self._literal and rates.wire > self.start_bps:
             self.start_bps += RISE * (rates.wire - self.start_bps)

@@ -1,6 +1,6 @@
 """Side values: a few numbers of each worker for all others, in lanes of the summary block.
 
-Each worker has lanes of its own, which the other workers leave 0.  So the sum lists all members' numbers.
+Workers use separate lanes, and leave each other's lanes 0.  So the sum lists all members' numbers.
 """
 
 from collections.abc import Sequence

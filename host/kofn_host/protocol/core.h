@@ -162,7 +162,7 @@ struct core {
     struct link_probe probe;
     struct statistics statistics;
 
-    struct news *news; /* current blocks closed by the present batch of answers */
+    struct news *news; /* current blocks closed by the current batch of answers */
     int64_t news_count;
     int32_t any_news; /* whether the batch has a result of any iteration */
 

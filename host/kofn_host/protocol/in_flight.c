@@ -205,7 +205,7 @@ struct newest {
 };
 
 /* A request's level: all workers send a level's blocks in one order. The summary block, which comes after the gradient's blocks,
- * has a level of its own. */
+ * has a separate level. */
 static int64_t level_of(const struct in_flight *all, const struct flight *flight) {
     const int64_t block = flight->request / KOFN_PARTS;
     return !all->level ? 0 : block < all->levels ? all->level[block] : INT64_MIN;
@@ -234,7 +234,7 @@ static enum overtaker overtaken(const struct in_flight *all, const struct newest
 }
 
 /* When to retransmit an overtaken request. The first time: after the reordering window. Later: not before the answer to the last
- * attempt can have arrived; for an expected block, not before that answer has usually arrived. If only a lower level has
+ * attempt can have arrived; for an expected block, only when that answer is usually there. If only a lower level has
  * overtaken the request, other workers may still be computing its block; after a refusal they may still be encoding the block
  * again. Then the full timeout applies. */
 static double patience_ends_s(const struct in_flight *all, const struct flight *flight, enum overtaker by, double now) {

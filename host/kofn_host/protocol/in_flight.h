@@ -39,7 +39,7 @@ struct in_flight {
     int64_t count; /* of `awaited` */
     struct flights awaited, merged;
     struct flight *unused;
-    double silent_from_s; /* start of the present silence */
+    double silent_from_s; /* start of the current silence */
     double soonest_s;  /* a lower bound of all flights' deadlines */
     struct timeout waiting; /* until an iteration's first answer: k workers must have contributed */
     struct timeout moving;  /* from one answer to the next: the network alone */

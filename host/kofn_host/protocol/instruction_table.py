@@ -28,8 +28,8 @@ def _of_one_kind(run: npt.NDArray[Any], results: npt.NDArray[Any], source: objec
     """Yield the instructions of one kind; `results`: those of DELIVERs, whose values `source` keeps."""
     kind = run[0]["kind"]
     if kind == InstructionKind.DELIVER:
-        of = BlockResults(int(run[0]["iteration"]), run["block"], results, source)
-        yield Deliver(of, run["hint"].astype(np.int64), run["time_s"])
+        delivered = BlockResults(int(run[0]["iteration"]), run["block"], results, source)
+        yield Deliver(delivered, run["hint"].astype(np.int64), run["time_s"])
     elif kind == InstructionKind.SEND:
         yield from map(_send, headers_of(run["header"].tobytes()), run["values"], run["size"], run["launch"])
     elif kind == InstructionKind.ENCODE_AGAIN:

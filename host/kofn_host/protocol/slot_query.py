@@ -25,5 +25,5 @@ class SlotQuery:
         bitmap = sum(ranks << part * RACK_WORKERS_MAX for part, ranks in enumerate(query.members))
         missing = sorted(set(range(workers)) - set(members_of(bitmap)))
         ranks = " and ".join(map(str, missing))
-        who = f"worker{'s' * (len(missing) > 1)} {ranks} missing" if missing else "all workers there"
-        return f"in block {query.block} the switch has {who}"
+        found = f"worker{'s' * (len(missing) > 1)} {ranks} missing" if missing else "all workers there"
+        return f"in block {query.block} the switch has {found}"

@@ -203,14 +203,14 @@ class GroupJob:
     """This worker's place in the job, until close(); `communicator` goes through the switch.
 
     `rank`, `size`: this process's rank in the training's process group, and the group's size; 0 and 1 if every worker
-    has a group of its own.
+    has a separate group.
     """
 
     def __init__(self, rank: int, size: int, calls: ElasticCalls = ElasticCalls()) -> None:  # frozen
         self.place = place = JobPlace.find((rank, size))
         config, self._member = Config.load(place.config), ThreadMember()
         if (workers := config.job.workers) != size and (calls.codec is None or size > 1):
-            raise PlaceError(f"WORLD_SIZE is {size}, job.workers is {workers}: the same is needed")
+            raise PlaceError(f"WORLD_SIZE must be job.workers, {workers}, got {size}")
         self.workers, self.reducer, self.metrics = workers, GroupReducer(config, place, calls), Metrics(place.metrics)
         self._member.join(config, place, self.reducer, NoReplica())
         self.communicator = self.reducer.communicator

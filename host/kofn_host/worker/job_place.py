@@ -41,14 +41,14 @@ class JobPlace:
 
         def needed(name: str, what: str) -> str:
             if not environment.get(name):
-                raise PlaceError(f"{name} is not set: {what} is needed (kofn run --torch sets it)")
+                raise PlaceError(f"{name} must be {what}, got nothing (kofn run --torch sets it)")
             return environment[name]
 
         given = environment.get("KOFN_RANK", "")
         if size == 1:
-            rank = _number("KOFN_RANK", needed("KOFN_RANK", "this worker's rank, from 0,"))
+            rank = _number("KOFN_RANK", needed("KOFN_RANK", "this worker's rank, from 0"))
         elif given and _number("KOFN_RANK", given) != rank:
-            raise PlaceError(f"KOFN_RANK is {given}, the process group's rank is {rank}: the same is needed")
+            raise PlaceError(f"KOFN_RANK must be the process group's rank, {rank}, got {given}")
         if RENDEZVOUS in environment:
             environment = fetch(rank, environment)
         certs = environment.get("KOFN_CERTS")
@@ -59,7 +59,7 @@ class JobPlace:
             address=needed("KOFN_ADDRESS", "this worker's address on the management network"),
             service=environment.get("KOFN_SERVICE") or SERVICE,
             interface=environment.get("KOFN_INTERFACE") or "",
-            metrics=Path(needed("KOFN_METRICS", "a file for JSON lines, with the ledger beside it,")),
+            metrics=Path(needed("KOFN_METRICS", "a file for JSON lines, with the ledger beside it")),
             certs=Path(certs) if certs else None,
             workers=tuple(filter(None, environment.get("KOFN_WORKERS", "").split(","))),
         )
@@ -79,5 +79,5 @@ class JobPlace:
 
 def _number(name: str, text: str) -> int:
     if not text.isdecimal():
-        raise PlaceError(f"{name} is {text!r}: a number from 0 on is needed")
+        raise PlaceError(f"{name} must be a number from 0 on, got {text!r}")
     return int(text)

@@ -88,15 +88,15 @@ class DrawnTogether:
             for at, entry in enumerate(self._entries[:begun]):
                 of_role[list(entry.workers)] = at
             of_rank = np.roll(of_role, shifts)
-            present = np.unique(of_rank)
+            current = np.unique(of_rank)
             self._roles = (
                 (begun, shifts),
                 [
                     EntryWorkers(
                         entry=self._entries[at],
-                        ranks=slice(None) if len(present) == 1 else np.flatnonzero(of_rank == at),
+                        ranks=slice(None) if len(current) == 1 else np.flatnonzero(of_rank == at),
                     )
-                    for at in present
+                    for at in current
                 ],
             )
         return self._roles[1]

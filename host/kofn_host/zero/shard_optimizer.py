@@ -141,7 +141,7 @@ class ShardLamb(ShardOptimizer):
 
     With the variance each tensor's trust ratio is frozen too, at its moving average.  The frozen trust ratio is
     multiplied by a factor: the largest ratio of the frozen sqrt(variance) to the square root of a second variance,
-    which is still updated.  DeepSpeed's scaling of momenta is not needed, because every block has a step of its own.
+    which is still updated.  DeepSpeed's scaling of momenta is not needed, because blocks have separate steps.
     """
 
     def __init__(
