@@ -13,26 +13,26 @@ from kofn.experiments.statistics import Spread
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Arm:
-    """Rows of the table of trials that differ only in the seed; at least one."""
+    """Trials that differ only in the seed, as rows of the table of trials; at least one row."""
 
     trials: pd.DataFrame
 
     def column(self, name: str) -> list[Any]:
-        """Return the figures, seed by seed; None where a trial lacks one."""
+        """Return a column's figures, seed by seed; None where a trial lacks the figure."""
         if name not in self.trials:
             return [None] * len(self.trials)
         return [None if value is pd.NA else value for value in self.trials[name].tolist()]
 
     def fact(self, name: str) -> Any:
-        """Return a figure that its trials share."""
+        """Return a figure that all trials of the arm share."""
         return self.column(name)[0]
 
     def known(self, name: str) -> list[Any]:
-        """Return `column` without missing figures."""
+        """Return a column's figures without missing ones."""
         return [value for value in self.column(name) if value is not None]
 
     def values(self, name: str) -> list[float]:
-        """Return `column` of an event's figure: infinite where the event never came."""
+        """Return the figures of a column about an event; infinite where the event never came."""
         return [math.inf if value is None else value for value in self.column(name)]
 
     def spread(self, name: str) -> Spread:
@@ -40,17 +40,17 @@ class Arm:
         return Spread.of(self.values(name))
 
     def known_spread(self, name: str) -> Spread | None:
-        """Return the spread of `known`; None where that is empty."""
+        """Return the spread of the known figures; None without known figures."""
         known = self.known(name)
         return Spread.of(known) if known else None
 
     def mean(self, name: str) -> float:
-        """Return the mean of `known`; NaN where that is empty."""
+        """Return the mean of the known figures; NaN without known figures."""
         known = self.known(name)
         return fmean(known) if known else math.nan
 
     def pairs(self, other: "Arm", name: str) -> list[tuple[float, float]]:
-        """Return this arm's and the other's `values` of every seed that both have."""
+        """Return this arm's and the other arm's `values` for every seed that both have."""
         theirs = dict(zip(other.seeds, other.values(name), strict=True))
         return [
             (mine, theirs[seed]) for seed, mine in zip(self.seeds, self.values(name), strict=True) if seed in theirs
@@ -67,7 +67,7 @@ class Arm:
 
     @property
     def failures(self) -> list[str]:
-        """The faults of its trials, apart from a missed target."""
+        """The faults of the arm's trials, apart from a missed target."""
         columns = (self.column(name) for name in ("identity_error", "conservation_error", "objective_fault"))
         return [error for several in zip(*columns, strict=True) for error in several if error]
 

@@ -1,4 +1,4 @@
-"""Processes that compute for a command, and end with it."""
+"""Processes that compute for a command, and end with the command."""
 
 import multiprocessing
 import os
@@ -8,7 +8,7 @@ from multiprocessing.pool import Pool
 
 
 def children(processes: int) -> Pool:
-    """Return a pool of processes as a context. They end when it is left, or when this process is killed."""
+    """Return a pool of processes as a context. The processes end with the context, or when this process is killed."""
     return multiprocessing.get_context("spawn").Pool(processes, _follow_parent)
 
 

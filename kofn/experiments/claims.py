@@ -1,4 +1,4 @@
-"""Claims of experiments: the trials show whether each holds, with its numbers."""
+"""Claims of experiments, and the verdicts on them from the trials."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,8 +14,8 @@ class Verdict:
     """A claim, whether it holds, and the numbers that show it."""
 
     claim: str
-    holds: bool | None  # None: the runs that it is about were not made
-    numbers: str  # or the runs that it needs
+    holds: bool | None  # None: the runs that the claim is about were not made
+    numbers: str  # or the runs that the claim needs
 
     @property
     def answer(self) -> str:
@@ -23,12 +23,12 @@ class Verdict:
 
 
 Claim = Callable[[T], Iterator[Verdict]]
-"""Yields no verdict where the trials cannot tell."""
+"""A function of the trials. It yields verdicts; no verdict if the trials cannot tell."""
 
 COLUMNS: Columns[Verdict] = {
-    "claim": lambda one: one.claim,
-    "holds": lambda one: one.answer,
-    "numbers": lambda one: one.numbers,
+    "claim": lambda verdict: verdict.claim,
+    "holds": lambda verdict: verdict.answer,
+    "numbers": lambda verdict: verdict.numbers,
 }
 
 
@@ -38,19 +38,20 @@ def judge(claims: Iterable[Claim[T]], of: T) -> list[Verdict]:
 
 
 def lines(verdicts: Sequence[Verdict]) -> list[str]:
-    """Return a line for each verdict, and NOT_SHOWN where a claim does not hold."""
-    return [f"{one.answer:3}  {one.claim}: {one.numbers}" for one in verdicts] + explanation(verdicts)
+    """Return a line for each verdict, and NOT_SHOWN if a claim does not hold."""
+    return [f"{verdict.answer:3}  {verdict.claim}: {verdict.numbers}" for verdict in verdicts] + explanation(verdicts)
 
 
 def explanation(verdicts: Sequence[Verdict]) -> list[str]:
-    return [NOT_SHOWN] if any(one.holds is False for one in verdicts) else []
+    return [NOT_SHOWN] if any(verdict.holds is False for verdict in verdicts) else []
 
 
 NOT_SHOWN = (
     "NO: the trials do not show this claim, which is about speed, bytes or losses. The results are sound unless a"
-    " failure is listed. Few seeds and a busy machine make a NO more likely: repeat with more --seeds on an idle one."
+    " failure is listed. Few seeds and a busy machine make a NO more likely: repeat it with more --seeds on an idle"
+    " machine."
 )
-"""The meaning of a NO; it follows verdicts that have one."""
+"""The explanation that follows verdicts with a NO."""
 
 
 def table(verdicts: Sequence[Verdict]) -> TextTable:

@@ -1,4 +1,4 @@
-"""The common part of the commands of `kofn experiment`: options, and the matrix, which is run or read.
+"""The common part of the commands of `kofn experiment`: the options, and the matrix of runs, which is run or read.
 
 Each experiment defines its scenarios and evaluates their trials.
 """
@@ -61,7 +61,7 @@ class Choices:
 
 
 def processes_option(words: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Return --processes, with its help in `words`."""
+    """Return the option --processes; `words` are its help."""
     return click.option(
         "--processes",
         type=click.IntRange(min=1),
@@ -73,7 +73,7 @@ def processes_option(words: str) -> Callable[[Callable[..., None]], Callable[...
 
 
 def experiment_options(*, name: str, seeds: int) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Return the options of every experiment, for a command that takes them as `choices`; `seeds` is the default."""
+    """Return the options of every experiment, which a command takes as `choices`; `seeds` is the default of --seeds."""
     options = (
         click.option("--scenario", "chosen", multiple=True, metavar="NAME", help="May be repeated.  [default: all]"),
         click.option(
@@ -102,7 +102,7 @@ def experiment_options(*, name: str, seeds: int) -> Callable[[Callable[..., None
         click.option(
             "--report-only",
             is_flag=True,
-            help="Run nothing: print what the results in --out show, with the options that they were made with.",
+            help="Run nothing: print the findings of the results in --out, with the options that made these results.",
         ),
     )
 
@@ -128,9 +128,9 @@ def conduct(
     *,
     lean: bool = False,
 ) -> None:
-    """Run the matrix, or read it, and show its findings; end the process with the command's exit code.
+    """Run or read the matrix, and show the findings; end the process with the command's exit code.
 
-    With `lean`, a simulated run keeps no lines and sums of workers, as a repetition gives the same ones.
+    With `lean`, a simulated run does not keep the workers' lines and sums, because a repetition gives the same ones.
     """
     console = make_console(stderr=choices.as_json)
     with ending(f"experiment {experiment}"):
@@ -149,7 +149,7 @@ def conduct(
 
 
 def check_results(out: Path | None, of: str) -> Path:
-    """Return the folder which --report-only can read. Raise ConfigError where there is none."""
+    """Return the folder that --report-only reads. Raise ConfigError if it is missing; `of` names its content."""
     if out is None or not out.is_dir():
         raise ConfigError(f"--report-only needs --out with the folder of {of}, not {out or 'none'}")
     return out
@@ -160,7 +160,7 @@ def known(chosen: Sequence[str], names: Sequence[str]) -> list[str]:
     for name in chosen:
         if name not in names:
             meant = did_you_mean(name, names)
-            raise ConfigError(f"no scenario is called {name!r}: {', '.join(names)} are{meant}")
+            raise ConfigError(f"--scenario must be among {', '.join(names)}, got {name!r}{meant}")
     return list(dict.fromkeys(chosen or names))
 
 
@@ -186,7 +186,7 @@ def _run(
 def _simulated(
     matrix: Sequence[Cell], folder: Path, console: Console, engine: TaskEngine, *, lean: bool
 ) -> Iterator[CellResult]:
-    """Simulate; cells with the same number of workers have the same costs."""
+    """Simulate the cells; cells with the same number of workers have the same costs."""
     from kofn.sim.costs import known_costs  # noqa: PLC0415  # the model and its libraries
 
     by_workers = {cell.config.job.workers: cell.config for cell in matrix}
@@ -200,7 +200,7 @@ def _simulated(
 def gone_through(
     matrix: Sequence[Cell], folder: Path, carry_out: CarryOut, console: Console, *, engine: TaskEngine = IN_TURN
 ) -> Iterator[CellResult]:
-    """Run everything that is not finished; an interruption tells how to continue."""
+    """Run all unfinished cells; the error of an interruption tells how to continue."""
     with going_on(folder):
         yield from run_cells(matrix, carry_out, console, engine=engine)
     point_latest(folder)
@@ -212,11 +212,11 @@ def going_on(folder: Path) -> Iterator[None]:
     try:
         yield
     except InterruptedRun as error:
-        raise InterruptedRun(f"{error}\nthe same command with --out {folder} goes on from there") from None
+        raise InterruptedRun(f"{error}\nthe same command with --out {folder} continues") from None
 
 
 def _simulate(costs: Mapping[int, Any], plan: RunPlan, console: Console) -> RunFolder:
-    """Do as `execute`, in virtual time; sim.costs.Costs by number of workers."""
+    """Carry out a plan in virtual time; `costs` are sim.costs.Costs by number of workers."""
     from kofn.sim.runner import execute as simulate  # noqa: PLC0415  # the model and its libraries
 
     return simulate(plan, console, lambda: costs[plan.shared.job.workers])

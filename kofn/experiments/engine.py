@@ -1,6 +1,7 @@
 """Runs independent tasks: in turn, in processes of this machine, or on a Dask cluster.
 
-A task is a call of an importable function with a picklable item. Dask runs the tasks of a worker that dies elsewhere.
+A task is a call of an importable function with a picklable item. If a worker of Dask dies, Dask runs its tasks on
+another worker.
 """
 
 import contextlib
@@ -20,12 +21,13 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 CLASS = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
-"""`module:Class`."""
+"""The form of a class's name: `module:Class`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskEngine:
-    """Processes, or a cluster: the address of a Dask scheduler, or the class of one, which its own files configure.
+    """Runs tasks in processes, or on a cluster: the address of a Dask scheduler, or the class of a cluster, which its
+    own configuration files configure.
 
     Examples of a cluster are tcp://10.0.0.1:8786, dask_jobqueue:SLURMCluster and dask_kubernetes.operator:KubeCluster.
     A class's cluster gets `processes` workers or jobs.
@@ -39,7 +41,7 @@ class TaskEngine:
     ) -> Iterator[tuple[int, R]]:
         """Yield the place and the result of every item, in order of completion.
 
-        `lost` makes the result of an item that a cluster gives up because workers have died with it.
+        `lost` makes the result of an item that a cluster gives up because workers have died during its task.
         """
         if self.cluster is not None:
             yield from self._on_cluster(self.cluster, call, items, lost)
@@ -50,7 +52,7 @@ class TaskEngine:
                 yield from pool.imap_unordered(_Placed(call), enumerate(items))
 
     def in_order(self, call: Callable[[T], R], items: Sequence[T], lost: Callable[[T, str], R]) -> Iterator[R]:
-        """Yield the result of every item in order, each as soon as it and those before are there."""
+        """Yield the results in the order of the items, each as soon as it and all earlier results are there."""
         early: dict[int, R] = {}
         following = 0
         for place, result in self.results(call, items, lost):
@@ -62,7 +64,7 @@ class TaskEngine:
     def _on_cluster(
         self, cluster: str, call: Callable[[T], R], items: Sequence[T], lost: Callable[[T, str], R]
     ) -> Iterator[tuple[int, R]]:
-        import distributed  # noqa: PLC0415  # of the extra "cluster"
+        import distributed  # noqa: PLC0415  # from the extra "cluster"
 
         with contextlib.ExitStack() as open_:
             client = open_.enter_context(distributed.Client(self._address(cluster, open_)))
@@ -70,18 +72,18 @@ class TaskEngine:
             places = {future.key: place for place, future in enumerate(futures)}
             for future in distributed.as_completed(futures):
                 place = places[future.key]
-                error = future.exception()  # waits where the result was lost with its worker, and is computed again
+                error = future.exception()  # waits if the result was lost with its worker, and is computed again
                 yield place, future.result() if error is None else lost(items[place], in_words(error))
 
     def _address(self, cluster: str, open_: contextlib.ExitStack) -> Any:
         """Return a scheduler's address, or a new cluster of a class, which ends with `open_`."""
         if CLASS.fullmatch(cluster) is None:
             return cluster
-        import dask.config  # noqa: PLC0415  # of the extra "cluster"
+        import dask.config  # noqa: PLC0415  # from the extra "cluster"
 
         module, _, name = cluster.partition(":")
         kind = getattr(importlib.import_module(module), name)
-        # dask-jobqueue writes the interpreter's path into a shell script as it is: one with a space needs quotes.
+        # dask-jobqueue writes the interpreter's path into a shell script as it is: a path with a space needs quotes.
         quoted = {
             f"jobqueue.{queue}.python": shlex.quote(sys.executable)
             for queue, settings in dask.config.get("jobqueue", {}).items()

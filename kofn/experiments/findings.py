@@ -20,7 +20,7 @@ from kofn.run.display import report_line, say
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Findings:
-    """The findings from an experiment's trials; only failures where there are no trials."""
+    """The findings from an experiment's trials; without trials, only failures."""
 
     question: str
     trials: pd.DataFrame
@@ -29,13 +29,13 @@ class Findings:
     verdicts: Sequence[Verdict]
     failures: Sequence[str]
     document: Mapping[str, Any]
-    """For JSON, beside failures and claims; the time of an event that never came is infinite."""
+    """The part of the JSON document beside failures and claims. The time of an event that never came is infinite."""
     elements: Callable[[], Iterable[Any]]
     """The report's elements below its claims: page.Element."""
 
 
 Find = Callable[[Sequence[CellResult]], Findings]
-"""Returns the findings of results, all with trials."""
+"""A function that returns the findings from results, which all have trials."""
 
 
 def conclude(
@@ -48,7 +48,7 @@ def conclude(
     as_json: bool,
     document: str = "experiment.json",
 ) -> int:
-    """Write tables, claims, `document`, results.csv and report of the results; return the exit code."""
+    """Show tables and claims of the results; write `document`, results.csv and report; return the exit code."""
     done = [result for result in results if result.trials]
     found = find(done)
     _show(found, console)
@@ -84,7 +84,7 @@ def _report(command: str, folder: Path, found: Findings, failures: Sequence[str]
 
 
 def to_json(value: Mapping[str, Any]) -> str:
-    """Return a document, indented; null for infinite numbers, which JSON lacks."""
+    """Return an indented document; infinite numbers, which JSON lacks, become null."""
     return json.dumps(_plain(value), indent=2)
 
 

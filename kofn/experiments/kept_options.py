@@ -1,4 +1,4 @@
-"""The options that made a folder's results; --report-only takes them unless its command line gives others."""
+"""The options that made a folder's results; --report-only uses them unless its command line gives others."""
 
 import functools
 import json
@@ -37,7 +37,7 @@ def given_options() -> dict[str, Any]:
 
 
 def with_kept_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Wrap a click command that has --out and --report-only: the latter takes the folder's options."""
+    """Wrap a click command with --out and --report-only, so that --report-only uses the folder's options."""
 
     @functools.wraps(command)
     def wrapped(**given: Any) -> None:

@@ -1,11 +1,10 @@
-"""The matrix of `kofn experiment`: every scenario with every seed, each an ordinary run with all its trials in one
-folder.
+"""The matrix of `kofn experiment`: every scenario with every seed. A cell is an ordinary run in a folder of its own.
 
 OUT/SCENARIO/seed-N.toml   the configuration, for `kofn run`
-OUT/SCENARIO/seed-N/       that run's folder
+OUT/SCENARIO/seed-N/       the run's folder
 
-A run is finished when it has its summary; it is not run again. Remains of an interrupted one are removed before it is
-run again. The caller decides how a run is carried out: on the real system, or simulated.
+A run is finished when it has a summary; a finished run is not repeated. The remains of an interrupted run are removed
+before its repetition. The caller decides how a run is carried out: on the real system, or simulated.
 """
 
 import contextlib
@@ -42,7 +41,7 @@ FOLDER = Path(__file__).parent
 IN_TURN = TaskEngine()
 
 CarryOut = Callable[[RunPlan, Console], RunFolder]
-"""Runs until the last worker's end, and leaves the run's files; run.runner.execute does so on the real system."""
+"""A function that carries out a run and leaves its files; run.runner.execute does it on the real system."""
 
 
 @contextlib.contextmanager
@@ -61,12 +60,12 @@ class Scenario:
     name: str
     config: Config
     others: tuple[Config, ...] = ()
-    """Further jobs at the same switch; the results are those of the first one."""
+    """Further jobs at the same switch; only the first job, `config`, has results."""
     may_fail: bool = False
-    """Whether the failure of a process is a result: such a trial has an `early_end`."""
+    """Whether the failure of a process is a result: the trial then has an `early_end`."""
 
     def overridden(self, *, target: str | None, objectives: tuple[str, ...]) -> Self:
-        """Return it with the command line's choices. ConfigError names the conflict."""
+        """Return the scenario with the command line's choices. ConfigError names the conflict."""
         config = overridden(self.config, target=target, objectives=objectives)
         with of_scenario(self.name):
             config.check()
@@ -81,7 +80,7 @@ class Cell:
     seed: int
     folder: Path
     estimate_s: float | None = None
-    """The duration, if it is known beforehand."""
+    """The expected duration, if it is known."""
 
     @property
     def trainings(self) -> int:
@@ -89,7 +88,7 @@ class Cell:
 
     @property
     def work(self) -> float:
-        """Its share of the matrix's time: estimated seconds, else the number of trainings."""
+        """The cell's weight in the matrix's time: estimated seconds, else the number of trainings."""
         return self.trainings if self.estimate_s is None else self.estimate_s
 
     @property
@@ -109,7 +108,7 @@ class Cell:
         return structs.replace(self.scenario.config, run=run)
 
     def plan(self) -> RunPlan:
-        """Write the configuration and plan its run. ConfigError names the conflict."""
+        """Write the configuration, and return the plan of its run. ConfigError names the conflict."""
         self.folder.parent.mkdir(parents=True, exist_ok=True)
         self.source.write_text(to_toml(self.config))
         sources = [self.source]
@@ -123,7 +122,7 @@ class Cell:
         return RunFolder.at(self.folder, self.config.run.trials, jobs).jobs[0]
 
     def drop(self) -> None:
-        """Remove the workers' sums, which are checked, and their metrics: megabytes a training."""
+        """Remove the workers' sums, which have been checked, and metrics: megabytes a training."""
         for folder in self.job().trials:
             folder.samples.unlink(missing_ok=True)
             for rank in range(self.config.job.workers):
@@ -131,7 +130,8 @@ class Cell:
                 folder.metrics(rank).unlink(missing_ok=True)
 
     def stored(self) -> tuple[TrialSummary, ...] | None:
-        """Return a finished run's trials; None before its end. Raise ConfigError where the folder has other content."""
+        """Return the trials of a finished run; None for an unfinished run. Raise ConfigError if the folder has other
+        content."""
         if self.folder.exists() and any(self.folder.iterdir()) and not (self.folder / "run.json").exists():
             raise ConfigError(f"{self.folder} is no run's folder: choose another --out, nothing is overwritten")
         try:
@@ -143,14 +143,14 @@ class Cell:
         if effective != to_toml(self.config.at_home(self.source.parent)):
             raise ConfigError(
                 f"{self.folder} holds the results of another configuration: choose another --out, "
-                "or the same options as then"
+                "or the options of those results"
             )
         return trials
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellResult:
-    """The result of a cell; without trials it failed, or was not run."""
+    """The result of a cell; without trials the cell failed, or was not run."""
 
     cell: Cell
     trials: tuple[TrialSummary, ...] = ()
@@ -188,7 +188,7 @@ def run_cells(
 ) -> Iterator[CellResult]:
     """Run unfinished cells; a failure does not stop the others.
 
-    Unless they run in turn, `carry_out` has to be importable; a cluster's machines need the same folders.
+    Unless cells run in turn, `carry_out` must be importable; a cluster's machines need the same folders.
     """
     stored = [cell.stored() for cell in matrix]  # before any run
     left = [cell for cell, trials in zip(matrix, stored, strict=True) if trials is None]
@@ -208,14 +208,14 @@ def run_cells(
 
 
 def read_cells(matrix: Sequence[Cell]) -> Iterator[CellResult]:
-    """Yield finished cells, and run none."""
+    """Yield the results of all cells, without a run; an unfinished cell has none."""
     for cell in matrix:
         trials = cell.stored()
         yield CellResult(cell=cell, trials=trials or (), error="" if trials else "not run yet")
 
 
 def _in_turn(left: Sequence[Cell], carry_out: CarryOut, console: Console) -> Iterator[CellResult]:
-    """Run each when it is requested."""
+    """Run a cell when its result is requested."""
     for number, cell in enumerate(left):
         yield _run(cell, carry_out, console, check=number == 0)
 
@@ -229,7 +229,7 @@ def _run_quietly(carry_out: CarryOut, cell: Cell) -> CellResult:
 
 
 def _run(cell: Cell, carry_out: CarryOut, console: Console, *, check: bool) -> CellResult:
-    """Run a cell; `check`: measure the network first."""
+    """Run a cell; with `check`, measure the network first."""
     shutil.rmtree(cell.folder, ignore_errors=True)  # remains of an interrupted run
     plan = replace(cell.plan(), check=check)
     try:
@@ -245,7 +245,7 @@ def _run(cell: Cell, carry_out: CarryOut, console: Console, *, check: bool) -> C
 
 
 def _failed_trials(cell: Cell, plan: RunPlan) -> tuple[TrialSummary, ...]:
-    """Return the trials of a run that a process's failure ended; none if it did not begin, or finished no iteration."""
+    """Return the trials of a run that a process's failure ended; none if no trial finished an iteration."""
     try:
         folder = RunFolder.open(cell.folder)
     except ConfigError:
@@ -255,7 +255,7 @@ def _failed_trials(cell: Cell, plan: RunPlan) -> tuple[TrialSummary, ...]:
 
 
 class Timekeeper:
-    """Estimates the remaining time, corrected by the time of the cells so far."""
+    """Estimates the remaining time, corrected by the durations of finished cells."""
 
     def __init__(self, cells: Sequence[Cell]) -> None:
         """Begin with the `cells` to come; all or none of them have estimates."""
@@ -265,7 +265,7 @@ class Timekeeper:
         self._begin = time.monotonic()
 
     def took(self, cell: Cell) -> float:
-        """Note a cell's end; return its duration in seconds."""
+        """Record a cell's end; return the cell's duration in seconds."""
         before, self._begin = self._begin, time.monotonic()
         self._left, self._done = self._left - cell.work, self._done + cell.work
         self._spent_s += self._begin - before

@@ -28,7 +28,7 @@ class Heading:
 
 @dataclass(frozen=True, slots=True)
 class Folded:
-    """Preformatted text that is shown when its summary is clicked."""
+    """Preformatted text that a click on its summary shows."""
 
     summary: str
     text: str
@@ -38,7 +38,7 @@ Element = str | Heading | TextTable | Figure | Folded
 """A string is a paragraph; a table is shown without its title."""
 
 _KINDS = {str: "paragraph", Heading: "heading", TextTable: "table", Figure: "figure", Folded: "folded"}
-"""Names in templates/experiment.html."""
+"""The name of an element's kind in templates/experiment.html."""
 
 
 def write_page(

@@ -8,7 +8,7 @@ from typing import Self
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spread:
-    """Median, least and most of a figure over the seeds; infinite where a trial never got there."""
+    """Median, least and greatest value of a figure over the seeds; infinite if the event of the figure never came."""
 
     median: float
     low: float

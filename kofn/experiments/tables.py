@@ -11,7 +11,7 @@ from kofn.report.table import PlainTable
 T = TypeVar("T")
 
 Columns = Mapping[str, Callable[[T], str]]
-"""The cell of a row, by heading."""
+"""By heading, the function that returns a row's cell."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +34,7 @@ class TextTable:
 
 
 def shown(value: float | None, form: str = "{:.2f}", *, never: str = "never") -> str:
-    """Return a number as text; "-" where it is unknown, `never` where it is infinite."""
+    """Return a number as text; "-" if it is unknown, `never` if it is infinite."""
     if value is None or math.isnan(value):
         return "-"
     return never if math.isinf(value) else form.format(value)

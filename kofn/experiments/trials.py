@@ -1,8 +1,8 @@
 """The tidy table of an experiment: a row for each trial, read from finished runs; OUT/results.csv.
 
-The columns are: experiment, scenario; those of the data frame `summary` of kofn.read(); the command that repeats the
-run; and the experiment's own. A cell is missing where a figure is unknown: time_to_target_s where the target was not
-reached.
+The columns are: experiment, scenario; the columns of the data frame `summary` of kofn.read(); the command that repeats
+the run; and the experiment's own columns. A cell is missing if its figure is unknown: time_to_target_s if the target
+was not reached.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -22,7 +22,7 @@ from kofn_common.results.worker_metrics import WorkerMetrics, read_trial
 FILE = "results.csv"
 
 Row = Mapping[str, object]
-"""A number, a text or None, by column."""
+"""A number, a text or None for each column."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,13 +49,13 @@ def read_trials(experiment: str, results: Iterable[CellResult], own: Callable[[F
 
 
 def frame(rows: Sequence[Row]) -> pd.DataFrame:
-    """Return a frame of rows; column types know missing values, so that whole numbers stay whole."""
+    """Return a frame of rows; the column types permit missing values, so that whole numbers stay whole."""
     names = dict.fromkeys(name for row in rows for name in row)
     return pd.DataFrame({name: pd.array([row.get(name) for row in rows]) for name in names})
 
 
 def write(trials: pd.DataFrame, folder: Path) -> None:
-    """Write the trials into the experiment's folder, for notebooks, if there are any."""
+    """Write the table of trials, if there are any, into the experiment's folder."""
     if len(trials):
         trials.to_csv(folder / FILE, index=False)
 

@@ -1,1 +1,1 @@
-"""A run in virtual time: the same estimator, policy, protocol core, ledger and model, with a clock that jumps."""
+"""A run in virtual time: the estimator, policy, protocol core, ledger and model of a run, with a clock that jumps."""

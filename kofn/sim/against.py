@@ -18,23 +18,23 @@ FIGURES = {
     "iterations to target": ("iterations_to_target", "{:.0f}", 1.0),
     "mean iteration": ("mean_iteration_s", "{:.1f} ms", 1e3),
 }
-"""Each figure with its field, its format, and the factor to the format's unit."""
+"""By figure: the field, the format, and the factor to the format's unit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """One objective, run and simulated."""
+    """An objective's trial, run and simulated."""
 
     real: TrialSummary
     simulated: TrialSummary
 
     def ratio(self, field: str) -> float | None:
-        """Return simulated over real; None where one of them is missing."""
+        """Return the simulated value of a field over the real one; None if either is missing."""
         real, simulated = getattr(self.real, field), getattr(self.simulated, field)
         return simulated / real if real and simulated else None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the figures that are compared, and their ratios, for JSON."""
+        """Return the compared figures, and their ratios, for JSON."""
         return {"objective": self.real.objective} | {
             field: {
                 "real": getattr(self.real, field),
@@ -60,7 +60,7 @@ def real_run(path: Path) -> tuple[Path, tuple[TrialSummary, ...]]:
 
 
 def pairs(real: Sequence[TrialSummary], simulated: Sequence[TrialSummary]) -> list[Pair]:
-    """Pair each objective that was simulated."""
+    """Pair the simulated trials with the real trials of the same objectives."""
     by_name = {entry.objective: entry for entry in real}
     return [Pair(real=by_name[entry.objective], simulated=entry) for entry in simulated if entry.objective in by_name]
 

@@ -1,4 +1,4 @@
-"""Virtual time: coming events in order; the clock of clock.c jumps from each to the next."""
+"""Virtual time: the clock of clock.c keeps coming events in order, and jumps from event to event."""
 
 from collections.abc import Callable
 from typing import Any
@@ -37,17 +37,17 @@ class VirtualClock:
         return self._state.now_s
 
     def call_at(self, when: float, callback: Callable[..., object], *args: Any) -> Handle:
-        """Schedule a call for this time, or for now if the time has passed."""
+        """Schedule a call for the time `when`, or for now if `when` has passed."""
         handle = Handle(callback, args)
         self.after(when, handle.happen)
         return handle
 
     def after(self, when: float, callback: Callable[..., object], *args: Any) -> None:
-        """Schedule a call that cannot be cancelled, like nearly all."""
+        """Schedule a call that cannot be cancelled; nearly all calls are such calls."""
         self._calls[self._ask(self.native.address, when)] = callback, args
 
     def number_of(self, callback: Callable[[], object]) -> int:
-        """Return a number by which C has `callback` called, any number of times."""
+        """Return a number with which C can have `callback` called, any number of times."""
         self._standing.append(callback)
         return -len(self._standing)
 
@@ -67,4 +67,4 @@ class VirtualClock:
 
 
 def _nothing() -> None:
-    """Do nothing, in place of a cancelled call."""
+    """Stand for a cancelled call."""

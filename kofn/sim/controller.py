@@ -1,5 +1,5 @@
-"""The controller in virtual time: the real control loop with the reports that a session would give, and k's way to the
-switch."""
+"""The controller in virtual time: the real control loop. This module replaces the session, which gives it reports, and
+the way of k to the switch."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -25,7 +25,7 @@ PUSH_S = 0.002
 
 @dataclass(slots=True, kw_only=True)
 class Controller:
-    """The controller of one job; `set_k` is the switch's."""
+    """The controller of one job; `set_k` sets k at the switches."""
 
     clock: VirtualClock
     control_loop: ControlLoop
@@ -70,7 +70,7 @@ class Controller:
             self._agenda.reached(self.control_loop.iteration)
 
     def finished(self) -> None:
-        """Decide once more: the first worker has reached its goal, and its last report is on its way."""
+        """Decide once more, because the first worker has reached its goal, once its last report is there."""
         self.clock.after(self.clock.time() + MANAGEMENT_S, self._decide)
 
     def _tick(self) -> None:
@@ -78,12 +78,12 @@ class Controller:
         self.clock.after(self.clock.time() + TICK_S, self._tick)
 
     def _look(self) -> None:
-        """Decide, if that is due and there is time for it."""
+        """Decide if a decision is due and the controller has time for it."""
         if self._lull.now(self.clock.time()):
             self._decide()
 
     def _decide(self) -> None:
-        """Decide, if that is due."""
+        """Decide if a decision is due."""
         now_s = self.clock.time()
         if self.control_loop.due(now_s):
             self._apply(self.control_loop.choose(now_s))
@@ -98,7 +98,7 @@ class Controller:
         self._apply(change)
 
     def _apply(self, change: Change | None) -> None:
-        """Note a change, and send it to the switch."""
+        """Log a change, and send it to the switch and the workers."""
         self.journal.fault(self.job, self.control_loop)
         if change is not None:
             self.changes += 1

@@ -34,35 +34,36 @@ from kofn_host.workload import load_stragglers
 REPEATS = 9
 
 COLD = 3.0
-"""The factor by which a step takes longer when it is done once in some milliseconds, between other processes, than when
-it is repeated with warm caches. From the CPU time of workers in runs of 4 and 8 on two cores."""
+"""The factor by which a step takes longer once in some milliseconds, between other processes, than repeated with warm
+caches. It comes from the CPU time of workers in runs of 4 and 8 workers on two cores."""
 
 SLEEP_S = 0.003
 """The sleep that measures how late a process wakes up."""
 
 TOGETHER = 8
-"""Packets that are sent or received at a time."""
+"""The number of packets that are sent or received at a time."""
 
 DECISIONS = 32
 """The number of decisions that are timed."""
 
 SWITCH_S, REPORT_S, TAKE_S = 25e-6, 0.5e-3, 0.7e-3
-"""Costs that are not measured, as they arise in other processes and the kernel: from the CPU time of a run's processes
-(two cores, the default configuration with k = 2: switch, workers and controller take 2, 3 and 3.5 ms an iteration)."""
+"""Costs that are not measured, because they arise in other processes and the kernel. They come from the CPU time of a
+run's processes (two cores, the default configuration with k = 2: switch, workers and controller take 2, 3 and 3.5 ms
+an iteration)."""
 
 
 class Costs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """CPU time of a worker's steps and of a decision, in seconds, and the number of cores."""
 
     cores: Annotated[int, Meta(ge=0)]  # shared by all hosts; 0: one for every host
-    wake_s: NotNegative  # from the end of a sleep, or a thread's wake-up, until it runs
+    wake_s: NotNegative  # from the end of a sleep, or a wake-up, until the thread runs
     encode_s: NotNegative  # a gradient into the ledger and onto the wire
     packet_s: NotNegative  # one datagram, sent or received, by a worker
     switch_s: NotNegative  # one datagram in the switch
-    apply_s: NotNegative  # one aggregate: average, step, accuracy, its line of metrics
+    apply_s: NotNegative  # one aggregate: average, step, accuracy, line of metrics
     report_s: NotNegative  # a report to the controller
-    take_s: NotNegative  # the controller's: one report
-    decide_s: NotNegative  # the controller's: from an estimate to a k
+    take_s: NotNegative  # one report, at the controller
+    decide_s: NotNegative  # one decision, at the controller
 
     @classmethod
     def load(cls, path: Path) -> Self:
@@ -79,15 +80,14 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 def known_costs(path: Path, config: Config) -> Costs:
-    """Return the costs stored there; measure and store them first if there are none."""
+    """Return the costs in a file; measure and store them first if the file is missing."""
     if not path.exists():
         measure(config).save(path)
     return Costs.load(path)
 
 
 def measure(config: Config) -> Costs:
-    """Return medians of a few repetitions each, for this configuration's model and packets, on all cores of this
-    machine."""
+    """Measure the costs, as medians of a few repetitions, for a configuration's model and packets on this machine."""
     with threadpoolctl.threadpool_limits(1):  # as the workers of a run
         return _measure(config)
 
@@ -134,8 +134,8 @@ def _own(packed: Packed, block: int) -> Result:
 
 
 def _packet_s(coding: JobCoding) -> float:
-    """Return a datagram's share of an iteration with one datagram a block and direction: make,
-    send, receive, decode."""
+    """Return a datagram's share of the time of an iteration with two datagrams a block, one in each direction: to make,
+    send, receive and decode them."""
     plan, shape = coding.planner.first(), coding.layout
     blocks = plan.blocks.tolist()
     slots = _power_of_two(shape.blocks)
@@ -154,7 +154,8 @@ def _packet_s(coding: JobCoding) -> float:
             protocol.begin(next(numbers), 0.0, blocks, plan.lanes)
             for begin in range(0, len(blocks), TOGETHER):
                 ready = [(block, packed) for block in blocks[begin : begin + TOGETHER]]
-                sent = [one for one in protocol.contribute_all(ready, now=0.0) if isinstance(one, Send)]
+                instructions = protocol.contribute_all(ready, now=0.0)
+                sent = [instruction for instruction in instructions if isinstance(instruction, Send)]
                 answer = {"kind": wire.Kind.RESULT, "members": 1, "words": sum_words}
                 answers = [(header._replace(**answer), sums) for header, _, _ in sent]
                 protocol.packets_in(exchange(answers), 0.0)
@@ -163,7 +164,7 @@ def _packet_s(coding: JobCoding) -> float:
 
 
 def _exchange(sending: socket.socket, receiving: socket.socket) -> Callable[[Sequence[Packet]], Sequence[Packet]]:
-    """Return a function that sends packets and receives them, as a worker does."""
+    """Return a function that sends packets and receives the same packets, with a worker's functions."""
     out, back = Datagrams(sending), Datagrams(receiving)
 
     def together(packets: Sequence[Packet]) -> Sequence[Packet]:
@@ -179,7 +180,7 @@ def _power_of_two(blocks: int) -> int:
 
 
 def _decide_s(config: Config) -> float:
-    """Return the mean time of a decision, as only some decisions take a simulation; all workers report in between."""
+    """Return the mean time of a decision: a mean, because only some decisions need a simulation."""
     workers = range(config.job.workers)
     control_loop = ControlLoop(
         workers=len(workers), policy=config.policy, average=config.model.average, racks=config.job.racks
@@ -208,7 +209,7 @@ def _wake_s() -> float:
 
 
 def _median_s(step: Callable[[], None]) -> float:
-    """Return one call's CPU time, which other processes do not affect."""
+    """Return the median CPU time of a call, which other processes do not affect."""
     times_s = []
     for _ in range(REPEATS):
         begin_s = time.thread_time()

@@ -14,7 +14,7 @@ from kofn_host.protocol.instructions import Instruction
 
 
 class HostedProtocol(Protocol):
-    """A Protocol whose packets its host sends."""
+    """A Protocol whose packets a VirtualHost sends."""
 
     host: "VirtualHost"
 
@@ -34,10 +34,10 @@ class HostedProtocol(Protocol):
 
 
 class VirtualHost:
-    """Sends the protocol's packets, `packet_s` of CPU time each, and reads those that arrive.
+    """Sends the protocol's packets, and reads arriving packets, for `packet_s` of CPU time a packet.
 
-    Calls `news` for the protocol's other instructions, at the end of its iteration, and at each packet while
-    `attentive`; calls `timer` when its deadline has passed.
+    The host calls `news` for the protocol's other instructions, at the end of the protocol's iteration, and at every
+    packet while `attentive`. It calls `timer` when the protocol's deadline has passed.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The training of all workers at once: replicas are bit-identical, so one stands for all.
+"""The training of all workers at once: replicas are bit-identical, so one replica stands for all.
 
 Workers may be in different iterations: the parameters of an iteration are kept while a worker needs them.
 """
@@ -33,7 +33,7 @@ class After:
 
 
 class Learning:
-    """Model, optimizer and all workers' workloads."""
+    """The model, the optimizer, and all workers' workloads."""
 
     def __init__(self, config: Config) -> None:
         job, model = config.job, config.model
@@ -49,13 +49,13 @@ class Learning:
         self._alignment = Alignment(self.elements)
         self._parameters = {0: parameters.copy()}  # by iteration, while a worker may need them
         self._after: dict[int, After] = {}
-        self._sums: dict[int, Sums] = {}  # of iterations whose results some worker lacks
+        self._sums: dict[int, Sums] = {}  # by iteration, while some worker lacks results
         self._known: dict[int, npt.NDArray[np.bool_]] = {}  # the blocks that are in the sums
         self._aggregates: dict[int, Aggregate] = {}  # of the first worker with all results
         self._computed = [0] * job.workers  # each worker's latest computed iteration
 
     def gradient(self, rank: int, iteration: int, number: int = 0) -> tuple[float | None, Floats]:
-        """Return a worker's loss and gradient over its `number`-th batch of an iteration, with the parameters after the
+        """Return a worker's loss and gradient over its batch `number` of an iteration, with the parameters after the
         previous iteration."""
         worker = self._workers[rank]
         worker.parameters[:] = self._parameters[iteration - 1]
@@ -70,8 +70,8 @@ class Learning:
         return agreement(sample(gradient), before.looked_at) if before else 0.0
 
     def take(self, results: BlockResults, plan: Plan) -> None:
-        """Add a worker's results of an iteration with this plan; they are the same for all workers,
-        and decoded once."""
+        """Add a worker's results of an iteration with this plan. Results are the same for all workers, and are decoded
+        once."""
         iteration, blocks = results.iteration, results.blocks
         if iteration not in self._sums:
             self._sums[iteration] = Sums(self.coding, plan, self.average)
@@ -81,7 +81,8 @@ class Learning:
         known[blocks] = True
 
     def aggregate(self, finished: Finished, rank: int) -> Aggregate:
-        """Return the aggregate of an iteration for a worker with all its results; workers differ only in `missed`."""
+        """Return an iteration's aggregate for a worker with all results; workers' aggregates differ only in `missed`
+        and `encoding`."""
         results = finished.results
         if results.iteration not in self._aggregates:
             sums = self._sums[results.iteration]
@@ -91,7 +92,7 @@ class Learning:
         return replace(alike, missed=missed(results, self.coding.places[rank]), encoding=finished.encoding)
 
     def apply(self, aggregate: Aggregate) -> After:
-        """Step a replica by the next aggregate; the first call steps it for all workers."""
+        """Step the replica by the next aggregate, at the first call; return the state after it."""
         if aggregate.iteration not in self._after:
             evaluation = self.replica.apply(aggregate.iteration, aggregate.mean, aggregate.checksums, aggregate.plan)
             direction = self._alignment.direction(aggregate.mean)
@@ -103,7 +104,7 @@ class Learning:
         return self._after[aggregate.iteration]
 
     def _forget(self, iteration: int) -> None:
-        """Drop parameters before this iteration: all workers have computed it or a later one."""
+        """Drop the states before this iteration: all workers have computed this iteration or a later one."""
         for old in [known for known in self._parameters if known < iteration]:
             del self._parameters[old]
             self._after.pop(old, None)

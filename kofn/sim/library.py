@@ -24,8 +24,9 @@ def simulate(
 ) -> Run:
     """Carry out an experiment in virtual time, as the command `kofn simulate` does, and read the results.
 
-    Arguments are those of kofn.run; `costs` is the costs.json of an earlier simulation, which reproduces its results.
-    Needs no root. Raises KofnError for settings that are not simulated.
+    The arguments are those of kofn.run, and `costs`: the costs.json of an earlier simulation, whose results it
+    reproduces.
+    The call needs no root. It raises KofnError for settings that are not simulated.
     """
     with (
         planned([] if config is None else [config], sections, trials=trials, out=out) as plan,

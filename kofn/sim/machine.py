@@ -1,4 +1,4 @@
-"""The machine that a run is emulated on: all hosts share its cores, and their work takes time (network.c)."""
+"""The simulated machine of a run: all hosts share its cores, and their work takes time (network.c)."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,7 +8,7 @@ from kofn.sim.native import Native
 
 
 class Machine:
-    """Cores that carry out work in order of request; 0: every host has a separate core."""
+    """Cores that carry out work in the order of the requests; 0 cores: every host has a separate core."""
 
     def __init__(self, clock: VirtualClock, cores: int) -> None:
         self.clock = clock

@@ -1,4 +1,4 @@
-"""The C of sim, compiled with the protocol core, the slots and the pacer that it drives, for ctypes."""
+"""The simulator's C code, compiled for ctypes with the protocol core, the slots and the pacer that it drives."""
 
 import ctypes
 import weakref
@@ -57,17 +57,17 @@ def library() -> ctypes.CDLL:
 
 
 class Native:
-    """A struct of sim's C with its functions: `kind`_open() makes it, and `kind`_close() frees it with this object."""
+    """A struct of the simulator's C code: `kind`_open() makes it, and `kind`_close() frees it with this object."""
 
     def __init__(self, kind: str, *arguments: Any, keeps: object = None) -> None:
-        """Make the struct; `keeps` is an object that it points to."""
+        """Make the struct; `keeps` are objects that the struct points to."""
         self._kind, self._keeps = kind, keeps
         self.address = c_void_p(self.function("open")(*arguments))
         self._functions: dict[str, Any] = {}
         weakref.finalize(self, self.function("close"), self.address)
 
     def function(self, name: str) -> Any:
-        """Return `kind`_`name`(), whose first argument is the address."""
+        """Return the C function `kind`_`name`, whose first argument is the struct's address."""
         return getattr(library(), f"{self._kind}_{name}")
 
     def call(self, name: str, *arguments: Any) -> Any:

@@ -1,6 +1,6 @@
-"""A switch, and a full-duplex link to each of its neighbours, on which packets keep their order.
+"""A switch, and its full-duplex links to its neighbours, on which packets keep their order.
 
-network.c carries packets; Python sees those that are subject to the configuration's faults.
+network.c carries packets; Python sees only packets that are subject to the configuration's faults.
 """
 
 import ctypes
@@ -28,17 +28,17 @@ from kofn_host.transport.fault_injection import Faults
 from kofn_host.transport.send_queue import SendQueue
 
 Take = Callable[[KofnHeader, bytes], None]
-"""Takes a packet: its header, and the bitmaps and values behind it."""
+"""A function that takes a packet: the header, and the bitmaps and values behind the header."""
 
 FRAME_BYTES = packet.FRAME_BYTES
-"""Ethernet, IPv4 and UDP headers, which the kernel's shaping counts."""
+"""The bytes of Ethernet, IPv4 and UDP headers, which the kernel's shaping counts."""
 
 LATENCY_S = 50e-6
 """The time from one end of a link to the other, besides its rate and its queue."""
 
 BURST_S, BURST_BYTES, QUEUED_MOST = 2e-3, 36056, 1000
-"""A link's token bucket and queue, as in network.h: after a pause the link passes at once the bytes of BURST_S, or
-BURST_BYTES if they are more; the queue has QUEUED_MOST entries."""
+"""A link's token bucket and queue, as in network.h. After a pause the link passes at once the bytes of BURST_S, at
+least BURST_BYTES; the queue has QUEUED_MOST entries."""
 
 
 class LinkEnd(Protocol):
@@ -61,7 +61,7 @@ class Link:
 
     @classmethod
     def to(cls, end: LinkEnd, clock: VirtualClock, mbps: float | None, faults: Faults) -> "Link":
-        """Make a link to `end`; Python sees its packets only where there are faults."""
+        """Make a link to `end`; Python sees the link's packets only if the link has faults."""
         link = cls(clock, mbps, faults, end.take)
         if not faults:
             end.native.call("from", link.native.address)
@@ -94,7 +94,7 @@ class Link:
                 self._line.carry([encode(header, values)])
 
     def _decode(self, datagrams: list[bytes]) -> None:
-        """Deliver datagrams that passed the faults; drop corrupted ones, as real ends do."""
+        """Deliver datagrams after the faults; drop corrupted datagrams, as the ends of real links do."""
         for datagram in datagrams:
             try:
                 header = decode_header(datagram)
@@ -104,10 +104,10 @@ class Link:
 
 
 class VirtualSwitch:
-    """A switch alone, a root, or a leaf, by its slots; a packet takes `switch_s` of CPU time.
+    """A single switch or a root (NativeSlots), or a leaf (NativeLeaf); a packet takes `switch_s` of CPU time.
 
-    `digest` is called for each worker's first counted contribution of an iteration with the worker, the iteration, and
-    whether it was late.
+    For a worker's first counted contribution of an iteration, `digest` is called with the worker, the iteration, and
+    whether the contribution was late.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class VirtualSwitch:
         self._noted_last = (ctypes.c_int64 * 3)()
 
     def lead(self, links: Sequence[Link], uplink: Link | None = None) -> None:
-        """Connect a link to each worker or leaf, and one to the root."""
+        """Connect a link to each worker or leaf, and at a leaf a link to the root."""
         self._links = [*links, *([uplink] if uplink else [])]
         for rank, link in enumerate(links):
             self.native.call("to", rank, link.native.address)

@@ -56,19 +56,19 @@ Examples:
   kofn simulate                                      the default experiment, in virtual time
   kofn simulate mine.toml --trial progress --trial all the same file as for kofn run
   kofn simulate mine.toml --costs runs/x/costs.json  with the CPU times of an earlier simulation: the same results
-  kofn simulate --against runs/latest                a real run again in virtual time, side by side
-  kofn simulate large.toml --times                   no training: how long iterations take, and which k is chosen
-  kofn simulate large.toml --scale --set job.workers=100000  the same for any number of workers, without packets
-  kofn simulate mine.toml --times --set schedule.family=auto     how long, by the best schedule of each family
+  kofn simulate --against runs/latest                a real run and its simulation, side by side
+  kofn simulate large.toml --times                   no training: the time of iterations, and the chosen k
+  kofn simulate large.toml --scale --set job.workers=100000  no training and no packets: any number of workers
+  kofn simulate mine.toml --times --set schedule.family=auto     the time of iterations by the best schedules
 
 \b
-Exit codes: 0 every trial reached its target and is consistent (with --times: it ended), 1 otherwise,
-or not over after run.trial_deadline_s of virtual time, 2 the configuration or the command line is wrong,
-130 stopped by a signal.
+Exit codes: 0 every trial reached its target and is consistent (with --times: every trial ended), 1 otherwise, also if
+a trial was not over after run.trial_deadline_s of virtual time, 2 the configuration or the command line is wrong, 130
+stopped by a signal.
 """
 
 MANAGEMENT = "172.16.0.0/12"
-"""The management network in the folder's description: it has addresses for all workers, and none is used."""
+"""The management network in the folder's description, large enough for all workers; no address is used."""
 
 
 @click.command(epilog=EXAMPLES)
@@ -78,7 +78,7 @@ MANAGEMENT = "172.16.0.0/12"
     "objectives",
     multiple=True,
     metavar="OBJECTIVE",
-    help="As for kofn run, with its default; repeat it for more.",
+    help="An objective, as for kofn run; repeat it for more trials.  [default: as for kofn run]",
 )
 @set_option
 @record_option
@@ -86,7 +86,7 @@ MANAGEMENT = "172.16.0.0/12"
 @click.option(
     "--cores",
     type=click.IntRange(min=0),
-    help="Processors that all hosts share; 0: each has its own.  [default: this machine's]",
+    help="Processors that all hosts share; 0: a processor for every host.  [default: this machine's]",
 )
 @click.option(
     "--costs", type=click.Path(path_type=Path), help="CPU times of a worker's steps, JSON.  [default: measured now]"
@@ -97,7 +97,7 @@ MANAGEMENT = "172.16.0.0/12"
     metavar="FOLDER",
     help="Simulate the finished run in this folder, and compare.",
 )
-@click.option("--times", is_flag=True, help="No training, one packet a worker and iteration; no files.")
+@click.option("--times", is_flag=True, help="No training and no files: a packet for each worker and iteration.")
 @click.option(
     "--scale",
     is_flag=True,
@@ -122,12 +122,12 @@ def command(
 ) -> None:
     """Run an experiment in virtual time: no network, no waiting, no root.
 
-    CONFIG is a file for kofn run. Estimator, policy, protocol, ledger, model and data are the real ones; links and the
-    slots of one switch or of a tree are modelled, and the cost of a worker's steps is measured on this machine first.
+    CONFIG is a file for kofn run. Estimator, policy, protocol, ledger, model and data are those of a real run. Links
+    and the slots of a switch or a tree are modelled. The cost of a worker's steps is first measured on this machine.
     Not simulated: kill and start of [[event]], late joiners, custom topologies, faults at the switch, several jobs, and
     every job.collective but the switch. A workload takes model.compute_ms for a gradient, however long it really takes.
-    With [schedule], --times gives the time of an iteration by the model of docs/explanation/schedule.md; --scale has a
-    model of learning, too (docs/explanation/scale.md).
+    With [schedule], --times gives the time of an iteration by the model of docs/explanation/schedule.md. --scale also
+    has a model of learning (docs/explanation/scale.md).
     """
     console = make_console(stderr=as_json, quiet=quiet)
     with ending("simulate"), ExitStack() as beside:
@@ -164,7 +164,7 @@ def command(
             return
         if plan.shared.run.seeds > 1 and against is None:
             sys.exit(
-                run_seeds(plan, make_console(stderr=as_json), lambda one, _: execute(one, console, known, apart=True))
+                run_seeds(plan, make_console(stderr=as_json), lambda run, _: execute(run, console, known, apart=True))
             )
         at_early_end = conclude_early(make_console(stderr=as_json), as_json=as_json)
         folder = execute(plan, console, known, at_early_end, apart=True)
@@ -184,11 +184,11 @@ def execute(
     *,
     apart: bool = False,
 ) -> RunFolder:
-    """Simulate until the last worker's end, as run.runner.execute. Raise ConfigError for settings that are not
+    """Simulate until the last worker's end; return the run's folder. Raise ConfigError for settings that are not
     simulated.
 
-    `known` returns the costs and is called once the folder exists. With `apart`, trials are simulated at the same time,
-    each in another process, if this one may be forked.
+    `known` returns the costs, and is called once the folder exists. With `apart`, trials are simulated at the same
+    time, in separate processes, if this process may be forked.
     """
     config = plan.shared
     check(config)
@@ -204,7 +204,7 @@ def execute(
             trials[0] = partial(_beside, partial(_simulate_alone, config, folder.jobs[0], costs), trials[0])
         with forked(trials) if apart else nullcontext(trial() for trial in trials) as ended:
             for number in range(1, len(trials) + 1):
-                if apart and number == len(trials):  # the last one leaves a processor idle
+                if apart and number == len(trials):  # the last trial leaves a processor idle
                     load_report()
                 next(ended)
                 folder.update_record(finished=number)
@@ -213,9 +213,9 @@ def execute(
 
 @contextmanager
 def _known_costs(config: Config, path: Path | None, cores: int | None) -> Iterator[Callable[[], Costs]]:
-    """Return a function for the costs: those in this file, or those that another process begins to measure now.
+    """Yield a function that returns the costs: those in a file, or those that another process begins to measure now.
 
-    Another process where possible, as one that has trained, perhaps in threads, must not be forked.
+    The measurement trains, perhaps in threads, and a process that has trained must not be forked.
     """
     if path is not None:
         yield partial(_with_cores, Costs.load(path), cores)
@@ -250,8 +250,8 @@ def check(config: Config) -> None:
         )
     if config.schedule.family is not None:
         raise ConfigError(
-            f"schedule.family is {config.schedule.family!r}: --times says what iterations take by it, and nothing else"
-            " is simulated of schedules"
+            f"schedule.family is {config.schedule.family!r}: only --times simulates schedules, and gives the time of"
+            " iterations"
         )
     if config.network.topology is not None:
         raise ConfigError("network.topology is not simulated: a star with network.link_mbps is")
@@ -276,7 +276,7 @@ def simulate_scaled(
     config = overridden(Config.load(path, settings, scale=True), objectives=objectives)
     check(config)
     if config.fault:
-        raise ConfigError("fault and --scale must not both be given: it has no packets")
+        raise ConfigError("fault and --scale must not both be given: --scale simulates no packets")
     for name in config.run.trials:
         check_objective(name, config.job.workers, "--trial")
     results = []
@@ -311,7 +311,7 @@ def _beside(first: Callable[[], None], second: Callable[[], None]) -> None:
 
 
 def _simulate_alone(config: Config, job: JobFolder, costs: Costs) -> None:
-    """Simulate one worker that trains alone, on its own processor."""
+    """Simulate one worker that trains alone, on a separate processor."""
     now_s = 0.0
 
     def wait_until(end_s: float) -> None:
@@ -324,7 +324,7 @@ def _simulate_alone(config: Config, job: JobFolder, costs: Costs) -> None:
 
 
 def _train(config: Config, entry: TrialFolder, models: list[TrainingModel], costs: Costs, console: Console) -> float:
-    """Simulate to the end, with all workers' last lines, and return the duration in virtual seconds."""
+    """Simulate to the end, write all workers' last lines, and return the duration in virtual seconds."""
     simulation = _simulation(config, entry.objective, models, costs, entry.decisions)
     progress = _progress(console, entry.objective, time.perf_counter())
 
@@ -338,7 +338,7 @@ def _train(config: Config, entry: TrialFolder, models: list[TrainingModel], cost
     with simulation.journal, entry.status.open("w") as statuses:
         simulation.run(look)
     if simulation.events:
-        entry.events.write_bytes(b"".join(msgspec.json.encode(one) + b"\n" for one in simulation.events))
+        entry.events.write_bytes(b"".join(msgspec.json.encode(event) + b"\n" for event in simulation.events))
     for rank, model in enumerate(models):
         model.close(simulation.totals(rank))
     return simulation.clock.time()
@@ -376,6 +376,6 @@ def _progress(console: Console, objective: str, begin: float) -> Callable[[Contr
 def _show(found: Sequence[SimulatedTimes | Pair | SimulatedSchedule], shown: PlainTable, *, as_json: bool) -> None:
     """Show results as a table, or as JSON on stdout."""
     if as_json:
-        click.echo(json.dumps([one.to_dict() for one in found], indent=2))
+        click.echo(json.dumps([result.to_dict() for result in found], indent=2))
     else:
         make_console().print(shown)

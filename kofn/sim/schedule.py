@@ -1,4 +1,4 @@
-"""A configuration's actions at an iteration, in virtual time."""
+"""A configuration's actions at iterations, in virtual time."""
 
 from collections.abc import Callable, Iterable
 from typing import Generic
@@ -14,7 +14,7 @@ class VirtualSchedule(Generic[Timed]):
         self._clock, self._waiting, self._act = clock, in_order(entries), act
 
     def reached(self, iteration: int) -> None:
-        """Note that an iteration is reached, perhaps again."""
+        """Schedule the entries of an iteration that is reached, unless that has been done."""
         while self._waiting and self._waiting[0].at_iteration <= iteration:
             entry = self._waiting.pop(0)
             self._clock.after(self._clock.time() + entry.after_s, self._act, entry)

@@ -1,4 +1,4 @@
-"""The duration of iterations by each family of schedules, by the model of the pipeline, without training."""
+"""The duration of iterations with each family of schedules, by the model of the pipeline, without training."""
 
 import time
 from collections.abc import Iterator
@@ -17,12 +17,13 @@ from kofn_host.workload.layered import LayeredModel
 from kofn_host.workload.workloads.accelerator import times_of
 
 REPEATS = 5
-"""Passes that are timed; their median is used."""
+"""The number of times that a pass is timed; the median counts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedSchedule:
-    """Times in seconds; `configured`: the schedule of [schedule], else its family's best."""
+    """A schedule and its times in seconds: with `configured` the schedule of [schedule], else the best of its
+    family."""
 
     schedule: PassSchedule
     iteration_s: float
@@ -30,19 +31,19 @@ class SimulatedSchedule:
     configured: bool
 
     def to_dict(self) -> dict[str, Any]:
-        one = self.schedule
-        named = {"family": one.name, "threshold": one.threshold, "front": one.front}
+        schedule = self.schedule
+        named = {"family": schedule.name, "threshold": schedule.threshold, "front": schedule.front}
         return named | {"iteration_s": self.iteration_s, "bound_s": self.bound_s, "configured": self.configured}
 
 
 def simulate_schedules(config: Config) -> list[SimulatedSchedule]:
-    """Return the configured schedule, then the best of each family; k = n, no stragglers. Raise ConfigError for a
-    workload without layers."""
+    """Return the configured schedule, then the best schedule of each family, with k = n and without stragglers. Raise
+    ConfigError for a workload without layers."""
     workload = load_workload(config, 0)
     if not isinstance(workload, LayeredWorkload):
         raise ConfigError(
-            f"schedule.family is {config.schedule.family!r}, model.workload {config.model.workload_name!r}: one derived"
-            " from LayeredWorkload is needed"
+            f"model.workload must derive from LayeredWorkload with schedule.family = {config.schedule.family!r}, got"
+            f" {config.model.workload_name!r}"
         )
     section, layers = config.schedule, workload.model.layers
     link = LinkModel.of(config.pace_mbps(), JobCoding.of(config.job, config.compress, 1).layout, config.job.window)
@@ -50,36 +51,40 @@ def simulate_schedules(config: Config) -> list[SimulatedSchedule]:
     bound = bound_s(layers, times, link)
     given = PassSchedule(section.family or "", section.threshold, section.front)
     known = Proposals(layers, PassSchedule("priority", 1), link).candidates()
-    found = {one: iteration_s(layers, times, one, link) for one in known}
+    found = {schedule: iteration_s(layers, times, schedule, link) for schedule in known}
     rows = [] if section.searches else [(given, iteration_s(layers, times, given, link), True)]
     for family in FAMILIES:
-        best = min((one for one in known if one.name == family), key=lambda one: (found[one], one))
+        best = min(
+            (schedule for schedule in known if schedule.name == family),
+            key=lambda schedule: (found[schedule], schedule),
+        )
         rows.append((best, found[best], False))
     return [
-        SimulatedSchedule(schedule=one, iteration_s=took_s, bound_s=bound, configured=configured)
-        for one, took_s, configured in rows
+        SimulatedSchedule(schedule=schedule, iteration_s=took_s, bound_s=bound, configured=configured)
+        for schedule, took_s, configured in rows
     ]
 
 
 def table(results: list[SimulatedSchedule]) -> PlainTable:
-    """Return a table for people: milliseconds an iteration, and KiB of float32."""
+    """Return a table of schedules: iterations in milliseconds, and thresholds in KiB of float32."""
     headings = ["family", "threshold", "front", "iteration", "x bound", ""]
     return PlainTable(headings, list(map(_row, results)), texts=("family", ""))
 
 
-def _row(one: SimulatedSchedule) -> list[str]:
+def _row(result: SimulatedSchedule) -> list[str]:
     return [
-        one.schedule.name,
-        f"{one.schedule.threshold * 4 / 1024:,.4g} KiB",
-        str(one.schedule.front) if one.schedule.family.has_front else "-",
-        f"{1e3 * one.iteration_s:.1f} ms",
-        f"{one.iteration_s / one.bound_s:.2f}",
-        "configured" if one.configured else "best of its family",
+        result.schedule.name,
+        f"{result.schedule.threshold * 4 / 1024:,.4g} KiB",
+        str(result.schedule.front) if result.schedule.family.has_front else "-",
+        f"{1e3 * result.iteration_s:.1f} ms",
+        f"{result.iteration_s / result.bound_s:.2f}",
+        "configured" if result.configured else "best of its family",
     ]
 
 
 def _times(config: Config, workload: LayeredWorkload) -> LayerTimes:
-    """Return the given times of an accelerator, else the passes' times here, with model.compute_ms at least."""
+    """Return the given times of an accelerator, else the times of passes on this machine, which are stretched to at
+    least model.compute_ms together."""
     if config.layer:
         return times_of(config.layer)
     runs = [dict(_timed(workload)) for _ in range(REPEATS)]
@@ -91,11 +96,11 @@ def _times(config: Config, workload: LayeredWorkload) -> LayerTimes:
         )
     )
     longer = max(1.0, config.model.compute_ms / 1000 / times.compute_s)
-    return LayerTimes(*([longer * each_s for each_s in kind] for kind in (times.forward, times.error, times.weight)))
+    return LayerTimes(*([longer * pass_s for pass_s in kind] for kind in (times.forward, times.error, times.weight)))
 
 
 def _timed(workload: LayeredWorkload) -> Iterator[tuple[tuple[str, int], float]]:
-    """Yield each pass of one gradient, in the usual order."""
+    """Yield the passes of a gradient, with their times, in the usual order."""
     model: LayeredModel = workload.model
     workload.begin(1)
     layers = range(len(model.layers))

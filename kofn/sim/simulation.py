@@ -1,4 +1,4 @@
-"""One objective over one job's whole training in virtual time: workers, links, switches and controller together."""
+"""A job's whole training with an objective in virtual time: workers, links, switches and controller together."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
@@ -54,9 +54,9 @@ class Simulation:
     _asking: set[int] = field(default_factory=set)
     _links: VirtualSchedule[Rate] = field(init=False)
     events: list[LoggedEvent] = field(default_factory=list)
-    """The results of links' changes."""
+    """The log of changes of links."""
     ends_s: list[float] = field(default_factory=list)
-    """When the first worker had all results of each iteration."""
+    """The times at which the first worker had all results, by iteration."""
     _finished_iteration: int = 0
 
     def __post_init__(self) -> None:
@@ -103,9 +103,9 @@ class Simulation:
         self.switches.lead(self.downlinks)
 
     def run(self, look: Callable[[ControlLoop, float], None]) -> None:
-        """Simulate from the start to the last worker's end. Raise RunError if it takes too long.
+        """Simulate from the start to the last worker's end. Raise RunError if the training takes too long.
 
-        `look` gets the control loop and the time, now and then and at the end.
+        `look` gets the control loop and the time, every LOOK_S and at the end.
         """
         self._look = look
         self._set_late_policy(self.controller.control_loop.late_policy)
@@ -132,13 +132,13 @@ class Simulation:
         return Link.to(end, self.clock, self.config.network.link_mbps, faults)
 
     def _digest(self, worker: int, iteration: int, late: bool) -> None:
-        """Tell the controller of a worker's first counted contribution."""
+        """Send the controller a worker's first counted contribution of an iteration."""
         now_s, verdict = self.clock.time(), "LATE" if late else "ADDED"
         arrival = Arrival(worker=worker, iteration=iteration, verdict=verdict, timestamp_us=int(1e6 * now_s))
         self.clock.after(now_s + MANAGEMENT_S, self.controller.arrival, arrival)
 
     def _report(self, rank: int, report: pb.Report) -> None:
-        """Note a worker's finished iteration: change links' rates if it is time, and tell the controller."""
+        """Take a worker's report of a finished iteration: change links' rates if it is time, and send the report on."""
         self._finished_iteration = max(self._finished_iteration, report.iteration)
         self._links.reached(report.iteration)
         self.controller.report(rank, report)
@@ -160,7 +160,7 @@ class Simulation:
             worker.set_late_policy(late_policy)
 
     def _ask_peers(self, rank: int) -> None:
-        """Fetch the others' results over the management network, unless that is under way."""
+        """Fetch the other workers' results over the management network, unless a fetch is under way."""
         if rank in self._asking:
             return
         self._asking.add(rank)
@@ -192,4 +192,4 @@ class Simulation:
             self.controller.finished()
         self.reasons[rank] = reason
         if len(self.reasons) == self.config.job.workers:
-            self.clock.after(now_s + MANAGEMENT_S, self.clock.end)  # once the controller knows that
+            self.clock.after(now_s + MANAGEMENT_S, self.clock.end)  # once the controller has the last report

@@ -1,4 +1,4 @@
-"""The switches of a job: one, or a root with a leaf for each rack."""
+"""The switches of a job: a single switch, or a root with a leaf for each rack."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -15,13 +15,14 @@ from kofn_host.transport.fault_injection import Faults
 NO_FAULTS = Faults((), rank=0, direction="send", seed=0)
 
 Digest = Callable[[int, int, bool], None]
-"""Takes a worker's first counted contribution of an iteration: its rank, the iteration, and whether it was late."""
+"""A function that takes a worker's first counted contribution of an iteration: the rank, the iteration, and whether the
+contribution was late."""
 
 
 class VirtualSwitches:
     """The switches of a job, which get k from the controller, and report arrivals to `digest`.
 
-    `uplink_mbps`: the rate of each link between a leaf and the root; None: not shaped.
+    `uplink_mbps` is the rate of each link between a leaf and the root; None: not shaped.
     """
 
     def __init__(
@@ -37,7 +38,7 @@ class VirtualSwitches:
         self._job, self._each = job, job.workers // job.racks
         self._leaves: list[NativeLeaf] = []
         self.uplinks: list[Link] = []
-        """From each leaf to the root."""
+        """The links from the leaves to the root."""
         self.downlinks: list[Link] = []
         self._top = NativeSlots.open(
             workers=job.workers, k=job.workers, slots=job.slots, racks=job.racks if job.racks > 1 else 0

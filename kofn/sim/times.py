@@ -1,4 +1,4 @@
-"""The result of a simulation without training: the duration of iterations, and k."""
+"""The results of simulations without training: the duration of iterations, and k."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -17,7 +17,7 @@ QUANTILES = {"q05_s": 0.05, "q50_s": 0.5, "q95_s": 0.95}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedTimes:
-    """One trial; times in seconds."""
+    """The results of a trial; times in seconds."""
 
     objective: str
     workers: int
@@ -44,7 +44,7 @@ class SimulatedTimes:
     def measured(
         loop: ControlLoop, lengths_s: npt.NDArray[np.float64], virtual_s: float, *, changes: int, wall_s: float
     ) -> dict[str, Any]:
-        """Return the fields of iterations with these lengths, which took `virtual_s` together."""
+        """Return the fields of a trial whose iterations have these lengths, and which took `virtual_s`."""
         forecast = loop.choice.forecast if loop.choice else None
         return {
             "objective": loop.goal.name,
@@ -64,7 +64,7 @@ class SimulatedTimes:
         return asdict(self)
 
     def cells(self) -> dict[str, str]:
-        """Return the cells of a table for people, by heading."""
+        """Return the cells of the trial's row in a table, by heading."""
         return {
             "trial": self.objective,
             "n": f"{self.workers:,}",
@@ -82,7 +82,7 @@ class SimulatedTimes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScaledTimes(SimulatedTimes):
-    """One trial of `--scale` with one seed."""
+    """The results of a trial of `--scale` with a seed."""
 
     seed: int
     racks: int
@@ -100,8 +100,8 @@ class ScaledTimes(SimulatedTimes):
 
 
 def table(results: Sequence[SimulatedTimes]) -> PlainTable:
-    """Return a table for people."""
-    rows = [one.cells() for one in results]
+    """Return a table with a row for each trial."""
+    rows = [times.cells() for times in results]
     return PlainTable(list(rows[0]), [list(row.values()) for row in rows])
 
 

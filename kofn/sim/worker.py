@@ -27,7 +27,7 @@ from kofn_host.training.loop import Work, report_of
 from kofn_host.workload import load_stragglers
 
 KEEPERS = 8
-"""At most this number of workers keep results for all others: the results of 1,024 would fill the memory."""
+"""The most workers that keep results for all others: the results of 1,024 workers would fill the memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,14 +40,14 @@ class Surroundings:
     costs: Costs
     report: Callable[[int, pb.Report], None]
     ask_peers: Callable[[int], None]
-    """Fetches the results of this rank's iteration from the others."""
+    """Fetches the results of a rank's iteration from the other workers."""
     ended: Callable[[int], None]
-    """Takes an iteration, of which some worker has all results."""
+    """Takes an iteration of which some worker has all results."""
     finished: Callable[[int, str], None]
 
 
 class Worker(Effects):
-    """One rank: computes, contributes, waits, applies."""
+    """A worker: it computes, contributes, waits and applies."""
 
     def __init__(self, around: Surroundings, rank: int, uplink: Link, model: WorkerModel) -> None:
         self._around, self._rank, self._model = around, rank, model
@@ -80,18 +80,18 @@ class Worker(Effects):
         self._wakes = random.Random(f"{around.config.run.seed}/{rank}")
         self._done: list[Finished] = []  # to be applied
         self._iteration, self._attempts = 0, Attempts()  # of the gradient being computed
-        self._current = 0  # iteration of its parameters; the protocol may be further
-        self._beyond: int | None = None  # an iteration that the worker waits for the protocol to leave
-        self._then: Callable[[], None]  # called when it has left it
+        self._current = 0  # the iteration of its parameters; the protocol may be further
+        self._beyond: int | None = None  # the worker waits until the protocol has left this iteration
+        self._then: Callable[[], None]  # called when the protocol has left it
         self._computing: Handle | None = None
         self._driver = Driver(self.protocol, model.encoder, self, workers=job.workers)
         self.set_late_policy(around.config.policy.late_policy)
         self._started_s = 0.0  # when the parameters were ready
-        self._ready_s = 0.0  # when its gradient was ready
+        self._ready_s = 0.0  # when the gradient was ready
         self._blocked_s = 0.0  # in the current iteration
-        self._step: Step | None = None  # in the iteration that it computes
-        self._work: Work  # its latest gradient
-        self._own = BlockResults.of(())  # of the latest iteration that it computed
+        self._step: Step | None = None  # in the iteration that the worker computes
+        self._work: Work  # the worker's latest gradient
+        self._own = BlockResults.of(())  # of the latest iteration that the worker computed
 
     def set_late_policy(self, late_policy: LatePolicy) -> None:
         """Set the rule for late gradients."""
@@ -123,8 +123,8 @@ class Worker(Effects):
         self._go_on()
 
     def _wake_s(self) -> float:
-        """Return how late a thread wakes up: between 0 and twice the mean, so that each of several equal workers is
-        sometimes the last."""
+        """Return how late a thread wakes up: between 0 and twice the mean, so that every one of several equal workers
+        is sometimes the last."""
         return 2 * self._wakes.random() * self._around.costs.wake_s
 
     def _computed(self) -> None:
@@ -132,7 +132,7 @@ class Worker(Effects):
         self._around.machine.work(self._around.costs.encode_s, self._until, 0, self._hand_over)
 
     def _hand_over(self) -> None:
-        """Take the results of ended iterations, then contribute as the rule says; the protocol is up to date."""
+        """Take the results of ended iterations, then contribute by the rule; the protocol is up to date."""
         iteration, batch, current = self._iteration, self._attempts.batch, self.protocol.iteration
         if self._step is None:
             work = self._work = self._model.compute(iteration, 0, self._blocked_s)
@@ -158,7 +158,7 @@ class Worker(Effects):
             self._until(current, lambda: self._hear(self._report_and_compute))
 
     def _give_up_if_late(self) -> None:
-        """Give up the gradient once its iteration is over, if the rule says so, and go on to the current one."""
+        """Give up the gradient once its iteration is over, if the rule says so, and begin the current iteration."""
         over = self.protocol.is_over(self._iteration)
         if self._computing is None or not over or not self._attempts.gives_up(self._driver.rule):
             return
@@ -193,7 +193,7 @@ class Worker(Effects):
         self._begin(self.protocol.iteration + 1)
 
     def _hear(self, then: Callable[[], None]) -> None:
-        """Give ended iterations to the training; then go on, unless the training has ended."""
+        """Give ended iterations to the training; then call `then`, unless the training has ended."""
         costs, done = self._around.costs, self._done
         assert self._step is not None
         self._step = replace(self._step, account=self._model.account())

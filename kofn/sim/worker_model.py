@@ -1,4 +1,4 @@
-"""A worker's learning and encoding: the real ledger, codec and model, or none where time alone counts."""
+"""A worker's learning and encoding: the real ledger, codec and model, or none of them if only times count."""
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict
@@ -28,7 +28,7 @@ NOWHERE = Direction(norm2=0.0, products=())
 
 
 class WorkerModel(Protocol):
-    """One worker's part in the training; its blocks have this `layout`."""
+    """A worker's part in the training."""
 
     layout: BlockLayout
     encoder: Sender
@@ -36,7 +36,7 @@ class WorkerModel(Protocol):
     """The direction of the latest aggregate in which the worker had a part."""
 
     def compute(self, iteration: int, batch: int, blocking_s: float) -> Work:
-        """Return the `batch`-th gradient of an iteration."""
+        """Return gradient number `batch` of an iteration."""
 
     def enter(self, work: Work, iteration: int, batch: int, current: int) -> None:
         """Enter a gradient into the ledger, in the current iteration."""
@@ -45,13 +45,13 @@ class WorkerModel(Protocol):
         """Set the policy for late gradients."""
 
     def account(self) -> Account | None:
-        """Return the account of its gradients; None where there are none."""
+        """Return the account of the worker's gradients; None without gradients."""
 
     def delivered(self, results: BlockResults) -> None:
         """Take closed blocks of the current iteration."""
 
     def apply(self, finished: Finished, step: Step | None, now: float) -> str | None:
-        """Apply an ended iteration, with this worker's `step` in it. Return the reason if the training is over, too."""
+        """Apply an ended iteration, with this worker's `step` in it. If the training is over, return the reason."""
 
 
 class TrainingModel:
@@ -142,14 +142,14 @@ class Zeros:
         yield self.blocks
 
     def encode_part(self, iteration: int, open: Collection[int], *, missed: int) -> tuple[int, list[int]]:
-        """Encode one more counted gradient as zeros; others take no time."""
+        """Encode a further counted gradient as zeros; gradients that do not count take no time."""
         if missed or self._parts == PARTS - 1:
             return 0, []
         self._parts += 1
         return self._parts, [*open]
 
     def all_packed(self, blocks: Sequence[int], part: int = 0) -> PackedBlocks:
-        """Return zeros, which stand for one gradient."""
+        """Return zeros, which stand for a gradient."""
         return PackedBlocks.of([(block, self.reencode(block, 0, 0, 0)) for block in blocks])
 
     def reencode(self, block: int, iteration: int, scale: int, lanes: int, part: int = 0) -> Packed:
@@ -200,5 +200,5 @@ class TimingModel:
         return None
 
     def apply(self, finished: Finished, step: Step | None, now: float) -> str | None:
-        """Return the end's reason after the last iteration."""
+        """Return the reason of the end after the last iteration."""
         return "iterations" if finished.results.iteration >= self._last else None

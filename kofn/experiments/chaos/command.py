@@ -1,7 +1,8 @@
 """`kofn chaos`: the same training under every kind of fault, one scenario after another, and a table of the outcomes.
 
-A scenario passes when it reaches the same accuracy as the fault-free one, all replicas are bit-identical after every
-iteration, and every gradient is conserved exactly. Its configuration is kept beside its results, for `kofn run`.
+A scenario passes when it reaches the same accuracy as the fault-free scenario, all replicas are bit-identical after
+every iteration, and every gradient is conserved exactly. The scenario's configuration lies beside its results, for
+`kofn run`.
 """
 
 import json
@@ -36,22 +37,22 @@ from kofn_common.results.folder import RunFolder, default_path
 from kofn_switch.identity import BMV2
 
 SCENARIO_S = 20
-"""About the duration of a scenario."""
+"""The approximate duration of a scenario."""
 
 EXAMPLES = """
 \b
 Examples:
   kofn chaos                                  every scenario, on the embedded switch
   kofn chaos --target bmv2                    the same on simple_switch_grpc
-  kofn chaos --target bmv2 --set network.link_mbps=20    on links that it carries
-  kofn chaos loss-10 switch-killed            two of them
+  kofn chaos --target bmv2 --set network.link_mbps=20    on links that BMv2 can fill
+  kofn chaos loss-10 switch-killed            two scenarios
   kofn chaos --racks 2                        four workers in a tree of two racks, and faults of leaves and uplinks
   kofn chaos --objective async:3              every scenario, with another rule for late gradients
   kofn chaos --list                           the scenarios' names
-  kofn run runs/chaos-.../embedded/loss-10.toml   one again, with the live table and a report
+  kofn run runs/chaos-.../embedded/loss-10.toml   one scenario again, with the live table and a report
 
 \b
-Exit codes: 0 every scenario passed, 1 one did not, 2 the command line is wrong, 130 stopped by a signal.
+Exit codes: 0 every scenario passed, 1 a scenario failed, 2 the command line is wrong, 130 stopped by a signal.
 """
 
 
@@ -63,7 +64,7 @@ Exit codes: 0 every scenario passed, 1 one did not, 2 the command line is wrong,
     "--objective",
     default=BASE.run.trials[0],
     show_default=True,
-    help="Objective of every scenario without one: RULE:K (async:3, for example) or one that chooses.",
+    help="Objective of every scenario without its own: RULE:K (async:3, for example), or an objective that chooses.",
 )
 @click.option(
     "--racks",
@@ -126,12 +127,12 @@ def command(
 
 
 def _choose(names: Sequence[str], racks: int) -> list[FaultScenario]:
-    """Return the scenarios of these names, in their own order. Raise ConfigError for an unknown name."""
+    """Return the scenarios with these names, in the order of --list. Raise ConfigError for an unknown name."""
     known = list(scenarios(racks))
     if unknown := set(names) - {scenario.name for scenario in known}:
         allowed = ", ".join(scenario.name for scenario in known)
         meant = did_you_mean(min(unknown), [scenario.name for scenario in known])
-        raise ConfigError(f"no scenario is called {', '.join(sorted(unknown))}: {allowed} are{meant}")
+        raise ConfigError(f"SCENARIO must be among {allowed}, got {', '.join(sorted(unknown))}{meant}")
     return [scenario for scenario in known if not names or scenario.name in names]
 
 
@@ -153,9 +154,9 @@ def _matrix(
     settings: tuple[str, ...],
     console: Console,
 ) -> Iterator[ScenarioOutcome]:
-    """Run the scenarios in order; neither a failure nor a collective that lacks something stops the others.
+    """Run the scenarios in order; a failure, or a scenario that the configuration forbids, does not stop the others.
 
-    ConfigError if no scenario is possible.
+    Raise ConfigError if the configuration forbids all scenarios.
     """
     refusal: ConfigError | None = None
     ran = False
@@ -204,7 +205,10 @@ def _run(
         if scenario.crash is None:
             results, wrong = execute(replace(plan, check=check), console), []
         else:
-            given = [*(["--driver", driver] if driver else []), *(part for one in settings for part in ("--set", one))]
+            given = [
+                *(["--driver", driver] if driver else []),
+                *(part for setting in settings for part in ("--set", setting)),
+            ]
             wrong = crashed(scenario.crash, sources[0], plan.folder, ["--target", target, *given], plan.shared)
             results = RunFolder.open(plan.folder)
         summary = summarised(results, plan.configs)

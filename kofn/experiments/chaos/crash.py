@@ -1,6 +1,6 @@
 """Scenarios in which a whole run dies at once, in one of four ways, and is resumed at a checkpoint.
 
-The run is a separate process; where the fault is the disk's, on a separate file system.
+The run is a separate process. For a fault of the disk, the run's folder is on a separate file system.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ FS_IOC_SHUTDOWN, NO_FLUSH = 0x8004587D, 2
 """The request that stops an ext4 file system at once, and the flag that discards unwritten data."""
 
 MARK = "KOFN_CRASH"
-"""The variable in the environment of every process of a run, by which they are found."""
+"""The environment variable by which the processes of a run are found."""
 
 STEP_S = 0.02
 TIMEOUT_S = 120.0
@@ -41,7 +41,7 @@ TIMEOUT_S = 120.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Crash:
-    """`kind` of death, each time when some worker has finished one of these iterations."""
+    """The death of all processes, when a worker has finished an iteration of `at`; once for each of these."""
 
     kind: CrashKind
     at: Sequence[int]
@@ -52,7 +52,7 @@ def crashed(crash: Crash, source: Path, out: Path, arguments: Sequence[str], con
 
     The output of the runs is in OUT.log.
 
-    Raise RunError if the run ends before the moment, or if the machine has no loop devices.
+    Raise RunError if the run ends before a moment, or if the machine has no loop devices.
     """
     failures, log = list[str](), out.with_suffix(".log")
     with _disk(crash.kind) as disk:
@@ -71,7 +71,7 @@ def crashed(crash: Crash, source: Path, out: Path, arguments: Sequence[str], con
         _start(run, log).wait()
         resumed = [event.iteration for event in read_event_log(_trial(folder).events) if event.action == "resume"]
         if resumed[-1:] != [wanted]:
-            failures.append(f"the run must resume at the checkpoint of iteration {wanted}, it did so at {resumed}")
+            failures.append(f"the run must resume at the checkpoint of iteration {wanted}, got {resumed}")
         if disk is not None:
             shutil.copytree(folder, out)
     return failures
@@ -80,7 +80,7 @@ def crashed(crash: Crash, source: Path, out: Path, arguments: Sequence[str], con
 def _until(
     moment: int, process: "subprocess.Popen[bytes]", folder: Path, disk: "_Disk | None", kind: CrashKind
 ) -> list[int]:
-    """Wait for the moment, then let everything die; return the iterations of the whole checkpoints, ascending."""
+    """Wait for the moment, then let everything die; return the iterations of complete checkpoints, ascending."""
     deadline, full = time.monotonic() + TIMEOUT_S, False
     try:
         while (newest := _newest(folder)) < moment:
@@ -130,7 +130,7 @@ def _environment(process: Path) -> bytes:
 
 
 def _newest(folder: Path) -> int:
-    """Return the newest iteration that a worker has finished; 0 while that cannot be read."""
+    """Return the newest iteration that a worker has finished; 0 while it cannot be read."""
     newest = 0
     with contextlib.suppress(OSError, ValueError):  # folders come and go; a line may be incomplete
         for path in folder.glob("*/worker-*.jsonl"):
@@ -160,18 +160,18 @@ class _Disk:
     mount: Path
 
     def cut(self) -> None:
-        """Stop it as a power cut does: unwritten data is lost."""
+        """Stop the file system as a power cut does: unwritten data is lost."""
         with self._opened() as opened:
             fcntl.ioctl(opened, FS_IOC_SHUTDOWN, struct.pack("I", NO_FLUSH))
 
     def remount(self) -> None:
-        """Mount it again, from a copy: another process may still hold the stopped file system."""
+        """Mount a copy of the file system: another process may still hold the stopped one."""
         _command("umount", str(self.mount))
         self.image = Path(shutil.copyfile(self.image, f"{self.image}-again"))
         _command("mount", "-o", "loop", str(self.image), str(self.mount))
 
     def fill(self) -> None:
-        """Leave room for lines of metrics, and none for a checkpoint."""
+        """Leave space for lines of metrics, but not for a checkpoint."""
         with self._ballast.open("wb") as file:
             os.posix_fallocate(file.fileno(), 0, max(1, shutil.disk_usage(self.mount).free - (2 << 20)))
 
@@ -193,7 +193,7 @@ class _Disk:
 
 @contextlib.contextmanager
 def _disk(kind: CrashKind) -> Iterator[_Disk | None]:
-    """Yield a separate file system, if the fault is the disk's."""
+    """Yield a separate file system for a fault of the disk, else None."""
     if kind not in ("power-cut", "disk-full"):
         yield None
         return
@@ -211,7 +211,7 @@ def _disk(kind: CrashKind) -> Iterator[_Disk | None]:
 
 
 def _command(*argv: str) -> None:
-    """Run a command; RunError has its last words."""
+    """Run a command; raise RunError with its message if it fails."""
     try:
         done = subprocess.run(argv, capture_output=True, text=True, check=False)
     except FileNotFoundError:

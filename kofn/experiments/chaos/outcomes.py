@@ -13,7 +13,7 @@ from kofn.report.summary import TrialSummary
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScenarioOutcome:
-    """One job of one scenario; `summary` is missing where a process failed or the job stood still."""
+    """The outcome of a job in a scenario; without `summary` a process failed or the job stood still."""
 
     scenario: str
     story: str
@@ -23,21 +23,21 @@ class ScenarioOutcome:
     summary: TrialSummary | None = None
 
 
-def _conserved(one: TrialSummary) -> str:
+def _conserved(summary: TrialSummary) -> str:
     """Return whether gradients were conserved; "-" for a collective whose sums have no ledger."""
-    if one.conservation_error:
+    if summary.conservation_error:
         return "NO"
-    return "partly" if one.conservation_unchecked else "exactly" if one.ledger else "-"
+    return "partly" if summary.conservation_unchecked else "exactly" if summary.ledger else "-"
 
 
 COLUMNS: Columns[TrialSummary] = {
-    "iterations": lambda one: f"{one.iterations:,}",
-    "retransmitted": lambda one: integer(one.retransmissions),
-    "restarts": lambda one: f"{one.restarts or '-'}",
-    "rejoins": lambda one: f"{one.rejoins or '-'}",
-    "regroups": lambda one: f"{one.regroups or '-'}",
-    "stall": lambda one: f"{one.longest_stall_s:.1f} s",
-    "identical": lambda one: "NO" if one.identity_error else "yes",
+    "iterations": lambda summary: f"{summary.iterations:,}",
+    "retransmitted": lambda summary: integer(summary.retransmissions),
+    "restarts": lambda summary: f"{summary.restarts or '-'}",
+    "rejoins": lambda summary: f"{summary.rejoins or '-'}",
+    "regroups": lambda summary: f"{summary.regroups or '-'}",
+    "stall": lambda summary: f"{summary.longest_stall_s:.1f} s",
+    "identical": lambda summary: "NO" if summary.identity_error else "yes",
     "conserved": _conserved,
 }
 
@@ -45,16 +45,16 @@ COLUMNS: Columns[TrialSummary] = {
 def outcomes_table(target: str, outcomes: Sequence[ScenarioOutcome]) -> TextTable:
     """Return a row for each job of a scenario.
 
-    "x fault-free": its mean iteration time in that of the fault-free scenario, where that one ran.
+    The column "x fault-free" is the mean iteration time over the fault-free scenario's, if that scenario ran.
     """
-    reference = next((one.summary for one in outcomes if one.scenario == "fault-free"), None)
-    against: Columns[TrialSummary] = {"x fault-free": lambda one: _times(one, reference)} if reference else {}
-    columns = {"to target": lambda one: seconds(one.time_to_target_s), **against, **COLUMNS}
-    jobs = Counter(one.scenario for one in outcomes)
+    reference = next((outcome.summary for outcome in outcomes if outcome.scenario == "fault-free"), None)
+    against: Columns[TrialSummary] = {"x fault-free": lambda summary: _times(summary, reference)} if reference else {}
+    columns = {"to target": lambda summary: seconds(summary.time_to_target_s), **against, **COLUMNS}
+    jobs = Counter(outcome.scenario for outcome in outcomes)
     return TextTable(
         headings=[target, *columns],
-        cells=[[_name(one, jobs[one.scenario]), *_cells(columns, one.summary)] for one in outcomes],
-        failed=frozenset(number for number, one in enumerate(outcomes) if not one.passed),
+        cells=[[_name(outcome, jobs[outcome.scenario]), *_cells(columns, outcome.summary)] for outcome in outcomes],
+        failed=frozenset(number for number, outcome in enumerate(outcomes) if not outcome.passed),
     )
 
 
@@ -69,12 +69,12 @@ def _cells(columns: Columns[TrialSummary], summary: TrialSummary | None) -> list
 
 
 def _times(summary: TrialSummary, reference: TrialSummary) -> str:
-    """Compare mean iteration times, as the scenarios need different numbers of iterations."""
-    mean_s, reference_s = (one.duration_s / one.iterations for one in (summary, reference))
+    """Return the ratio of mean iteration times; durations differ because scenarios need different iterations."""
+    mean_s, reference_s = (trial.duration_s / trial.iterations for trial in (summary, reference))
     return f"{mean_s / reference_s:.2f}"
 
 
 def outcome_row(target: str, outcome: ScenarioOutcome) -> Row:
-    """Return a row of the table of trials."""
+    """Return an outcome's row in the table of trials."""
     facts = {"experiment": "chaos", "target": target, "scenario": outcome.scenario, "job": outcome.job}
     return {**facts, "passed": outcome.passed, **(summary_columns(outcome.summary) if outcome.summary else {})}

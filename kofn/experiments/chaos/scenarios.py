@@ -1,4 +1,4 @@
-"""The scenarios of `kofn chaos`: the configurations, one for each job, for each kind of fault.
+"""The scenarios of `kofn chaos`: for each kind of fault, the configurations of the jobs.
 
 Every scenario trains the same model to the same accuracy as the first one, which has no fault.
 """
@@ -30,10 +30,10 @@ BASE = Config(
     network=NetworkSection(link_mbps=200.0),
     model=ModelSection(learning_rate=0.005, compute_ms=10.0),  # about 380 iterations to the target
 )
-"""Four workers, none of them slow."""
+"""The base of all scenarios: four workers, none of them slow."""
 
 LONG = replace(BASE, model=replace(BASE.model, learning_rate=0.0025))
-"""About 750 iterations: time for a long fault to begin, to end and to be recovered from."""
+"""About 750 iterations: enough for a long fault and the recovery from it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,12 +44,12 @@ class FaultScenario:
     story: str
     jobs: tuple[Config, ...]
     embedded_only: str = ""
-    """The reason why BMv2 cannot do it."""
+    """The reason why BMv2 cannot run the scenario; empty if it can."""
     crash: Crash | None = None
-    """The death of all processes at once."""
+    """The death of all processes at once, if that is the fault."""
 
     def under(self, objective: str) -> Self:
-        """Return the scenario with this objective in place of BASE's. Raise ConfigError for an invalid one."""
+        """Return the scenario with this objective in place of BASE's. Raise ConfigError for an invalid objective."""
         check_objective(objective, BASE.job.workers, "--objective")
         jobs = [
             replace(config, run=replace(config.run, trials=(_bounded(objective, config.job.workers),)))
@@ -60,7 +60,7 @@ class FaultScenario:
         return dataclasses.replace(self, jobs=tuple(jobs))
 
     def in_tree(self, racks: int) -> Self:
-        """Return the scenario with the workers in racks: what happens to the switch happens to the root."""
+        """Return the scenario with the workers in racks; events at the switch become events at the root."""
         jobs = [
             replace(config, job=replace(config.job, racks=racks), event=tuple(map(_at_root, config.event)))
             for config in self.jobs
@@ -75,15 +75,13 @@ def _at_root(event: EventSection) -> EventSection:
 
 
 def _bounded(objective: str, workers: int) -> str:
-    """Return RULE:K with a k that a job with fewer workers permits."""
+    """Return RULE:K with k bounded by the number of workers."""
     name, _, k = objective.partition(":")
     return f"{name}:{bound_k(int(k), workers)}" if k.isdecimal() else objective
 
 
 def scenarios(racks: int = 1) -> Iterator[FaultScenario]:
-    """Yield all scenarios, the fault-free one first; with several racks those of one job in a tree, then the tree's
-    own.
-    """
+    """Yield all scenarios, the fault-free one first; with several racks, those with one job, then those of a tree."""
     if racks == 1:
         yield from _at_one_switch()
         return
@@ -100,7 +98,7 @@ def _of_racks() -> Iterator[FaultScenario]:
             for name in names
         ]
         killed = " and ".join(names)
-        yield _events(f"{'-and-'.join(names)}-killed", f"{killed} killed at iteration 60, started again", *events)
+        yield _events(f"{'-and-'.join(names)}-killed", f"{killed} killed at iteration 60, and restarted", *events)
     cut = FaultSection(where="uplink", racks=(0,), drop=1.0, from_s=2.0, until_s=7.0)
     yield _one("uplink-cut", "the uplink of rack 0 cut for 5 s", cut, base=LONG)
     lossy = FaultSection(where="uplink", drop=0.1)
@@ -153,7 +151,7 @@ def _ports() -> FaultScenario:
     rule = FaultSection(where="switch", drop=0.05, duplicate=0.05, corrupt=0.02, jitter_ms=2.0)
     return FaultScenario(
         name="switch-ports",
-        story="5 % lost, 5 % twice, 2 % corrupted, 2 ms jitter at the switch's ports",
+        story="5 % lost, 5 % duplicated, 2 % corrupted, 2 ms jitter at the switch's ports",
         jobs=(replace(BASE, fault=(rule,)),),
         embedded_only="BMv2's ports have no fault layer",
     )
@@ -174,22 +172,22 @@ def _crashes() -> Iterator[FaultScenario]:
             EventSection(at_iteration=60, kill=process),
             EventSection(at_iteration=60, after_s=0.5, start=process),
         )
-        yield _events(f"{process}-killed", f"{process} killed at iteration 60, started again after 0.5 s", *events)
+        yield _events(f"{process}-killed", f"{process} killed at iteration 60, restarted after 0.5 s", *events)
     both = [
         EventSection(at_iteration=60, kill="switch"),
         EventSection(at_iteration=60, kill="worker-1"),
         EventSection(at_iteration=60, after_s=0.3, start="worker-1"),
         EventSection(at_iteration=60, after_s=0.3, start="switch"),
     ]
-    yield _events("switch-and-worker", "switch and worker-1 killed at once, started again after 0.3 s", *both)
+    yield _events("switch-and-worker", "switch and worker-1 killed at once, restarted after 0.3 s", *both)
     gone = EventSection(at_iteration=60, kill="controller")
     yield _events("no-controller", "the controller killed at iteration 60, for good", gone)
-    twice = [
+    killed = [
         EventSection(at_iteration=at, after_s=after_s, **{action: f"worker-{rank}"})
         for rank, at in ((0, 40), (1, 60), (2, 80))
         for action, after_s in (("kill", 0.0), ("start", 0.3))
     ]
-    yield _events("three-killed", "three of four workers killed, one after another, and started again", *twice)
+    yield _events("three-killed", "three of four workers killed, one after another, and restarted", *killed)
 
 
 def _deaths() -> Iterator[FaultScenario]:
@@ -199,7 +197,7 @@ def _deaths() -> Iterator[FaultScenario]:
     kinds: dict[CrashKind, tuple[str, Config]] = {
         "kill": ("all processes killed at iterations 70 and 150", config),
         "power-cut": ("the machine's power cut at iterations 70 and 150", config),
-        "damage": ("the same, and a bit of the newest checkpoint flipped", config),
+        "damage": ("all processes killed at iterations 70 and 150, and a bit of the newest checkpoint flipped", config),
         "disk-full": ("the disk full from iteration 70 on, all processes killed at iteration 150", large),
     }
     for kind, (story, base) in kinds.items():
@@ -212,7 +210,7 @@ def _events(name: str, story: str, *events: EventSection) -> FaultScenario:
 
 
 def _scheduled() -> FaultScenario:
-    """Return a scenario in which layers' gradients travel one by one, by a schedule that is searched meanwhile."""
+    """Return a scenario in which layers' gradients travel one by one, while the controller searches the schedule."""
     config = replace(
         LONG,
         model=replace(LONG.model, hidden=(48, 32)),
@@ -225,12 +223,12 @@ def _scheduled() -> FaultScenario:
             EventSection(at_iteration=150, after_s=0.3, start="switch"),
         ),
     )
-    story = "a schedule; 5 % lost, 10 % overtaken; worker-1, then the switch killed and started again"
+    story = "a schedule; 5 % lost, 10 % overtaken; worker-1, then the switch killed and restarted"
     return FaultScenario(name="schedule", story=story, jobs=(config,))
 
 
 def _k_changes() -> FaultScenario:
-    """Return a scenario that raises and lowers k, below and above the present count."""
+    """Return a scenario that raises and lowers k, below and above the number of contributions in open slots."""
     ks = [(4, 1, 3, 2)[change % 4] for change in range(100)]
     events = tuple(EventSection(at_iteration=10 + 3 * change, objective=f"fixed:{k}") for change, k in enumerate(ks))
     return FaultScenario(name="k-changes", story="k raised and lowered 100 times", jobs=(replace(LONG, event=events),))
@@ -275,6 +273,6 @@ def _everything() -> FaultScenario:
     )
     return FaultScenario(
         name="everything",
-        story="5 % lost, 5 % twice, 1 % corrupted, a slow worker, and worker, controller and switch killed in turn",
+        story="5 % lost, 5 % duplicated, 1 % corrupted, a slow worker; worker, controller and switch killed in turn",
         jobs=(config,),
     )

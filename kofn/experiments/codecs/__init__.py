@@ -1,1 +1,1 @@
-"""`kofn experiment codecs`: the cost of compression in iterations, and its gain where a link slows down."""
+"""`kofn experiment codecs`: the cost of compression in iterations, and its gain when a link slows down."""

@@ -1,4 +1,4 @@
-"""Each variant of `kofn experiment codecs` over its seeds."""
+"""The variants of `kofn experiment codecs`, over their seeds."""
 
 import math
 from dataclasses import dataclass
@@ -14,25 +14,25 @@ ITERATIONS = "iterations_to_target"
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class VariantArm(Arm):
-    """One variant over its seeds."""
+    """A variant over its seeds."""
 
     @property
     def variant(self) -> Variant:
         return VARIANTS[self.fact("scenario")]
 
     def against(self, other: Arm) -> float:
-        """Return the median of the seeds' ratios of iterations to the target; infinite where it was not reached."""
+        """Return the median of the seeds' ratios of iterations to the target; infinite if the target was missed."""
         pairs = self.pairs(other, ITERATIONS)
         return median([mine / theirs if math.isfinite(mine) else math.inf for mine, theirs in pairs] or [math.inf])
 
     def shorter(self, other: Arm, name: str) -> float:
-        """Return the median of the seeds' ratios of the other's time to this one's; 0 for a time that never came."""
+        """Return the median of the seeds' ratios of the other's time to this arm's; 0 for a time that never came."""
         pairs = self.pairs(other, name)
         known = [theirs / mine if math.isfinite(mine) and math.isfinite(theirs) else 0.0 for mine, theirs in pairs]
         return median(known or [0.0])
 
     def problems(self) -> list[str]:
-        """Return the faults of the experiment; without feedback a missed target is a finding."""
+        """Return the arm's faults; without error feedback a missed target is a finding, not a fault."""
         name, trainings = self.variant.name, len(self.seeds)
         reasons = [f"{name}: {why}" for why in self.failures]
         if self.variant.error_feedback and self.reached < trainings:

@@ -11,7 +11,7 @@ BOUNDS = {"int16": 1.10, "int8": 1.10, "int4": 1.50, "onebit": 1.50}
 """The permitted ratio of iterations to the target over those of 32-bit lanes, with error feedback."""
 
 SHORTER = 2.0
-"""The factor by which an iteration is shorter with the adaptive ratio, where a link drops to a quarter."""
+"""The factor by which the adaptive ratio shortens an iteration when a link drops to a quarter."""
 
 DROPS = {"link-one": "the link of one worker drops to a quarter", "link-all": "all links drop to a quarter"}
 
@@ -37,7 +37,7 @@ def _within(arm: VariantArm, without: VariantArm | None, baseline: VariantArm, b
 
 
 def slower_links_are_adapted_to(arms: Arms) -> Iterator[Verdict]:
-    """Compare iteration times and accuracy where a link slows down."""
+    """Compare iteration times and accuracy when a link slows down."""
     for base, story in DROPS.items():
         plain, adaptive = arms.get(f"{base}-{UNCOMPRESSED}"), arms.get(f"{base}-{ADAPTIVE}")
         if plain is None or adaptive is None:
@@ -46,7 +46,7 @@ def slower_links_are_adapted_to(arms: Arms) -> Iterator[Verdict]:
         yield _shorter(f"{story}: that iteration {bound} with the adaptive ratio", adaptive, plain, "change_s")
         yield _shorter(f"{story}: the iterations after it {bound}", adaptive, plain, "after_s")
         yield Verdict(
-            claim=f"{story}: the target accuracy is reached with the adaptive ratio as without",
+            claim=f"{story}: the target accuracy is reached with the adaptive ratio, as it is without",
             holds=adaptive.reached == len(adaptive.seeds),
             numbers=f"{_accuracy(adaptive)} against {_accuracy(plain)}",
         )

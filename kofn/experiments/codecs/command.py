@@ -1,4 +1,4 @@
-"""`kofn experiment codecs`: every codec's way to the target accuracy, and links that slow down during an iteration."""
+"""`kofn experiment codecs`: the iterations of every codec to the target, and links that slow down."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -31,8 +31,9 @@ Examples:
   kofn experiment codecs --out runs/codecs --report-only   tables, claims and report of the finished runs
 
 \b
-Exit codes: 0 every training with error feedback reached its target, and all with identical replicas and every gradient
-conserved; 1 otherwise; 2 the command line is wrong; 130 stopped by a signal. Claims are printed and do not count.
+Exit codes: 0 every training with error feedback reached its target, and every training had identical replicas and
+conserved gradients; 1 otherwise; 2 the command line is wrong; 130 stopped by a signal. Claims are printed and do not
+count.
 """
 
 
@@ -42,8 +43,8 @@ def codecs(*, choices: Choices) -> None:
     """Measure the cost and the gain of compression: iterations to the target accuracy with every codec.
 
     Four workers, k = n: 32-, 16-, 8- and 4-bit lanes, one bit, a selection of blocks and lanes by ratio, with error
-    feedback and without. Then the link of one worker, or of all, drops to a quarter during an iteration: iteration
-    times uncompressed and with the adaptive ratio.
+    feedback and without. Then the link of one worker, or all links, drop to a quarter of their rate during an
+    iteration: the iteration times are compared without compression and with the adaptive ratio.
     """
 
     def scenarios() -> list[Scenario]:

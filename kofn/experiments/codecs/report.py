@@ -25,8 +25,7 @@ def elements(tables: Iterable[TextTable], results: Sequence[CellResult]) -> Iter
 
 
 def _figures(known: Mapping[str, TrialSeries]) -> Iterator[Figure]:
-    """Yield figures of the first seed: accuracy and norms of every codec, iteration times of every link that slows
-    down."""
+    """Yield figures of the first seed: accuracy and norms of every codec, and iteration times when links slow down."""
     if digits := _chosen(known, DIGITS):
         lines: dict[str, dict[str, Series]] = defaultdict(dict)
         for name, entry in digits.items():

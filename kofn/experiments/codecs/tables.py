@@ -7,11 +7,11 @@ from kofn.experiments.codecs.variants import BASELINE, DIGITS, LINKS
 from kofn.experiments.tables import Columns, TextTable, count, middle, milliseconds, shown, span
 
 LEGEND = (
-    "Medians over the seeds, k = n. iterations: to the target accuracy; x int32: a seed's over those of 32-bit lanes; "
-    "sent: by all workers, headers included; ratio: bytes of gradients over those in float32; error: norm of what "
-    "encoding left over, residual: of what was pending after an iteration, both over the gradient's; accuracy: in the "
-    "end; before, of the change, after: iteration times, the median before the link's rate drops, the one in which it "
-    "does, and the mean after it."
+    "Medians over the seeds, k = n. iterations: to the target accuracy; x int32: a seed's iterations over those of "
+    "32-bit lanes; sent: bytes of all workers, headers included; ratio: bytes of gradients over their bytes in "
+    "float32; error: norm of the encoding error over the gradient's norm; residual: norm of the values pending after "
+    "an iteration over the gradient's norm; accuracy: at the end; before: median iteration time before the link's rate "
+    "drops; of the change: time of the iteration in which the rate drops; after: mean iteration time afterwards."
 )
 
 
@@ -34,7 +34,7 @@ VARIANT: Columns[VariantArm] = {
     "accuracy": lambda arm: f"{arm.spread('final_accuracy').median:.1%}",
     "reached": lambda arm: f"{arm.reached} of {len(arm.seeds)}",
 }
-"""Columns of both tables."""
+"""The columns that both tables have."""
 
 
 def _codec_columns(arms: Arms) -> Columns[VariantArm]:

@@ -1,4 +1,4 @@
-"""The scenarios of `kofn experiment codecs`: each is a base configuration with settings of its [compress]."""
+"""The scenarios of `kofn experiment codecs`: base configurations with settings of [compress]."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from kofn_common.config.schema import Config
 from kofn_common.wire.packet import WORD_BITS
 
 BASELINE = "int32"
-"""The variant that others are compared with."""
+"""The variant that the other variants are compared with."""
 
 ELEMENTS = 512
 """Elements of a block, in all lanes; a word of votes has more."""

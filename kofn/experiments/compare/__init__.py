@@ -1,1 +1,1 @@
-"""`kofn compare`: all methods to reduce gradients on the same network, model, seed and stragglers, in one report."""
+"""`kofn compare`: all methods to reduce gradients, with the same network, model, seeds and stragglers."""

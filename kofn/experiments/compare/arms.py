@@ -1,4 +1,4 @@
-"""Each contender of a comparison over its seeds, and its rivals in the same setting."""
+"""The contenders of a comparison over their seeds, and the rivals of each contender in its setting."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -23,28 +23,28 @@ class ContenderArm(Arm):
 
     @property
     def setting(self) -> Setting:
-        """The setting that it shares with its rivals."""
+        """The setting that the contender shares with its rivals."""
         return self.point.setting
 
     @property
     def pace(self) -> str:
-        """The column that decides on speed: the time to the target if there is one, else of an iteration."""
+        """The column that decides on speed: the time to the target if there is a target, else an iteration's time."""
         return "time_to_target_s" if self.setting.trained else "iteration_s"
 
     def times_faster(self, other: "ContenderArm | None", name: str) -> Spread | None:
-        """Return the other's time over this one's, seed by seed; 0 where this one never gets there,
-        None without pairs."""
+        """Return the other arm's time over this arm's, seed by seed: 0 if this arm's event never came. None without a
+        common seed."""
         pairs = self.pairs(other, name) if other else []
         return Spread.of([0.0 if math.isinf(mine) else theirs / mine for mine, theirs in pairs]) if pairs else None
 
     def problems(self) -> Iterator[str]:
-        """Yield the faults of its runs; a missed target with a fixed k is a finding."""
+        """Yield the faults of the arm's runs; a missed target with a fixed k is a finding, not a fault."""
         for trial in groups(self.trials, "seed"):
-            one = Arm(trials=trial)
-            reasons = one.failures
-            if self.setting.trained and not one.reached and self.contender.collective != "fixed":
-                reasons.append(f"the target was not reached (best {one.fact('best_accuracy'):.1%})")
-            yield from (f"{self.point.name}, seed {one.seeds[0]}: {reason}" for reason in reasons)
+            run = Arm(trials=trial)
+            reasons = run.failures
+            if self.setting.trained and not run.reached and self.contender.collective != "fixed":
+                reasons.append(f"the target was not reached (best {run.fact('best_accuracy'):.1%})")
+            yield from (f"{self.point.name}, seed {run.seeds[0]}: {reason}" for reason in reasons)
 
 
 Rivals = Mapping[str, ContenderArm]
@@ -52,7 +52,7 @@ Rivals = Mapping[str, ContenderArm]
 
 
 def contender_arms(trials: pd.DataFrame, points: Mapping[str, Point]) -> list[Rivals]:
-    """Return the arms, setting by setting; `points` by scenario, in their order."""
+    """Return the arms, setting by setting, in the order of `points`, which are by scenario."""
     by_name = {rows["scenario"].iloc[0]: rows for rows in groups(trials, "scenario")}
     found: dict[str, dict[str, ContenderArm]] = {}
     for name, point in points.items():
@@ -63,11 +63,11 @@ def contender_arms(trials: pd.DataFrame, points: Mapping[str, Point]) -> list[Ri
 
 
 def setting_of(rivals: Rivals) -> Setting:
-    """Return the setting that they share."""
+    """Return the setting that rivals share."""
     return next(iter(rivals.values())).setting
 
 
 def server_of(arm: ContenderArm, rivals: Rivals) -> ContenderArm | None:
-    """Return the parameter server that is a contender's rival: with the same codec, int32 for float32."""
+    """Return the rival with a parameter server and the contender's codec, or int32 if the contender sends float32."""
     codec = arm.contender.codec
     return rivals.get(f"server-{'int32' if codec == FLOAT32 else codec}")

@@ -1,6 +1,6 @@
-"""The ceiling of this machine: the speed of its switch alone, and of hosts and switch that share its cores.
+"""The ceiling of this machine: the speed of the switch alone, and of hosts and switch on the same cores.
 
-A link with a higher rate sets no limit: a comparison on it would measure this machine.
+Links with a higher rate set no limit: a comparison on such links would measure this machine.
 """
 
 import json
@@ -34,7 +34,7 @@ SECONDS, TURNS = 0.4, 3
 """Seconds of each turn of the switch alone; the median of the turns counts."""
 
 UNLIMITED_MBPS = 100_000.0
-"""The highest rate that a link can be given; no link reaches it."""
+"""The highest configurable rate of a link, which no link reaches."""
 
 HEADROOM = 0.8
 """The share of the ceiling that links may have."""
@@ -48,13 +48,13 @@ class Ceiling(msgspec.Struct, frozen=True, kw_only=True):
 
     workers: int
     contributions_s: float
-    """Contributions of all workers that the switch alone adds, per second."""
+    """Contributions per second, of all workers, that the switch alone adds."""
     reduce_mbps: float
-    """Gradient bits of each worker in an all-reduce through the switch, links unlimited."""
+    """The rate of a worker's gradient in an all-reduce through the switch, on unlimited links."""
 
     @property
     def switch_mbps(self) -> float:
-        """Gradient bits of each worker that the switch alone adds."""
+        """The rate of a worker's gradient at which the switch alone adds."""
         return self.contributions_s / self.workers * VALUES * 32 / 1e6
 
     @property
@@ -78,7 +78,7 @@ class Ceilings(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def read(cls, folder: Path, target: str) -> "Ceilings":
-        """Return the stored ceilings. Raise ConfigError for another target's."""
+        """Return the stored ceilings. Raise ConfigError if they are of another target."""
         try:
             found = msgspec.json.decode((folder / "ceiling.json").read_bytes(), type=cls)
         except (FileNotFoundError, msgspec.DecodeError):
@@ -94,21 +94,21 @@ class Ceilings(msgspec.Struct, frozen=True, kw_only=True):
 def measure(
     folder: Path, target: str, workers: Sequence[int], model: GradientModel, carry_out: CarryOut, console: Console
 ) -> dict[int, Ceiling]:
-    """Return ceilings by number of workers, measuring the unknown ones. Raise RunError where that fails."""
+    """Return ceilings by number of workers; measure unknown ceilings. Raise RunError if a measurement fails."""
     found = Ceilings.read(folder, target)
     for number in workers:
         if number not in found.known:
             contributions_s = switch_alone(target, number)
             reduce_mbps = _all_reduce(folder, target, number, model, carry_out, console)
-            one = Ceiling(workers=number, contributions_s=contributions_s, reduce_mbps=reduce_mbps)
-            found = msgspec.structs.replace(found, known={**found.known, number: one})
+            ceiling = Ceiling(workers=number, contributions_s=contributions_s, reduce_mbps=reduce_mbps)
+            found = msgspec.structs.replace(found, known={**found.known, number: ceiling})
             found.write(folder)
         say(console, found.known[number].words)
     return {number: found.known[number] for number in workers}
 
 
 def switch_alone(target: str, workers: int) -> float:
-    """Return contributions/s of all workers that the switch adds. Raise RunError with its message on failure."""
+    """Return the contributions per second that the switch adds. Raise RunError if the measurement fails."""
     argv = [sys.executable, "-m", "kofn.experiments.load", "--target", target, "--workers", str(workers)]
     options = ["--values", str(VALUES), "--seconds", str(SECONDS), "--turns", str(TURNS)]
     try:
@@ -121,7 +121,7 @@ def switch_alone(target: str, workers: int) -> float:
 
 
 def ceiling_cell(folder: Path, target: str, workers: int, model: GradientModel) -> tuple[Point, Cell]:
-    """Return an all-reduce through the switch whose links set no limit."""
+    """Return the point and cell of an all-reduce through the switch, on links that set no limit."""
     point = Point(
         setting=Setting(model=model, straggler=NONE, workers=workers, mbps=UNLIMITED_MBPS),
         contender=Contender(collective="full", codec="int32"),
@@ -139,7 +139,7 @@ def _all_reduce(
     point, cell = ceiling_cell(folder, target, workers, model)
 
     def unchecked(plan: RunPlan, console: Console) -> RunFolder:
-        """Carry out without checks, as rates differ from the configured ones here."""
+        """Carry out without checks, because no link reaches the configured rate."""
         return carry_out(replace(plan, check=False), console)
 
     (result,) = gone_through([cell], folder, unchecked, console)
@@ -150,9 +150,9 @@ def _all_reduce(
 
 
 def carried(mbps: Sequence[float], ceilings: Mapping[int, Ceiling]) -> tuple[dict[int, list[float]], list[str]]:
-    """Return, for each number of workers, the rates that the machine carries, and notes about the others.
+    """Return the rates that the machine carries, by number of workers, and notes about other rates.
 
-    A rate above the ceiling is replaced by the highest round one below it.
+    All rates above the ceiling are replaced by the highest round number below the ceiling.
     """
     rates: dict[int, list[float]] = {}
     notes: list[str] = []
@@ -170,7 +170,7 @@ def carried(mbps: Sequence[float], ceilings: Mapping[int, Ceiling]) -> tuple[dic
 
 
 def round_below(number: float) -> float:
-    """Return the highest number of one digit and zeros that is not above it.
+    """Return the highest number, of a digit and zeros, that is not above `number`.
 
     >>> round_below(847.0), round_below(95.0), round_below(0.25)
     (800.0, 90.0, 0.2)

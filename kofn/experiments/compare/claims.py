@@ -9,20 +9,20 @@ from kofn.experiments.compare.points import BLOCKED, FLOAT32, NONE
 from kofn.experiments.tables import milliseconds, seconds
 
 LIMIT = 1.15
-"""The permitted ratio of an iteration in the network to the link's limit."""
+"""The permitted ratio of an iteration's time in the network to the link's limit."""
 
 RING = 1.5
 """The least speed-up over a ring."""
 
 SERVER = 0.8
-"""The least speed-up over a parameter server, for each worker."""
+"""The least speed-up over a parameter server, divided by the number of workers."""
 
 OFF = 0.05
-"""The share by which the parts of an iteration's time may miss the time."""
+"""The permitted relative error of the sum of an iteration's parts."""
 
 
 def first_at_the_target(found: Sequence[Rivals]) -> Iterator[Verdict]:
-    """Compare the chosen k's time to the target, with one worker blocked, with all contenders of the same codec."""
+    """Compare the time to the target with a chosen k to all contenders of the same codec; a worker is blocked."""
     for rivals in found:
         setting = setting_of(rivals)
         if setting.trained and setting.straggler == BLOCKED:
@@ -37,12 +37,12 @@ def first_at_the_target(found: Sequence[Rivals]) -> Iterator[Verdict]:
 
 
 def _comparable(arm: ContenderArm, other: ContenderArm) -> bool:
-    """Return whether the other one chooses no k, and sends the same codec, or float32."""
+    """Return whether the other contender chooses no k, and sends the same codec or float32."""
     return other.contender.collective != "adaptive" and other.contender.codec in (arm.contender.codec, FLOAT32)
 
 
 def fast_in_the_network(found: Sequence[Rivals]) -> Iterator[Verdict]:
-    """Compare the time of an iteration with all workers and no stragglers with the link and the others."""
+    """Compare iteration times with all workers and without stragglers to the link's limit and to other contenders."""
     for rivals in found:
         setting = setting_of(rivals)
         if not setting.trained and setting.straggler == NONE:
@@ -77,7 +77,7 @@ def _of(collective: str, rivals: Rivals) -> list[ContenderArm]:
 
 
 def adds_up(found: Sequence[Rivals]) -> Iterator[Verdict]:
-    """Check the run whose parts miss its time most."""
+    """Check that the parts of an iteration add up to its time in every run."""
     runs = [
         (off, f"{arm.point.name}, seed {seed}")
         for rivals in found
@@ -125,12 +125,12 @@ def _faster(arm: ContenderArm, other: ContenderArm, bound: float, words: str) ->
 def _before_all(arm: ContenderArm, others: Sequence[ContenderArm]) -> Verdict:
     ratios = {other.contender.name: arm.times_faster(other, arm.pace) for other in others}
     words = [
-        f"{name} {'?' if one is None else 'never' if math.isinf(one.median) else f'x {one.median:.2f}'}"
-        for name, one in ratios.items()
+        f"{name} {'?' if ratio is None else 'never' if math.isinf(ratio.median) else f'x {ratio.median:.2f}'}"
+        for name, ratio in ratios.items()
     ]
     return Verdict(
         claim=f"{arm.setting.title}: {arm.contender.name} at the target before all others",
-        holds=all(one is not None and one.median > 1 for one in ratios.values()),
+        holds=all(ratio is not None and ratio.median > 1 for ratio in ratios.values()),
         numbers=f"{seconds(arm.spread(arm.pace).median)}; the others take {', '.join(words)}",
     )
 

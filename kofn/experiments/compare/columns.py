@@ -1,6 +1,6 @@
 """The columns of a comparison in the table of trials.
 
-Times are of iterations and workers without the first iteration, which finds cold caches and unknown links.
+Times leave out the first iteration, which meets cold caches and unknown links.
 """
 
 import math
@@ -46,10 +46,13 @@ def point_columns(point: Point) -> Row:
 
 
 def time_columns(point: Point, workers: Sequence[WorkerMetrics]) -> Row:
-    """Return columns of time. `iteration_s`: median time from one iteration's end to the next one's, at the first
-    worker to finish; `reduce_s`: median time of an all-reduce, over all iterations of all workers; PARTS: the mean
-    parts of an iteration's time; `worker_iteration_s`: mean time of an iteration by the workers' clocks, to which the
-    parts add up, except for its share `parts_off`; `times_limit`: iteration time over the link's limit."""
+    """Return columns of time.
+
+    `iteration_s` is the median time from an iteration's end, at the first worker to finish, to the next iteration's
+    end. `reduce_s` is the median time of an all-reduce, over all iterations of all workers. TIME_PARTS are the mean
+    parts of an iteration's time. `worker_iteration_s` is the mean time of an iteration by the workers' clocks; the
+    parts add up to it, with the relative error `parts_off`. `times_limit` is the iteration time over the link's limit.
+    """
     mean_s = worker_iteration_s(workers)
     ends = [line.time for line in first_finishes(workers)]
     iteration_s = median(np.diff(ends).tolist() or [mean_s])
@@ -73,5 +76,5 @@ def reduce_s(workers: Sequence[WorkerMetrics]) -> float:
 
 
 def link_columns(point: Point, summary: TrialSummary) -> Row:
-    """Return LINKS; none without a link."""
+    """Return the columns LINKS; zeros if links were not counted."""
     return asdict(LinkMeans.of(summary.link_bytes, point.setting.workers, summary.iterations))

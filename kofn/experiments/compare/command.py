@@ -1,4 +1,4 @@
-"""`kofn compare`: the comparison in one command. This module has the options; compare.comparison does it."""
+"""`kofn compare`: the options of the command; compare.comparison runs the comparison."""
 
 import sys
 from dataclasses import replace
@@ -25,19 +25,19 @@ EXAMPLES = """
 Examples:
   kofn compare --quick                        minutes: a first look
   kofn compare --dry-run                      the runs, and how long they take
-  kofn compare --out runs/compare             everything: hours; the same again goes on after Ctrl-C
+  kofn compare --out runs/compare             everything: hours; the same command continues after Ctrl-C
   kofn compare --model 1m --straggler none --collective ring --collective full
   kofn compare --model 10m --mbps 100 --workers 4 --seeds 1
   kofn compare --model gpt --mbps 200 --workers 4 --collective gloo --collective full --collective adaptive
-  kofn compare --replay my-gradients          your own: a folder of .npy files, float32, all of one size
+  kofn compare --replay my-gradients          your own gradients: a folder of .npy files, float32, all of one size
   kofn compare --target bmv2                  on simple_switch_grpc
-  kofn compare --out runs/compare --report-only   tables, claims and report again, with its own options
+  kofn compare --out runs/compare --report-only   tables, claims and report again, with the options of its runs
   kofn run runs/compare/1m-none-4w-100m-ring/seed-1.toml   one run again, with the live table and a report
 
 \b
-Exit codes: 0 every training reached its target (with a fixed k it may miss it), with identical replicas and every
-gradient conserved; 1 otherwise; 2 the command line is wrong; 130 stopped by a signal. Claims are printed, and do not
-count.
+Exit codes: 0 every training reached its target (a training with a fixed k may miss it), with identical replicas and
+every gradient conserved; 1 otherwise; 2 the command line is wrong; 130 stopped by a signal. Claims are printed, and do
+not count.
 """
 
 
@@ -115,17 +115,17 @@ count.
 def command(
     *, replay: Path | None, dry_run: bool, out: Path | None, as_json: bool, report_only: bool, **given: Any
 ) -> None:
-    """Compare all methods to reduce gradients, on the same network, model, seed and stragglers.
+    """Compare all methods to reduce gradients, with the same network, model, seeds and stragglers.
 
-    server: a parameter server behind the switch. ring: workers among themselves over TCP; gloo: PyTorch's; mpi: Open
-    MPI's. In the network: full waits for all workers, fixed for k of them, adaptive for as many as the controller
-    chooses.
+    Outside the network: server is a parameter server behind the switch, ring a ring of the workers over TCP, gloo
+    PyTorch's all-reduce, mpi Open MPI's. In the network: full waits for all workers, fixed for k of them, adaptive for
+    as many as the controller chooses.
 
-    Each is run with each straggler scenario, link rate, number of workers and model, and each seed is a separate round.
-    digits is trained to its target accuracy. For the larger models gradients are replayed, without computing, so that
-    an iteration is an all-reduce and its consequences. gpt is ten million parameters in PyTorch's
-    DistributedDataParallel: gloo is its own all-reduce, the others are kofn_torch's hook, fixed and adaptive its
-    elastic optimizer.
+    Every method is run with every straggler scenario, link rate, number of workers and model; a seed is a round of all.
+    digits is trained to its target accuracy. For 1m and 10m gradients are replayed, without computing, so that an
+    iteration is an all-reduce and its consequences. gpt has ten million parameters in PyTorch's
+    DistributedDataParallel: gloo is DDP's own all-reduce, fixed and adaptive are kofn_torch's elastic optimizer, and
+    the other methods are kofn_torch's hook.
     """
     console = make_console(stderr=as_json)
     with ending("compare"):
@@ -155,8 +155,8 @@ def _axes(asked: dict[str, Any]) -> tuple[Axes, list[str]]:
     """Return the axes with the given options, and notes about them."""
     collectives, notes = available(asked.get("collectives", ()))
     base = QUICK if "quick" in asked else Axes()
-    said = {name: value for name, value in asked.items() if name not in ("no_switches", "replay")}
-    once = {name: tuple(dict.fromkeys(value)) for name, value in said.items() if isinstance(value, tuple)}
-    axes = replace(base, **{**said, **once, "collectives": collectives, "switches": "no_switches" not in asked})
+    given = {name: value for name, value in asked.items() if name not in ("no_switches", "replay")}
+    once = {name: tuple(dict.fromkeys(value)) for name, value in given.items() if isinstance(value, tuple)}
+    axes = replace(base, **{**given, **once, "collectives": collectives, "switches": "no_switches" not in asked})
     axes.check()
     return axes, notes

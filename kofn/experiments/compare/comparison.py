@@ -1,6 +1,6 @@
 """Runs a comparison: captures gradients, measures ceilings, runs all cells, and reports.
 
-A ceiling is the highest rate that this machine carries; a cell is one run.
+A ceiling is the highest rate that this machine carries; a cell is a run.
 """
 
 import json
@@ -39,7 +39,7 @@ QUESTION = "Parameter server, ring, all workers in the network, a fixed k, a cho
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """A comparison whose runs lie in one folder; the report has the `notes`."""
+    """A comparison with all runs in one folder; `notes` go into the report."""
 
     axes: Axes
     folder: Path
@@ -47,21 +47,21 @@ class Comparison:
     notes: Sequence[str]
     console: Console
     options: Mapping[str, Any] = field(default_factory=dict)
-    """The options on the command line, which are kept in the folder."""
+    """The options on the command line, which are written into the folder."""
 
     def show(self, *, as_json: bool) -> None:
-        """Print the plan without a run; ceilings that are not measured yet are assumed."""
+        """Print the plan without a run; unmeasured ceilings are assumed."""
         known, ceilings = Ceilings.read(self.folder, self.axes.target).known, self._ceilings()
         plan = self._planned(ceilings)
-        for workers, one in ceilings.items():
-            say(self.console, f"{'' if workers in known else 'assumed, not measured yet: '}{one.words}")
+        for workers, ceiling in ceilings.items():
+            say(self.console, f"{'' if workers in known else 'assumed, not measured yet: '}{ceiling.words}")
         self._tell(plan)
         if as_json:
             names = [cell.title for cell in plan.cells]
             click.echo(json.dumps({"runs": names, "estimate_s": plan.estimate_s, "left_s": plan.left_s}, indent=2))
 
     def run(self, *, as_json: bool) -> int:
-        """Run everything that is not finished; return the exit code."""
+        """Run all unfinished cells; return the exit code."""
         if running() is not None:
             raise another_run()
         check_machine(self.axes.target)
@@ -92,7 +92,7 @@ class Comparison:
         return self._conclude(plan, ceilings, list(read_cells(plan.cells)), as_json=as_json)
 
     def _ceilings(self) -> dict[int, Ceiling]:
-        """Return ceilings by number of workers, assumed where they are not measured yet."""
+        """Return ceilings by number of workers; unmeasured ceilings are assumed."""
         known = Ceilings.read(self.folder, self.axes.target).known
         return {workers: known.get(workers) or assumed(workers) for workers in self.axes.workers}
 
@@ -100,7 +100,7 @@ class Comparison:
         return ComparisonPlan.of(self.axes, self.folder, self.models, ceilings)
 
     def _tell(self, plan: ComparisonPlan) -> None:
-        """Print the matrix, and how long it takes."""
+        """Print the matrix, and its estimated duration."""
         for note in (*self.notes, *plan.notes):
             say(self.console, note)
         self.console.print(PlainTable(["model", "stragglers", "workers", "Mbit/s", "contenders"], plan.rows()))
@@ -119,7 +119,7 @@ class Comparison:
         self, plan: ComparisonPlan, ceilings: Mapping[int, Ceiling], results: Sequence[CellResult], *, as_json: bool
     ) -> int:
         """Print tables and claims; write CSV, JSON and report."""
-        notes = [*self.notes, *(one.words for one in ceilings.values()), *plan.notes]
+        notes = [*self.notes, *(ceiling.words for ceiling in ceilings.values()), *plan.notes]
 
         def find(done: Sequence[CellResult]) -> Findings:
             return findings(done, plan, notes)
@@ -128,7 +128,7 @@ class Comparison:
 
 
 def findings(done: Sequence[CellResult], plan: ComparisonPlan, notes: Sequence[str]) -> Findings:
-    """Return the findings of finished runs; those at none of the plan's points compare the switches."""
+    """Return the findings of finished runs; runs at none of the plan's points compare the switches."""
     runs = [result for result in done if result.cell.scenario.name in plan.points]
     switch_runs = [result for result in done if result.cell.scenario.name not in plan.points]
     trials = read_trials("compare", runs, lambda trial: own_columns(plan.points[trial.cell.scenario.name], trial))

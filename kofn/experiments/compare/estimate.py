@@ -1,31 +1,31 @@
 """Estimates of a cell's duration before its run, from the limits of its links and from the ceilings.
 
-They are rough on purpose: finished cells correct them (matrix.Timekeeper).
+The estimates are rough on purpose: finished cells correct them (matrix.Timekeeper).
 """
 
 from kofn.experiments.compare.ceiling import Ceiling
 from kofn.experiments.compare.points import BLOCKED, Point
 
 START_S, WORKER_S = 4.0, 0.4
-"""The time of a run besides its iterations: network, switch and controller; and the time for each worker."""
+"""The time of a run besides its iterations: for network, switch and controller, and for each worker."""
 
 BOOKS_S = 0.7
 """The time to write and check the ledger of a million elements of one worker."""
 
 COMPUTE_S = 0.012
-"""The computation of the trained model, with its step."""
+"""The computation of an iteration of the trained model, with the step."""
 
 SCRIPT_S, SCRIPT_COMPUTE_S = 4.0, 0.15
-"""For each worker: the time until its script has imported PyTorch, and the computation of an iteration."""
+"""A worker's time until its script has imported PyTorch, and the computation of an iteration."""
 
 TO_TARGET = 220
-"""Iterations of its training."""
+"""Iterations of the trained model to its target."""
 
 SERVER_COST = 2.0
-"""The machine's work for a byte through a parameter server, over that through the switch."""
+"""The machine's work for a byte through a parameter server, over its work for a byte through the switch."""
 
 TCP_COST = 0.3
-"""The same for a byte over TCP."""
+"""The machine's work for a byte over TCP, over its work for a byte through the switch."""
 
 
 def cell_s(point: Point, ceiling: Ceiling, iterations: int) -> float:
@@ -39,7 +39,7 @@ def cell_s(point: Point, ceiling: Ceiling, iterations: int) -> float:
 
 
 def reduce_s(point: Point, ceiling: Ceiling) -> float:
-    """Return the time of one all-reduce: the longer of the busiest link's and this machine's."""
+    """Return the time of an all-reduce: the time of the busiest link or of this machine, whichever is longer."""
     able, size = point.contender.able, point.gradient_bytes
     cost = SERVER_COST * size if able.server else size
     if not able.ledger:
@@ -48,11 +48,11 @@ def reduce_s(point: Point, ceiling: Ceiling) -> float:
 
 
 def _blocked_s(point: Point) -> float:
-    """Return an iteration's wait for a blocked worker."""
+    """Return the time that an iteration waits for a blocked worker."""
     waits = point.contender.collective not in ("fixed", "adaptive")
     return point.setting.model.blocked_ms / 1e3 if point.setting.straggler == BLOCKED and waits else 0.0
 
 
 def assumed(workers: int) -> Ceiling:
-    """Return the ceiling before any measurement: that of two cores of a common machine."""
+    """Return the ceiling to assume before a measurement: two cores of a common machine."""
     return Ceiling(workers=workers, contributions_s=100_000.0, reduce_mbps=1200.0 / workers)

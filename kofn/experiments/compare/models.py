@@ -1,6 +1,6 @@
-"""The models of `kofn compare`: one that is trained, and larger ones whose gradients alone are sent.
+"""The models of `kofn compare`: a model that is trained, and larger models whose recorded gradients are replayed.
 
-Such gradients are real ones: the MLP of that size computes them on digits, once, and every contender gets the same.
+An MLP of the model's size computes such gradients once, on digits, and every contender gets the same gradients.
 """
 
 import os
@@ -20,34 +20,34 @@ from kofn_host.errors import HostError
 from kofn_host.workload import PIXELS, Momentum, Perceptron, load_gradients, load_shard
 
 DIGITS = "digits"
-"""The model that is trained."""
+"""The trained model."""
 
 HIDDEN: dict[str, tuple[int, ...]] = {DIGITS: (64,), "1m": (960, 960), "10m": (3120, 3120)}
-"""Units of the hidden layers."""
+"""Units of the hidden layers, by model."""
 
 GPT, GPT_ELEMENTS = "gpt", 10_868_992
-"""The model that a script in PyTorch trains, in DistributedDataParallel."""
+"""The model that a script trains in PyTorch's DistributedDataParallel, and its number of parameters."""
 
 GPT_SCRIPT = folder_of("kofn_torch") / "scripts" / "gpt.py"
 
 NAMES = (*HIDDEN, GPT)
 
 OWN = "replay"
-"""The model whose gradients are a folder of the user."""
+"""The model whose gradients are in a folder of the user."""
 
 GRADIENTS = "gradients"
 """The folder of captured gradients in a comparison's folder."""
 
 FILES = 4
-"""Gradients of successive iterations that are captured."""
+"""The number of gradients, of successive iterations, that are captured."""
 
 SEED, BATCH, RATE, MOMENTUM = 1, 32, 0.01, 0.9
-"""The training from which they are captured."""
+"""The training whose gradients are captured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GradientModel:
-    """The source of gradients; `replay` is their folder, None for the trained model."""
+    """A model as a source of gradients; `replay` is the folder of recorded gradients, None if it is trained."""
 
     name: str
     elements: int
@@ -55,7 +55,7 @@ class GradientModel:
 
     @property
     def base(self) -> str:
-        """The configuration's file in kofn/experiments/compare."""
+        """The name of the configuration in kofn/experiments/compare."""
         return self.name if self.name in (DIGITS, GPT) else "replay"
 
     @property
@@ -65,22 +65,23 @@ class GradientModel:
 
     @property
     def scripted(self) -> bool:
-        """Whether a PyTorch script trains it, for a fixed number of iterations."""
+        """Whether a PyTorch script trains the model, for a fixed number of iterations."""
         return self.name == GPT
 
     @property
     def blocked_ms(self) -> float:
-        """Mean blocking an iteration of the blocked worker."""
+        """The blocked worker's mean blocking in an iteration."""
         return 3000.0 if self.scripted else 60.0
 
 
 def elements_of(hidden: Sequence[int]) -> int:
-    """Return the parameters of the MLP with such layers."""
+    """Return the number of parameters of the MLP with these hidden layers."""
     return sum(fan_in * fan_out + fan_out for fan_in, fan_out in pairwise((PIXELS, *hidden, CLASSES)))
 
 
 def models(names: Sequence[str], folder: Path, replay: Path | None) -> list[GradientModel]:
-    """Return models by name, with gradients below `folder`, and the user's. Raise ConfigError for a wrong folder."""
+    """Return the models with these names, with gradients below `folder`, and the model of the user's folder `replay`.
+    Raise ConfigError for a wrong `replay`."""
     found = [
         GradientModel(
             name=name,
@@ -112,7 +113,7 @@ def _elements_in(folder: Path) -> int:
 
 
 def capture(model: GradientModel) -> bool:
-    """Make a model's gradients unless they exist; return whether they were made."""
+    """Capture a model's gradients unless they exist; return whether they were captured."""
     if model.replay is None or model.name == OWN or model.replay.exists():
         return False
     model.replay.parent.mkdir(parents=True, exist_ok=True)

@@ -30,7 +30,7 @@ from kofn_common.config.plugins import CODECS
 from kofn_common.config.plugins import COLLECTIVES as REGISTERED
 
 SWITCH_RUN_S = 6.0
-"""A run of a few iterations that keeps every frame."""
+"""The time of a run of a few iterations that keeps every frame."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +51,8 @@ class Axes:
     target: str = "embedded"
     settings: tuple[str, ...] = ()
     quick: bool = False
-    """Larger gradients without stragglers, and training with one worker blocked, in the first codec alone."""
+    """Whether larger gradients are compared only without stragglers, and trainings only in the first codec with a
+    worker blocked."""
     switches: bool = True
     """Whether the switches are compared as well, if both are installed."""
 
@@ -65,7 +66,7 @@ class Axes:
             raise ConfigError(f"--k must be 1 to {min(self.workers)}, the least of --workers, got {self.k}")
 
     def wants(self, point: Point) -> bool:
-        """Return whether a point of the axes is run: a quick comparison leaves some out."""
+        """Return whether a point of the axes is run: a quick comparison leaves out some points."""
         if not self.quick:
             return True
         setting, contender = point.setting, point.contender
@@ -75,7 +76,7 @@ class Axes:
 
 
 QUICK = Axes(workers=(4,), mbps=(100.0,), seeds=1, iterations=12, quick=True)
-"""A comparison of minutes."""
+"""A comparison that takes minutes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,13 +85,13 @@ class ComparisonPlan:
 
     cells: tuple[Cell, ...]
     points: Mapping[str, Point]
-    """Points of the contenders' cells, by scenario; the other cells compare the switches."""
+    """The points of contenders, by scenario; cells of other scenarios compare the switches."""
     notes: tuple[str, ...]
     """Notes on requested links that this machine does not carry."""
 
     @classmethod
     def of(cls, axes: Axes, folder: Path, found: Sequence[GradientModel], ceilings: Mapping[int, Ceiling]) -> Self:
-        """Return the plan, seed by seed, then setting by setting: contenders of a setting run one after another.
+        """Return the plan, seed by seed and setting by setting: the contenders of a setting run one after another.
 
         `ceilings` are by number of workers. ConfigError names the conflict.
         """
@@ -98,7 +99,7 @@ class ComparisonPlan:
         compared = contenders(axes.collectives, axes.codecs)
         wanted = [point for point in points(found, axes.stragglers, rates, compared, axes.k) if axes.wants(point)]
         if not wanted:
-            raise ConfigError("--quick leaves nothing of what was chosen: choose something else, or do without --quick")
+            raise ConfigError("--quick leaves out all of these options' runs: choose other options, or omit --quick")
         by_name = {point.name: point for point in wanted}
         scenarios = [
             point.scenario(target=axes.target, iterations=axes.iterations, settings=axes.settings) for point in wanted
@@ -112,8 +113,7 @@ class ComparisonPlan:
         return cls(cells=(*_switches(axes, folder), *estimated), points=by_name, notes=tuple(notes))
 
     def rows(self) -> list[list[str]]:
-        """Return a table: each model with each straggler scenario and number of workers, the rates,
-        and the contenders."""
+        """Return a row for every model with a straggler scenario and a number of workers: rates and contenders."""
         found: dict[tuple[str, str, int], tuple[dict[str, None], dict[str, None]]] = {}
         for point in self.points.values():
             setting = point.setting
@@ -130,37 +130,37 @@ class ComparisonPlan:
 
     @property
     def estimate_s(self) -> float:
-        """The estimate for all cells, finished or not."""
+        """The estimated duration of all cells, finished or not."""
         return sum(cell.work for cell in self.cells)
 
     @property
     def left_s(self) -> float:
-        """The estimate for unfinished cells. Raise ConfigError where a cell's folder has other content."""
+        """The estimated duration of unfinished cells. Raise ConfigError if a cell's folder has other content."""
         return sum(cell.work for cell in self.cells if cell.stored() is None)
 
 
 def _switches(axes: Axes, folder: Path) -> list[Cell]:
-    """Return the runs on both switches, if both are installed."""
+    """Return the runs that compare the switches, if both switches are installed and wanted."""
     if not axes.switches or bmv2() is None:
         return []
     return [replace(cell, estimate_s=SWITCH_RUN_S) for cell in switch_cells(folder, axes.codecs, axes.settings)]
 
 
 def available(asked: Sequence[str]) -> tuple[tuple[str, ...], list[str]]:
-    """Return the collectives that work here, and notes on the others. Raise ConfigError for a requested one."""
-    wanted = tuple(one for one in COLLECTIVES if one in asked or not asked)
-    wanted += tuple(one for one in dict.fromkeys(asked) if one not in wanted)
-    missing = {one: words for one in wanted if (words := _missing(one))}
-    for one, words in missing.items():
+    """Return the collectives that work here, and notes on the others. Raise ConfigError if a requested collective does
+    not work."""
+    wanted = tuple(name for name in COLLECTIVES if name in asked or not asked)
+    wanted += tuple(name for name in dict.fromkeys(asked) if name not in wanted)
+    missing = {name: words for name in wanted if (words := _missing(name))}
+    for name, words in missing.items():
         if asked:
-            raise ConfigError(f"--collective {one}: {words}")
-    return tuple(one for one in wanted if one not in missing), [
-        f"{one} is left out: {words}" for one, words in missing.items()
-    ]
+            raise ConfigError(f"--collective {name}: {words}")
+    notes = [f"{name} is left out: {words}" for name, words in missing.items()]
+    return tuple(name for name in wanted if name not in missing), notes
 
 
 def _missing(collective: str) -> str:
-    """Return the missing package, or an empty string. Raise ConfigError where there is no such collective."""
+    """Return the package that a collective lacks, or an empty text. Raise ConfigError for an unknown collective."""
     if collective in IN_NETWORK:
         return ""
     if REGISTERED.find(collective) is None:

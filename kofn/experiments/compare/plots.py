@@ -18,8 +18,7 @@ LIMIT_COLOUR = "#222222"
 
 
 def setting_figure(arms: Sequence[ContenderArm]) -> Figure:
-    """Draw side by side, with a bar for each contender: the parts of an iteration's time, bytes on
-    the links, goodput."""
+    """Draw bars of every contender: the parts of an iteration's time, bytes on the links, and goodput."""
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(1.35 * SIZE_INCHES[0], 1.9 + 0.42 * len(arms)), layout="constrained")
         times, links, goodput = figure.subplots(1, 3, sharey=True, width_ratios=(2.4, 1.2, 0.9))
@@ -47,10 +46,11 @@ def _draw_limits(axes: Axes, at: Floats, arms: Sequence[ContenderArm]) -> None:
 
 
 def _draw_goodput(axes: Axes, at: Floats, arms: Sequence[ContenderArm]) -> None:
-    """Draw a gradient's bytes over the iteration's time, as a share of the link's rate; a line from least to most."""
+    """Draw a gradient's bytes over the iteration's time, as a share of the link's rate, with a line from the least to
+    the greatest value over the seeds."""
     shares = [arm.spread("goodput_share") for arm in arms]
     axes.barh(at, [100 * share.median for share in shares], BAR, color=WORKER_COLOURS[0], alpha=0.8)
-    axes.hlines(at, [100 * one.low for one in shares], [100 * one.high for one in shares], color=LIMIT_COLOUR)
+    axes.hlines(at, [100 * share.low for share in shares], [100 * share.high for share in shares], color=LIMIT_COLOUR)
     axes.axvline(100, color=LIMIT_COLOUR, linewidth=1.0, linestyle=":")
     axes.set(title="Goodput", xlabel="% of the link's rate")
 

@@ -1,7 +1,7 @@
-"""The points of `kofn compare`: a contender in a setting, and their configuration.
+"""The points of `kofn compare`: a contender in a setting, and its configuration.
 
-A contender is a collective with a codec for its gradients; a setting is all else: model, straggler scenario, workers,
-link rate.
+A contender is a collective with a codec for its gradients; a setting is everything else: model, straggler scenario,
+number of workers, link rate.
 """
 
 import json
@@ -24,23 +24,23 @@ from kofn_common.config.stragglers import StragglerSection
 from kofn_host.training import load_codecs
 
 IN_NETWORK = ("full", "fixed", "adaptive")
-"""The switch sums: of all workers, of a fixed k, of the k that the controller chooses."""
+"""The collectives that sum in the switch: of all workers, of a fixed k, of a k that the controller chooses."""
 
 COLLECTIVES = ("server", "ring", "gloo", "mpi", *IN_NETWORK)
-"""The collectives by default, in the order in which they run and are shown."""
+"""The default collectives, in the order of their runs and in the tables."""
 
 FLOAT32 = "float32"
-"""The form of the other collectives' gradients."""
+"""The form in which other collectives send gradients."""
 
 NONE, BLOCKED = "none", "blocked"
 STRAGGLERS = (NONE, BLOCKED)
 OTHERS_MS = 1.0
-"""Mean blocking an iteration of the others, where one worker is blocked: as in the default configuration."""
+"""The other workers' mean blocking in an iteration if a worker is blocked, as in the default configuration."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contender:
-    """A collective, one of IN_NETWORK or a value of job.collective, and its codec."""
+    """A collective, from IN_NETWORK or a value of job.collective, and its codec."""
 
     collective: str
     codec: str
@@ -78,16 +78,16 @@ class Setting:
 
     @property
     def trained(self) -> bool:
-        """Whether there is an accuracy; replayed gradients train nothing, and a script has its own metric."""
+        """Whether the model has an accuracy: replayed gradients train nothing, and a script has another metric."""
         return self.model.name == DIGITS
 
     @property
     def title(self) -> str:
-        who = "no stragglers" if self.straggler == NONE else "one worker blocked"
-        return f"{self.model.title}, {self.workers} workers, links of {self.mbps:g} Mbit/s, {who}"
+        stragglers = "no stragglers" if self.straggler == NONE else "one worker blocked"
+        return f"{self.model.title}, {self.workers} workers, links of {self.mbps:g} Mbit/s, {stragglers}"
 
     def stragglers(self) -> tuple[StragglerSection, ...]:
-        """Return the stragglers: the last worker is blocked, where one is."""
+        """Return the stragglers: if a worker is blocked, it is the last one."""
         if self.straggler == NONE:
             return ()
         others = tuple(range(self.workers - 1))
@@ -124,7 +124,7 @@ class Point:
 
     @property
     def limit_s(self) -> float:
-        """The link's limit: the time of these bytes at its rate."""
+        """The link's limit: the time of the gradient's bytes at the link's rate."""
         return 8e-6 * self.gradient_bytes / self.setting.mbps
 
     @property
@@ -167,14 +167,18 @@ def load(base: str, settings: Sequence[str], name: str) -> Config:
 
 
 def checked(name: str, config: Config) -> Scenario:
-    """Return a scenario of it. ConfigError names the conflict."""
+    """Return the scenario of a configuration, checked. ConfigError names the conflict."""
     return Scenario(name=name, config=config).overridden(target=None, objectives=())
 
 
 def contenders(collectives: Sequence[str], codecs: Sequence[str]) -> list[Contender]:
-    """Return each collective with each codec; those that send float32 have only that."""
+    """Return every collective with every codec; a collective that can only send float32 comes once."""
     found = [Contender(collective=collective, codec=FLOAT32) for collective in collectives]
-    return [replace(one, codec=codec) for one in found for codec in (codecs if one.able.ledger else (FLOAT32,))]
+    return [
+        replace(contender, codec=codec)
+        for contender in found
+        for codec in (codecs if contender.able.ledger else (FLOAT32,))
+    ]
 
 
 def points(
@@ -184,8 +188,8 @@ def points(
     compared: Sequence[Contender],
     k: int | None,
 ) -> list[Point]:
-    """Return the points, setting by setting, each with its contenders in order; `rates` of links,
-    by number of workers."""
+    """Return the points, setting by setting, with the contenders in order; `rates` are the links' rates by number of
+    workers."""
     return [
         Point(
             setting=Setting(model=model, straggler=straggler, workers=workers, mbps=mbps),

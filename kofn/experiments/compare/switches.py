@@ -1,14 +1,14 @@
 """The same run on the embedded switch and on BMv2: are the same bytes on every link?
 
-Every kofn frame of every link, in either direction, is compared byte by byte with those of the other run, in any order,
-as the order depends on time. The comparison leaves out parts that always differ between runs:
+The kofn frames of every link, in either direction, are compared byte by byte with the frames of the other run, in any
+order, as the order depends on time. The comparison leaves out parts that always differ between runs:
 
 - the job's generation, the Unix time of its beginning, and IP's identification, which the kernel counts: both are read
-  as 0, and the checksums over them are verified instead;
-- retransmissions after a timeout, and the switch's answers to them: such frames count once, and LATE answers are
-  counted separately. Their numbers are reported.
+  as 0, and the checksums over both are verified instead;
+- repetitions: retransmissions after a timeout, the switch's answers to them, and LATE answers. The number of these
+  frames is reported.
 
-Other frames (ARP, pings) are none of kofn's.
+Frames of other protocols (ARP, pings) are not compared.
 """
 
 from collections import Counter
@@ -31,13 +31,13 @@ STEM = "switches"
 CLAIM = "the embedded switch and BMv2 give the same bytes on every link, and the same parameters"
 
 ETHERNET, IPV4, UDP = 14, 20, 8
-"""Bytes of headers before kofn's."""
+"""Bytes of the headers before kofn's header."""
 
 HEADERS = ETHERNET + IPV4 + UDP
 
 
 def switch_cells(folder: Path, codecs: Sequence[str], settings: Sequence[str]) -> list[Cell]:
-    """Return a run on either switch for every codec."""
+    """Return, for every codec, a run on either switch."""
     scenarios = [_scenario(target, codec, settings) for codec in codecs for target in TARGETS]
     return cells(scenarios, 1, folder)
 
@@ -52,15 +52,15 @@ class TargetTraffic:
     """kofn's frames that passed one interface of the switch in one direction."""
 
     frames: frozenset[bytes]
-    """The compared form of the frames; each counts once."""
+    """The compared form of the frames, without repetitions."""
     size: int
-    """Bytes of these frames."""
+    """Bytes of `frames`."""
     left_out: int
-    """The number of frames that repeat another one, or answer a repeated one."""
+    """The number of frames that repeat another frame, or answer a repeated frame."""
 
     @classmethod
     def of(cls, frames: Iterable[bytes]) -> Self:
-        """Read captured Ethernet frames. Raise WireError where one of kofn's is damaged."""
+        """Read captured Ethernet frames. Raise WireError if a kofn frame is damaged."""
         counts: Counter[bytes] = Counter()
         late = 0
         for frame in filter(_is_kofn, frames):
@@ -81,7 +81,7 @@ def _is_kofn(frame: bytes) -> bool:
 
 
 def _compared(frame: bytes, header: wire.KofnHeader) -> bytes:
-    """Return a frame without parts that always differ between runs. Raise WireError where its IP header is damaged."""
+    """Return a frame without parts that always differ between runs. Raise WireError if the IP header is damaged."""
     if wire.sum_of(frame[ETHERNET : ETHERNET + IPV4]):
         raise WireError(f"a frame's IP header does not fit its checksum: {frame[ETHERNET:HEADERS].hex()}")
     same = bytearray(frame)
@@ -95,24 +95,25 @@ def verdicts(results: Sequence[CellResult]) -> list[Verdict]:
     by_name = {result.cell.scenario.name: result for result in results if result.trials}
     codecs = dict.fromkeys(name.split("-")[1] for name in by_name)
     return [
-        _verdict(codec, one, other)
+        _verdict(codec, embedded, bmv2)
         for codec in codecs
-        if (one := by_name.get(f"{STEM}-{codec}-{TARGETS[0]}"))
-        and (other := by_name.get(f"{STEM}-{codec}-{TARGETS[1]}"))
+        if (embedded := by_name.get(f"{STEM}-{codec}-{TARGETS[0]}"))
+        and (bmv2 := by_name.get(f"{STEM}-{codec}-{TARGETS[1]}"))
     ]
 
 
-def _verdict(codec: str, one: CellResult, other: CellResult) -> Verdict:
-    links = [_links(result) for result in (one, other)]
-    seen = [each for link in links for each in link.values()]
+def _verdict(codec: str, embedded: CellResult, bmv2: CellResult) -> Verdict:
+    links = [_links(result) for result in (embedded, bmv2)]
+    seen = [traffic for link in links for traffic in link.values()]
     differing = [_difference(name, links[0][name], links[1].get(name)) for name in links[0]]
     differing = [words for words in differing if words] + [name for name in links[1] if name not in links[0]]
-    if _digests(one) != _digests(other):
+    if _digests(embedded) != _digests(bmv2):
         differing.append("the parameters")
-    frames, size = sum(len(each.frames) for each in links[0].values()), sum(each.size for each in links[0].values())
+    frames = sum(len(traffic.frames) for traffic in links[0].values())
+    size = sum(traffic.size for traffic in links[0].values())
     compared = f"{frames:,} frames, {size:,} bytes in {len(links[0])} directions of links"
     words = f"{compared}; differing: {', '.join(differing)}" if differing else compared
-    again = sum(each.left_out for each in seen)
+    again = sum(traffic.left_out for traffic in seen)
     return Verdict(
         claim=f"{CLAIM} ({codec})",
         holds=bool(frames) and not differing,
@@ -120,11 +121,11 @@ def _verdict(codec: str, one: CellResult, other: CellResult) -> Verdict:
     )
 
 
-def _difference(name: str, one: TargetTraffic, other: TargetTraffic | None) -> str:
-    """Return how many frames of either are not among the other's; empty where there are none."""
+def _difference(name: str, first: TargetTraffic, other: TargetTraffic | None) -> str:
+    """Return how many frames of either run the other run lacks; empty if it lacks none."""
     if other is None:
         return name
-    mine, theirs = one.frames - other.frames, other.frames - one.frames
+    mine, theirs = first.frames - other.frames, other.frames - first.frames
     return f"{name} ({len(mine)} and {len(theirs)} frames)" if mine or theirs else ""
 
 

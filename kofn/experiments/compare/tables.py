@@ -13,13 +13,13 @@ from kofn.report.formatting import shares
 from kofn_common.results.worker_metrics import TIME_PARTS
 
 LEGEND = (
-    "Medians over the seeds, without each run's first iteration. iteration: from the end of one to the end of the "
-    "next; min .. max: its range over the seeds; reduce: an all-reduce, from arrays to arrays; x limit: iteration "
-    "time / time of one encoded gradient, without headers, at the link's rate; goodput: 1 / (x limit); x ring, x "
-    "server: speed-up over the ring, and over the server with the same codec; link up, down: bytes of Ethernet "
-    "frames that a worker sends and receives in an iteration; server's: bytes on the server's link, or on a leaf's "
-    "uplink, both ways together; memory: a worker's arrays between two iterations, mean; to target: time to the "
-    "target accuracy, with its range over the seeds; iterations: those up to the target; off: largest relative "
+    "Medians over the seeds, without each run's first iteration. iteration: time from an iteration's end to the next "
+    "iteration's end; min .. max: range over the seeds; reduce: time of an all-reduce, from arrays to arrays; x limit: "
+    "iteration time / time of an encoded gradient, without headers, at the link's rate; goodput: 1 / (x limit); "
+    "x ring, x server: speed-up over the ring, and over the server with the same codec; link up, down: bytes of "
+    "Ethernet frames that a worker sends and receives in an iteration; server's: bytes on the server's link, or a "
+    "leaf's uplink, both ways together; memory: a worker's arrays between two iterations, mean; to target: time to "
+    "the target accuracy; iterations: number of iterations to the target; off: largest relative "
     "error of the sum of an iteration's parts; compute/code/net/wait/step: shares of an iteration of DDP. code: "
     "encode, sum and decode; net: send and receive; after the first bucket the backward pass counts as all-reduce."
 )

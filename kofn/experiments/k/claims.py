@@ -15,11 +15,11 @@ UNDONE = 0.1
 """The permitted mean number of undone changes in a stationary training."""
 
 STARVED = 0.01
-"""The least part of an equal share of the sums; a worker with less counts as starved."""
+"""The least ratio of a worker's share of the sums to an equal share; a worker with less counts as starved."""
 
 
 def near_in_median(found: Sequence[Hindsight]) -> Iterator[Verdict]:
-    """Compare with the best rule and k, which are unknown beforehand."""
+    """Compare the default with the best rule and k, which only hindsight knows."""
     medians = [ratios.median for _, ratios in _chosen(found)]
     if medians:
         near = [median <= MEDIAN for median in medians]
@@ -36,14 +36,14 @@ def near_in_mean(found: Sequence[Hindsight]) -> Iterator[Verdict]:
         near = [mean <= MEAN for mean, _ in means]
         worst, where = max(means, key=lambda pair: pair[0])
         yield Verdict(
-            claim=f"{DEFAULT}: in each scenario's mean within 15% of it",
+            claim=f"{DEFAULT}: in each scenario's mean within 15% of the best fixed rule and k in hindsight",
             holds=all(near),
             numbers=f"{sum(near)} of {len(near)}; worst x {worst:.2f} in {where}",
         )
 
 
 def near_the_best_of_other_seeds(found: Sequence[Hindsight]) -> Iterator[Verdict]:
-    """Compare with a choice that could have been known."""
+    """Compare the default with a choice that is possible without hindsight."""
     others = [ratios.others for _, ratios in _chosen(found) if ratios.others is not None]
     if others:
         yield Verdict(
@@ -54,7 +54,7 @@ def near_the_best_of_other_seeds(found: Sequence[Hindsight]) -> Iterator[Verdict
 
 
 def better_than_constant(found: Sequence[Hindsight]) -> Iterator[Verdict]:
-    """Show the gain of adapting, against the best rule and part of n for all scenarios together."""
+    """Compare the default with the rule and part of n that is best for all scenarios together."""
     fixed, means = constants(found), [ratios.mean for _, ratios in _chosen(found)]
     if len(found) > 1 and means and fixed:
         best = min(fixed, key=lambda name: fixed[name])
@@ -66,19 +66,19 @@ def better_than_constant(found: Sequence[Hindsight]) -> Iterator[Verdict]:
 
 
 def faster_with_skewed_data(found: Sequence[Hindsight]) -> Iterator[Verdict]:
-    """Compare where slow workers alone hold classes."""
-    for one in standings(_of_kind(found, "skewed"), DEFAULT):
-        if (faster := one.faster) is not None:
+    """Compare the default with waiting for all if only slow workers have some classes."""
+    for standing in standings(_of_kind(found, "skewed"), DEFAULT):
+        if (faster := standing.faster) is not None:
             yield Verdict(
-                claim=f"{one.among.scenario}: {DEFAULT} faster than k = n",
+                claim=f"{standing.among.scenario}: {DEFAULT} faster than k = n",
                 holds=faster > 1,
-                numbers=f"{faster:.2f} times; {one.reached} of {len(one.seeds)} reached the target",
+                numbers=f"{faster:.2f} times; {standing.reached} of {len(standing.seeds)} reached the target",
             )
 
 
 def nobody_starves(found: Sequence[Hindsight]) -> Iterator[Verdict]:
     """Check that every worker's gradients enter the sums."""
-    shares = [(one.mean("least_share"), one.among.scenario) for one in standings(found, DEFAULT)]
+    shares = [(standing.mean("least_share"), standing.among.scenario) for standing in standings(found, DEFAULT)]
     known = [pair for pair in shares if not math.isnan(pair[0])]
     if known:
         least, where = min(known, key=lambda pair: pair[0])
@@ -92,18 +92,18 @@ def nobody_starves(found: Sequence[Hindsight]) -> Iterator[Verdict]:
 def stable(found: Sequence[Hindsight]) -> Iterator[Verdict]:
     known = standings(_of_kind(found, "stationary"), DEFAULT)
     if known:
-        undone = fmean(one.mean("undone") for one in known)
+        undone = fmean(standing.mean("undone") for standing in known)
         yield Verdict(
             claim=f"{DEFAULT}: stable in stationary worlds, at most {UNDONE:g} changes a training are taken back",
             holds=undone <= UNDONE,
-            numbers=f"{undone:.2f} of {fmean(one.mean('changes') for one in known):.2f} changes a training",
+            numbers=f"{undone:.2f} of {fmean(standing.mean('changes') for standing in known):.2f} changes a training",
         )
 
 
 def predicted(found: Sequence[Hindsight]) -> Iterator[Verdict]:
-    """Compare iteration times by rule and k, in stationary worlds."""
+    """Compare predicted with measured iteration times by rule and k, in stationary worlds."""
     errors: dict[str, list[float]] = {}
-    for standing in (standing for one in _of_kind(found, "stationary") for standing in one.fixed):
+    for standing in (standing for hindsight in _of_kind(found, "stationary") for standing in hindsight.fixed):
         if (error := standing.known_spread("prediction_error")) is not None:
             errors.setdefault(standing.part, []).append(error.median)
     for name, several in errors.items():
@@ -128,9 +128,9 @@ CLAIMS: tuple[Claim[Sequence[Hindsight]], ...] = (
 
 
 def _chosen(found: Sequence[Hindsight]) -> list[tuple[str, Ratios]]:
-    """Return scenarios, with the default objective's ratios in them."""
-    return [(one.among.scenario, ratios) for one in standings(found, DEFAULT) if (ratios := one.ratios)]
+    """Return scenarios with the default objective's ratios."""
+    return [(standing.among.scenario, ratios) for standing in standings(found, DEFAULT) if (ratios := standing.ratios)]
 
 
 def _of_kind(found: Sequence[Hindsight], kind: str) -> list[Hindsight]:
-    return [one for one in found if one.fact("kind") == kind]
+    return [hindsight for hindsight in found if hindsight.fact("kind") == kind]

@@ -9,7 +9,7 @@ from kofn.report.in_force import InForce
 from kofn.report.summary import TrialSummary
 
 SOON = 80
-"""A change that is undone within SOON iterations was not worth it."""
+"""A change that is undone within this number of iterations was a mistake."""
 
 
 def own_columns(trial: FinishedTrial) -> Row:
@@ -20,9 +20,12 @@ def own_columns(trial: FinishedTrial) -> Row:
 
 
 def choice_columns(summary: TrialSummary) -> dict[str, object]:
-    """Return `prediction_error`: (predicted - measured) / measured; `least_share`: the least worker's share of the
-    sums, over an equal share; `changes` of rule or k, and those `undone` within SOON iterations; `ends_with`: the last
-    rule and k."""
+    """Return the columns about the choice of rule and k.
+
+    `prediction_error` is (predicted - measured) / measured. `least_share` is the least of the workers' shares of the
+    sums, over an equal share. `changes` counts the changes of rule or k, and `undone` those that were undone within
+    SOON iterations. `ends_with` is the last rule and k.
+    """
     predicted_s, shares, in_force = summary.predicted_iteration_s, summary.share_by_worker, summary.in_force
     return {
         "prediction_error": predicted_s / summary.mean_iteration_s - 1 if predicted_s else None,
@@ -37,6 +40,6 @@ def _undone(in_force: Sequence[InForce]) -> int:
     """Return how often a rule and k returned soon after they had been left."""
     count = 0
     for at, now in enumerate(in_force):
-        before = pairwise(in_force[: at + 1])
-        count += any(one.what == now.what and now.iteration - after.iteration <= SOON for one, after in before)
+        earlier = pairwise(in_force[: at + 1])
+        count += any(left.what == now.what and now.iteration - after.iteration <= SOON for left, after in earlier)
     return count

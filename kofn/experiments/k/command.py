@@ -23,10 +23,10 @@ SEEDS = 5
 """The seeds of each scenario, by default."""
 
 REAL_WORLDS, REAL_RATES, REAL_WORKERS = ("one-slow", "two-slow", "bursts", "owned"), (0.02, 0.1), (4,)
-"""The default part on the real system, which takes an hour or two."""
+"""The default worlds, rates and numbers of workers on the real system, which take an hour or two."""
 
 SHOWN = 6
-"""Scenarios that are shown one by one; more are only in the report."""
+"""The most scenarios that the terminal shows one by one; more are only in the report."""
 
 STORIES = "\n".join(f"  {name:13} {world.story}" for name, world in WORLDS.items())
 
@@ -37,7 +37,7 @@ Worlds (--scenario), with 4, 8 or 16 workers:
 
 \b
 Examples:
-  kofn experiment k --simulate --out runs/k                  everything, in virtual time: hours; again to go on
+  kofn experiment k --simulate --out runs/k                  everything, in virtual time: hours; again to continue
   kofn experiment k --simulate --scenario two-slow --workers 8 --rate 0.1     minutes
   kofn experiment k --scenario one-slow --rate 0.1 --seeds 1 on the real system
   kofn experiment k --simulate --scenario racks --objective progress --objective async:2 --objective all
@@ -71,13 +71,13 @@ command line is wrong; 130 stopped by a signal. Claims and missed targets are pr
     "--objective",
     "objectives",
     multiple=True,
-    help="RULE:K, all, or one that chooses; may be repeated.  [default: progress, throughput, the fixed ones]",
+    help="RULE:K, all, or an objective that chooses; may be repeated.  [default: progress, throughput, fixed ones]",
 )
 def k(*, choices: Choices, workers: tuple[int, ...], rates: tuple[float, ...], objectives: tuple[str, ...]) -> None:
     """Compare the chosen rule and k with every fixed choice in hindsight: time to the target accuracy.
 
-    Each world is run with several numbers of workers, learning rates and seeds, all objectives on the same seed and
-    blocking events. On the real system the default is a part of it: one-slow, two-slow, bursts and owned.
+    Each world is run with several numbers of workers, learning rates and seeds. All objectives meet the same seeds and
+    blocking events. On the real system the default worlds are one-slow, two-slow, bursts and owned.
     """
     simulated = choices.simulated
     sizes = dict.fromkeys(workers or (WORKERS if simulated else REAL_WORKERS))
@@ -98,7 +98,7 @@ def k(*, choices: Choices, workers: tuple[int, ...], rates: tuple[float, ...], o
 def find(results: Sequence[CellResult]) -> Findings:
     trials = read_trials("k", results, own_columns)
     found = hindsights(trials)
-    choosing = list(dict.fromkeys(standing.objective for one in found for standing in one.adaptive))
+    choosing = list(dict.fromkeys(standing.objective for hindsight in found for standing in hindsight.adaptive))
 
     def elements() -> Iterable[Any]:
         from kofn.experiments.k import report  # noqa: PLC0415  # matplotlib takes half a second
@@ -109,13 +109,13 @@ def find(results: Sequence[CellResult]) -> Findings:
         question=QUESTION,
         trials=trials,
         tables=[
-            *(scenario_table(one) for one in (found if len(found) <= SHOWN else ())),
+            *(scenario_table(hindsight) for hindsight in (found if len(found) <= SHOWN else ())),
             *(world_table(found, name) for name in choosing),
             *(summary_table(found, name) for name in choosing),
         ],
         legend=LEGEND,
         verdicts=judge(CLAIMS, found),
         failures=failures(found),
-        document={"scenarios": [scenario_document(one) for one in found]},
+        document={"scenarios": [scenario_document(hindsight) for hindsight in found]},
         elements=elements,
     )

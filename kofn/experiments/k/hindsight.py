@@ -20,15 +20,15 @@ Floats = npt.NDArray[np.float64]
 TIME = "time_to_target_s"
 
 NEVER = 3.0
-"""The longest time that counts, over the fastest of its seed; also for a training that never reaches the target."""
+"""The longest time that counts, over the fastest time of the seed; also of a training that misses the target."""
 
 MEDIAN, MEAN = 1.05, 1.15
-"""Over the best fixed rule and k in hindsight: a median near it, a geometric mean not far from it."""
+"""The permitted ratios of median and geometric mean to those of the best fixed rule and k in hindsight."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Hindsight:
-    """One scenario, a world with some workers at a learning rate: all objectives on the same seeds."""
+    """All objectives, on the same seeds, in a scenario: a world with a number of workers and a learning rate."""
 
     arms: tuple[Arm, ...]
 
@@ -37,7 +37,7 @@ class Hindsight:
         return str(self.fact("scenario"))
 
     def fact(self, name: str) -> Any:
-        """Return the common value of its trials in a column."""
+        """Return the value of a column that all trials of the scenario share."""
         return self.arms[0].fact(name)
 
     @property
@@ -49,34 +49,34 @@ class Hindsight:
         return [Standing(trials=arm.trials, among=self) for arm in self.arms]
 
     def standing(self, objective: str) -> "Standing | None":
-        """Return an objective's standing; None where it was not run."""
-        return next((one for one in self.standings if one.objective == objective), None)
+        """Return an objective's standing; None if the objective was not run."""
+        return next((standing for standing in self.standings if standing.objective == objective), None)
 
     @property
     def adaptive(self) -> "list[Standing]":
-        return [one for one in self.standings if not one.fixed]
+        return [standing for standing in self.standings if not standing.fixed]
 
     @cached_property
     def fixed(self) -> "list[Standing]":
         """The standings whose rule and k never change."""
-        return [one for one in self.standings if one.fixed]
+        return [standing for standing in self.standings if standing.fixed]
 
     @cached_property
     def best(self) -> "Standing | None":
-        """The fixed one with the least mean time; None where no fixed one reached the target."""
-        known = [one for one in self.fixed if one.reached]
-        return min(known, key=lambda one: geometric_mean(one.times), default=None)
+        """The fixed standing with the least mean time; None if no fixed one reached the target."""
+        known = [standing for standing in self.fixed if standing.reached]
+        return min(known, key=lambda standing: geometric_mean(standing.times), default=None)
 
     @cached_property
     def longest(self) -> Floats:
-        """Seed by seed, the time that counts for slower trainings, and for those that never reach the target."""
+        """The longest time that counts, seed by seed."""
         fastest = np.min([arm.values(TIME) for arm in self.arms], axis=0)
         return np.asarray(NEVER * np.where(np.isfinite(fastest), fastest, 1.0))
 
     @cached_property
     def of_other_seeds(self) -> Floats:
-        """For each seed the time with the fixed rule and k that is best for all other seeds, which excludes luck."""
-        logs = np.log([one.times for one in self.fixed])
+        """Seed by seed, the time of the fixed rule and k that is best for all other seeds: this excludes luck."""
+        logs = np.log([standing.times for standing in self.fixed])
         without = logs.sum(axis=1, keepdims=True) - logs
         chosen = np.take_along_axis(logs, without.argmin(axis=0)[None], axis=0)
         return np.asarray(np.exp(chosen[0]))
@@ -95,9 +95,9 @@ class Ratios:
 
     median: float
     mean: float
-    """Geometric, like the next."""
+    """A geometric mean."""
     others: float | None
-    """For a single seed: None."""
+    """The geometric mean of the ratios to the best of the other seeds; None for a single seed."""
 
     @classmethod
     def of(cls, ratios: Floats, others: Floats) -> Self:
@@ -135,7 +135,7 @@ class Standing(Arm):
 
     @cached_property
     def ratios(self) -> Ratios | None:
-        """Its times over those of fixed rules and ks, seed by seed; None where no fixed one reached the target."""
+        """The objective's times over those of fixed rules and ks; None if no fixed one reached the target."""
         if self.among.best is None:
             return None
         own = self.times
@@ -144,7 +144,7 @@ class Standing(Arm):
 
     @property
     def faster(self) -> float | None:
-        """The speed-up over waiting for all; None where that is unknown."""
+        """The speed-up over waiting for all; None if it is unknown."""
         everyone, own = self.among.standing("all"), self.ratios
         waiting = everyone and everyone.ratios
         return None if not waiting or own is None else waiting.mean / own.mean
@@ -157,7 +157,7 @@ class Standing(Arm):
 
     @property
     def part(self) -> str:
-        """The objective with k as a part of n: async:2 of eight workers is async:n/4."""
+        """The objective with k as a part of n: with eight workers, async:2 is async:n/4."""
         workers = self.among.workers
         name, _, number = self.objective.partition(":")
         k = int(number or workers)
@@ -166,10 +166,11 @@ class Standing(Arm):
 
 
 def constants(found: Iterable[Hindsight]) -> Mapping[str, float]:
-    """Return the geometric mean of the means of every fixed objective that all scenarios have, with k in parts of n."""
+    """Return each fixed objective's geometric mean over all scenarios, by objective with k as a part of n. Objectives
+    that a scenario lacks are left out."""
     logs: dict[str, list[float]] = {}
-    for one in found:
-        for name, standing in {standing.part: standing for standing in one.fixed}.items():
+    for hindsight in found:
+        for name, standing in {standing.part: standing for standing in hindsight.fixed}.items():
             if (ratios := standing.ratios) is not None:
                 logs.setdefault(name, []).append(math.log(ratios.mean))
     most = max(map(len, logs.values()), default=0)
@@ -178,10 +179,12 @@ def constants(found: Iterable[Hindsight]) -> Mapping[str, float]:
 
 def standings(found: Iterable[Hindsight], objective: str) -> list[Standing]:
     """Return the standings of an objective, in every scenario that has it."""
-    return [standing for one in found if (standing := one.standing(objective))]
+    return [standing for hindsight in found if (standing := hindsight.standing(objective))]
 
 
 def failures(found: Iterable[Hindsight]) -> list[str]:
-    """Return the faults of the experiment; a missed target is a finding."""
-    several = [standing for one in found for standing in one.standings]
-    return [f"{one.among.scenario}, {one.objective}: {why}" for one in several for why in one.failures]
+    """Return the faults of the trainings; a missed target is a finding, not a fault."""
+    several = [standing for hindsight in found for standing in hindsight.standings]
+    return [
+        f"{standing.among.scenario}, {standing.objective}: {why}" for standing in several for why in standing.failures
+    ]

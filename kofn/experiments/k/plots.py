@@ -14,20 +14,21 @@ from kofn.report.figures import SIZE_INCHES, STYLE, TRIAL_COLOURS, Floats
 
 
 def hindsight_figure(found: Sequence[Hindsight], objective: str) -> Figure:
-    """Draw a panel for each learning rate, a colour for each number of workers: means against the best fixed choice."""
-    rates = sorted({one.fact("rate") for one in found})
-    worlds = list(dict.fromkeys(one.fact("world") for one in found))
-    sizes = sorted({one.workers for one in found})
+    """Draw means over the best fixed choice, with a panel for each learning rate, a colour for each number of
+    workers."""
+    rates = sorted({hindsight.fact("rate") for hindsight in found})
+    worlds = list(dict.fromkeys(hindsight.fact("world") for hindsight in found))
+    sizes = sorted({hindsight.workers for hindsight in found})
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(SIZE_INCHES[0], 2.6 * len(rates)), layout="constrained")
         several = figure.subplots(len(rates), 1, sharex=True, squeeze=False)[:, 0]
         for axes, rate in zip(several, rates, strict=True):
-            for standing in standings([one for one in found if one.fact("rate") == rate], objective):
+            for standing in standings([hindsight for hindsight in found if hindsight.fact("rate") == rate], objective):
                 if ratios := standing.ratios:
-                    one = standing.among
-                    at = sizes.index(one.workers)
-                    place = worlds.index(one.fact("world")) + 0.18 * (at - (len(sizes) - 1) / 2)
-                    label = f"{one.workers} workers" if one.fact("world") == worlds[0] else None
+                    hindsight = standing.among
+                    at = sizes.index(hindsight.workers)
+                    place = worlds.index(hindsight.fact("world")) + 0.18 * (at - (len(sizes) - 1) / 2)
+                    label = f"{hindsight.workers} workers" if hindsight.fact("world") == worlds[0] else None
                     axes.plot(place, ratios.mean, "o", color=TRIAL_COLOURS[at % len(TRIAL_COLOURS)], label=label)
             axes.axhline(1.0, color="black", linewidth=0.8)
             axes.axhline(MEAN, color="black", linewidth=0.8, linestyle="--")
@@ -45,14 +46,14 @@ def times_figure(found: Hindsight) -> Figure:
         top, bottom = figure.subplots(2, 1, sharex=True)
         several = found.standings
         places = np.arange(len(several), dtype=np.float64)
-        _spreads(top, places, [one.time for one in several], 1.0, TRIAL_COLOURS[0], "median, least and most")
+        _spreads(top, places, [standing.time for standing in several], 1.0, TRIAL_COLOURS[0], "median, least and most")
         top.set(title=f"{found.scenario}: time to {found.fact('target'):.0%}", ylabel="time [s]")
-        measured = [one.spread("mean_iteration_s") for one in several]
+        measured = [standing.spread("mean_iteration_s") for standing in several]
         _spreads(bottom, places - 0.12, measured, 1e3, TRIAL_COLOURS[0], "measured")
-        predicted = [one.known_spread("predicted_iteration_s") for one in several]
+        predicted = [standing.known_spread("predicted_iteration_s") for standing in several]
         _spreads(bottom, places + 0.12, predicted, 1e3, TRIAL_COLOURS[1], "predicted")
         bottom.set(title="mean iteration time", ylabel="iteration time [ms]")
-        bottom.set_xticks(places, [one.objective for one in several], rotation=30, ha="right")
+        bottom.set_xticks(places, [standing.objective for standing in several], rotation=30, ha="right")
         for axes in (top, bottom):
             axes.set_ylim(bottom=0)
             axes.legend(loc="upper left")
@@ -62,7 +63,7 @@ def times_figure(found: Hindsight) -> Figure:
 def _spreads(
     axes: Axes, places: Floats, spreads: Sequence[Spread | None], scale: float, colour: str, label: str
 ) -> None:
-    """Draw a dot for each median with a line from least to most; leave out infinite ones."""
+    """Draw a dot for each finite median, with a line from the least to the greatest value."""
     known = [
         (place, spread)
         for place, spread in zip(places, spreads, strict=True)

@@ -13,7 +13,7 @@ FIGURES_MOST = 24
 
 
 def elements(found: Sequence[Hindsight], objectives: Sequence[str], results: Sequence[CellResult]) -> Iterator[Element]:
-    """Yield the elements after the claims; `objectives` are those that choose."""
+    """Yield the elements after the claims; `objectives` are the objectives that choose."""
     yield LEGEND
     for objective in objectives:
         yield Heading(objective)
@@ -23,9 +23,9 @@ def elements(found: Sequence[Hindsight], objectives: Sequence[str], results: Seq
     yield Heading("Rules and parts of n that never change")
     yield constants_table(found)
     finished = by_scenario(results)
-    for one in found:
-        yield Heading(one.scenario)
-        yield scenario_table(one)
+    for hindsight in found:
+        yield Heading(hindsight.scenario)
+        yield scenario_table(hindsight)
         if len(found) <= FIGURES_MOST:
-            yield times_figure(one)
-        yield configuration(finished[one.scenario][0])
+            yield times_figure(hindsight)
+        yield configuration(finished[hindsight.scenario][0])

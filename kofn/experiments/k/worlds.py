@@ -1,6 +1,6 @@
 """The worlds of `kofn experiment k`: causes of slow workers, for any number of workers.
 
-A gradient takes 12 ms, blocking comes in events of 4 ms; the last ranks are the slow ones.
+A gradient takes 12 ms, blocking comes in events of 4 ms, and the last ranks are slow.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ Document = dict[str, Any]
 
 
 class World(NamedTuple):
-    """A world; `tables` returns its tables for a number of workers."""
+    """A world; `tables` returns the configuration's tables for a number of workers."""
 
     kind: Kind
     story: str
@@ -30,10 +30,10 @@ RATES = (0.02, 0.1, 0.35)
 WORKERS = (4, 8, 16)
 
 LONG = 20.0
-"""The most iterations of a training, times the learning rate."""
+"""The product of the learning rate and the most iterations of a training."""
 
 SHORT = 400
-"""The least limit of iterations."""
+"""The least value of the most iterations of a training."""
 
 PERIOD = 50
 """Iterations after which a world changes."""
@@ -78,18 +78,18 @@ def trials(workers: int) -> list[str]:
 
 
 def _blocked(*means_ms: float, **more: Any) -> Document:
-    """Return a mean for every rank."""
+    """Return workers with these mean blocking times, by rank; `more` are further keys of every worker."""
     entries = [{"workers": [rank], "mean_ms": mean_ms, **more} for rank, mean_ms in enumerate(means_ms)]
     return {"straggler": entries}
 
 
 def _last(workers: int, *slow_ms: float, others_ms: float = 4.0) -> Document:
-    """Return slow last ranks."""
+    """Return workers of which the last ones are slow."""
     return _blocked(*[others_ms] * (workers - len(slow_ms)), *slow_ms)
 
 
 def _graded(workers: int) -> Document:
-    """Return a geometric progression from 2 to 60 ms."""
+    """Return workers whose mean blocking grows geometrically from 2 to 60 ms."""
     return _blocked(*(round(2 * 30 ** (rank / (workers - 1)), 1) for rank in range(workers)))
 
 
@@ -101,19 +101,19 @@ def _hardware(workers: int, times: float) -> Document:
 
 
 def _shocked(workers: int, base_ms: float, groups: Sequence[Sequence[int]], **more: Any) -> Document:
-    """Return workers that are all blocked a little, and each group by its own shocks."""
+    """Return workers that are all blocked a little; each group of them also has separate shocks."""
     return _blocked(*[base_ms] * workers) | {"shock": [{"workers": list(group), **more} for group in groups]}
 
 
 def _racks(workers: int) -> Document:
-    """Return racks of four workers, or of two if there are four."""
+    """Return workers whose racks have separate shocks: racks of four, or of two if there are four workers."""
     size = 2 if workers == 4 else 4
     racks = [range(first, first + size) for first in range(0, workers, size)]
     return _shocked(workers, 4.0, racks, blocking_ms=50.0, for_ms=300.0, share=0.3)
 
 
 def _alternating(workers: int) -> Document:
-    """Return one worker that is always slow, while the others of its half take turns."""
+    """Return workers of which the last one is always slow; the others in its half are slow by turns."""
     half = list(range(workers // 2, workers - 1))
     turns = [
         {"workers": half, "mean_ms": mean_ms, "from_iteration": first}
@@ -123,7 +123,7 @@ def _alternating(workers: int) -> Document:
 
 
 def _returning(workers: int) -> Document:
-    """Return two absences: one gradient of the first worker takes 1.5 s, one of the second 2.5 s."""
+    """Return two absences: a gradient of worker 0 takes 1.5 s, later a gradient of worker 1 takes 2.5 s."""
     entries: list[Document] = _last(workers)["straggler"]
     for rank, first, away_ms in ((0, 20, 1500.0), (1, 60, 2500.0)):
         entries.append({"workers": [rank], "mean_ms": 4.0, "compute_ms": away_ms, "from_iteration": first})
@@ -132,7 +132,7 @@ def _returning(workers: int) -> Document:
 
 
 def _owned(workers: int) -> Document:
-    """Return two slow workers that alone hold a class each; with four workers, one holds both."""
+    """Return two slow workers, which alone have a class each; of four workers only one is slow, with both classes."""
     if workers == 4:
         return _last(workers, 60.0) | {"shard": [{"worker": 3, "classes": [8, 9]}]}
     shards = [{"worker": workers - 1, "classes": [8]}, {"worker": workers - 2, "classes": [9]}]
@@ -144,8 +144,8 @@ WORLDS = {
     "one-slow": World("stationary", "one 80 ms, others 2 ms", lambda n: _last(n, 80.0, others_ms=2.0)),
     "two-slow": World("stationary", "40 and 60 ms, others 4 ms", lambda n: _last(n, 40.0, 60.0)),
     "graded": World("stationary", "2 to 60 ms, each by the same factor more", _graded),
-    "hardware-1.5": World("stationary", "half of them compute 1.5 times longer", lambda n: _hardware(n, 1.5)),
-    "hardware-2": World("stationary", "half of them compute 2 times longer", lambda n: _hardware(n, 2.0)),
+    "hardware-1.5": World("stationary", "half of the workers compute 1.5 times longer", lambda n: _hardware(n, 1.5)),
+    "hardware-2": World("stationary", "half of the workers compute 2 times longer", lambda n: _hardware(n, 2.0)),
     "exponential": World("stationary", "all 20 ms, exponential", lambda n: _blocked(*[20.0] * n, law="exponential")),
     "pareto": World("stationary", "all 15 ms, Pareto with shape 2", lambda n: _blocked(*[15.0] * n, law="pareto")),
     "bursts": World(

@@ -2,8 +2,8 @@
 
     python -m kofn.experiments.load --target embedded --workers 4 --values 2048 --seconds 0.5 --turns 3
 
-A worker in C behind each port keeps a window of blocks in flight. All of it runs in a network namespace that ends with
-the process.
+A worker in C behind each port keeps a window of blocks in flight. Switch and workers run in a network namespace that
+ends with the process.
 """
 
 import argparse
@@ -13,7 +13,7 @@ from dataclasses import asdict
 from kofn.experiments.load.targets import TARGETS, laboratory, running
 
 WINDOW = 32
-"""Blocks in flight of each worker."""
+"""The number of blocks that a worker keeps in flight."""
 
 
 def main() -> None:

@@ -1,6 +1,6 @@
-"""The targets of load: switches and a reflector of frames, each between its own veth pairs.
+"""The targets of load: switches and a reflector of frames, each with separate veth pairs.
 
-All of them are in the network namespace that `laboratory` makes, and end with this process.
+All targets run in the network namespace that `laboratory` makes, and end with this process.
 """
 
 import asyncio
@@ -46,7 +46,7 @@ TIMES = "time for each packet received:"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """One output of kofn/experiments/load/switch_loop.c."""
+    """The result of a turn of the workers, kofn/experiments/load/switch_loop.c."""
 
     rate: float  # contributions of all workers a second
     lost: int  # contributions without a result
@@ -69,12 +69,13 @@ class LoadTarget:
         return _address(self.name, self.folder)
 
     def command(self, *, seconds: float, size: int, window: int, check: bool = False, lanes: int = 0) -> list[str]:
-        """Return the workers' command line; `size` in bytes of values, in lanes of this code."""
+        """Return the workers' command line; a contribution has `size` bytes of values, in lanes with this code."""
         numbers = (seconds, size, window, GENERATION, int(check), lanes)
         return [str(self.folder / "switch_loop"), *map(str, numbers), *self.interfaces]
 
     def times(self) -> dict[str, float]:
-        """Return microseconds for each packet received so far: receiving, program, sending. Not for BMv2."""
+        """Return the microseconds for each packet received so far: receiving, program, sending. BMv2 has no such
+        times."""
         log = self.folder / f"{self.name}.log"
         before = log.read_text().count(TIMES)
         os.kill(self.pid, signal.SIGUSR1)
@@ -84,27 +85,27 @@ class LoadTarget:
         return {name: float(us) for name, us in re.findall(r"(\w+) ([\d.]+) us", line)}
 
     def turn(self, *, seconds: float, size: int, window: int, lanes: int = 0) -> Turn:
-        """Let the workers run for so long."""
+        """Let the workers run for this time."""
         command = self.command(seconds=seconds, size=size, window=window, lanes=lanes)
         return read_turn(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
 
 
 def read_turn(line: str) -> Turn:
-    """Parse the last line of kofn/experiments/load/switch_loop.c."""
+    """Parse the last line that kofn/experiments/load/switch_loop.c prints."""
     rate, lost, results, wrong = line.split()
     return Turn(rate=float(rate), lost=int(lost), results=int(results), wrong=int(wrong))
 
 
 def missing() -> list[str]:
-    """Return targets that are not installed here."""
+    """Return the targets that are not installed."""
     return [] if bmv2() else ["bmv2"]
 
 
 @contextlib.contextmanager
 def laboratory() -> Iterator[Path]:
-    """Enter a namespace for the rest of this process; yield a folder with compiled programs.
-    SystemExit without rights."""
-    logging.getLogger("kofn_controller").setLevel(logging.ERROR)  # it warns until a switch is up
+    """Enter a network namespace for the rest of this process; yield a folder with compiled programs. Raise SystemExit
+    without root."""
+    logging.getLogger("kofn_controller").setLevel(logging.ERROR)  # the controller's link warns until a switch is up
     _new_namespace()
     with tempfile.TemporaryDirectory() as folder:
         _compile_into(Path(folder))
@@ -112,7 +113,7 @@ def laboratory() -> Iterator[Path]:
 
 
 def _compile_into(folder: Path) -> None:
-    """Compile the workers, the reflector and the sender."""
+    """Compile the workers, the reflector and the flood of frames."""
     for name in ("switch_loop", "reflector", "flood"):
         command = ["cc", "-O2", "-march=native", f"-I{HEADER}", "-o", str(folder / name), str(HERE / f"{name}.c")]
         subprocess.run(command, check=True)
@@ -126,7 +127,7 @@ def _new_namespace() -> None:
 
 @contextlib.contextmanager
 def running(name: str, folder: Path, ports: int) -> Iterator[LoadTarget]:
-    """Run a target with `ports` ports, set up for a job of as many workers that waits for all of them."""
+    """Run a target with `ports` ports, set up for a job of `ports` workers with k = n."""
     with (
         links(name, ports) as (inner, outer),
         reflector(folder, inner) if name == "reflector" else switch(name, folder, inner) as pid,
@@ -136,7 +137,7 @@ def running(name: str, folder: Path, ports: int) -> Iterator[LoadTarget]:
 
 @contextlib.contextmanager
 def links(name: str, ports: int) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
-    """Yield the links of a target: the switch's ends and the hosts', NAME-s1 and NAME-h1 and so on."""
+    """Yield the switch's ends and the hosts' ends of a target's links: NAME-s1 and NAME-h1, and so on."""
     pairs = [(f"{name}-s{port}", f"{name}-h{port}") for port in range(1, ports + 1)]
     for switch_end, host_end in pairs:
         link = f"ip link add {switch_end} mtu 9000 type veth peer name {host_end} mtu 9000"
@@ -150,7 +151,7 @@ def links(name: str, ports: int) -> Iterator[tuple[tuple[str, ...], tuple[str, .
 
 @contextlib.contextmanager
 def process(command: list[str], **streams: Any) -> Iterator["subprocess.Popen[bytes]"]:
-    """Run a process that ends with the block, and with this one."""
+    """Run a process that ends with the block, and with this process."""
     with subprocess.Popen(["setpriv", "--pdeathsig", "KILL", "--", *command], **streams) as started:
         try:
             yield started
@@ -193,7 +194,7 @@ def program(name: str, folder: Path) -> CompiledProgram:
     if name != "unchecked":
         return CompiledProgram()
     document = json.loads(CompiledProgram().blob.read_bytes())
-    document["checksums"] = [one for one in document["checksums"] if one["target"] != ["kofn", "checksum"]]
+    document["checksums"] = [entry for entry in document["checksums"] if entry["target"] != ["kofn", "checksum"]]
     blob = folder / "unchecked.json"
     blob.write_text(json.dumps(document))
     return CompiledProgram(blob=blob)

@@ -1,1 +1,1 @@
-"""`kofn experiment protocols`: protocols for sums in the network, under loss, a slow worker, few slots, a death."""
+"""`kofn experiment protocols`: protocols that sum in the network, under loss, a slow worker, few slots, a death."""

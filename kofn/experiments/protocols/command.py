@@ -22,11 +22,11 @@ EXAMPLE = """
 Examples:
   kofn experiment protocols                                 every situation: twenty minutes
   kofn experiment protocols --scenario clean --scenario loss-0.01 --seeds 10
-  kofn experiment protocols --protocol kofn --protocol mine:Mine      your own (docs/howto/protocol.md)
+  kofn experiment protocols --protocol kofn --protocol mine:Mine      your own protocol (docs/howto/protocol.md)
   kofn experiment protocols --target bmv2
 
 \b
-Exit codes: 0 every run ended with identical replicas and every gradient conserved; 1 not so; 2 the command line is
+Exit codes: 0 every run ended with identical replicas and every gradient conserved; 1 otherwise; 2 the command line is
 wrong; 130 stopped by a signal. Claims are printed and do not count, nor does a job that ends with a killed worker.
 """
 
@@ -43,16 +43,20 @@ wrong; 130 stopped by a signal. Claims are printed and do not count, nor does a 
 def protocols(*, names: tuple[str, ...], choices: Choices) -> None:
     """Compare protocols that sum in the network: the same model, network, loss and stragglers.
 
-    Four workers, 32 bits a value: the time of an all-reduce, goodput under loss of 0.01 to 10 %, the cost of a slow
-    worker, few slots, the switch's memory, bytes on a link, a worker's death. All wait for all workers, except
-    `fixed`: kofn with all workers but one.
+    Four workers, 32 bits a value: time of an all-reduce, goodput under loss of 0.01 to 10 %, the cost of a slow
+    worker, few slots, the switch's memory, bytes on a link, a worker's death. All protocols wait for all workers,
+    except `fixed`: kofn's protocol with k = n - 1.
     """
     look_in(str(EXAMPLES))
     wanted = [ProtocolContender(name=name) for name in dict.fromkeys(names or COLLECTIVES)]
 
     def scenarios() -> list[Scenario]:
         situations = known(choices.chosen, SITUATIONS)
-        return [one.scenario(situation, choices.settings, choices.target) for situation in situations for one in wanted]
+        return [
+            contender.scenario(situation, choices.settings, choices.target)
+            for situation in situations
+            for contender in wanted
+        ]
 
     conduct("protocols", choices, scenarios, find)
 
@@ -71,7 +75,7 @@ def find(results: Sequence[CellResult]) -> Findings:
         tables=shown,
         legend=LEGEND,
         verdicts=list(verdicts(arms)),
-        failures=[reason for one in arms for reason in one.problems()],
+        failures=[reason for protocol in arms for reason in protocol.problems()],
         document={"rows": list(map(document, arms))},
         elements=elements,
     )

@@ -32,15 +32,15 @@ SLOW_MS = 200.0
 """Blocking of the slow worker in each iteration."""
 
 SLOTS = (4, 16)
-"""Few slots; the other situations have those of protocols.toml."""
+"""Few slots; other situations have the slots of protocols.toml."""
 
 CLEAN, SLOW = "clean", "slow"
 
 ALONE, SHARED = "alone", "shared"
-"""Two workers alone with eight slots, and together with the two workers of another job, which has eight as well."""
+"""Two workers with eight slots, alone, and beside another job with two workers and eight slots."""
 
 DEATH = "death"
-"""The last worker is killed for good after half of the iterations."""
+"""The situation in which the last worker is killed for good after half of the iterations."""
 
 SITUATIONS = (
     *(CLEAN, *(f"loss-{loss:g}" for loss in LOSSES), SLOW),
@@ -50,7 +50,7 @@ SITUATIONS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProtocolContender:
-    """A protocol: kofn, one with a short name, or `module:Name`."""
+    """A protocol by its short name, or by `module:Name`."""
 
     name: str
 

@@ -9,8 +9,8 @@ from kofn_common.results.logs import tail
 
 
 def death_columns(trial: FinishedTrial) -> Row:
-    """Return the longest time between two iterations from a worker's death on; of a job that ended with it, how long
-    afterwards, and its error. Without a death there are no columns.
+    """Return the longest time between two iterations from a worker's death on. For a job that the death ended, return
+    the time from the death to the end, and the error. Without a death there are no columns.
     """
     killed = [
         event.time for event in read_event_log(trial.folder.events) if event.action == "kill" and not event.missed
@@ -19,13 +19,14 @@ def death_columns(trial: FinishedTrial) -> Row:
         return {}
     if trial.summary.early_end:
         ended, error = _first_words(trial)
-        return {"end_after_s": max(0.0, ended - killed[0]), "end_error": error}  # a kill is noted when it is done
+        return {"end_after_s": max(0.0, ended - killed[0]), "end_error": error}  # a kill is logged after it is done
     times = [line.time for line in first_finishes(trial.metrics())]
     return {"pause_s": max(later - earlier for earlier, later in pairwise(times) if later >= killed[0])}
 
 
 def _first_words(trial: FinishedTrial) -> tuple[float, str]:
-    """Return when the first worker ended with an error, Unix time, and its words; else the run's own first words."""
+    """Return the Unix time at which the first worker ended with an error, and the error; else the run's end and its
+    reason."""
     found = []
     for rank in range(trial.config.job.workers):
         log, prefix = trial.folder.log(f"worker-{rank}"), f"kofn worker {rank}: "

@@ -20,17 +20,17 @@ from kofn_common.collectives.job_collective import load_collective
 from kofn_controller.p4runtime.data_plane import load_data_plane
 
 KOFN = "kofn"
-"""The protocol that others are compared with."""
+"""The protocol that the other protocols are compared with."""
 
 LEGEND = (
-    "Medians over the seeds, in brackets their range; 32 bits a value; workers of examples in Python, kofn's in C, on"
-    " links that limit both; ATP's parameter server has a separate host. all-reduce: from arrays to arrays, without a"
-    " run's first iteration. loss: share of packets lost in each direction; goodput: time on the clean link / time."
-    " slow worker: an iteration with one worker blocked for 200 ms, less an iteration without. link up, down: bytes of"
-    " Ethernet frames of a worker and iteration. memory: the job's slots in the switch's registers. job alone, beside"
-    " another: two workers with 8 slots, then with a second such job (ATP's jobs share 8). a worker dies: whether the"
-    " others go on, the longest time between two iterations from then on (pause), or when the job ends, with which"
-    " error."
+    "Medians over the seeds, in brackets their range; 32 bits a value. The workers of examples run in Python, kofn's in"
+    " C, on links that limit both; ATP's parameter server has a separate host. all-reduce: time from arrays to arrays,"
+    " without a run's first iteration. loss: share of packets lost in each direction; goodput: time on the clean link /"
+    " time. slow worker: time of an iteration with a worker blocked for 200 ms, less the time without. link up, down:"
+    " bytes of Ethernet frames of a worker in an iteration. memory: the job's slots in the switch's registers. job"
+    " alone, beside another: two workers with 8 slots, then with a second such job (ATP's jobs share 8 slots). a worker"
+    " dies: whether the other workers go on; the longest time between two iterations after the death (pause), or the"
+    " time until the job ends, and its error."
 )
 
 
@@ -54,7 +54,7 @@ def own_columns(trial: FinishedTrial) -> Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ProtocolArms:
-    """One protocol in every situation that was run, over its seeds."""
+    """A protocol in every situation that was run, over the seeds."""
 
     name: str
     arms: Mapping[str, Arm]
@@ -63,18 +63,18 @@ class ProtocolArms:
         return self.arms[situation].spread(column) if situation in self.arms else None
 
     def known(self, column: str, situation: str = CLEAN) -> Spread | None:
-        """Return a figure's spread in a situation; None where it is unknown."""
+        """Return a figure's spread in a situation; None if the figure is unknown."""
         return self.arms[situation].known_spread(column) if situation in self.arms else None
 
     @property
     def goes_on(self) -> bool | None:
-        """Whether the others went on after a worker's death, with every seed; None where nothing was killed."""
+        """Whether the other workers went on after a worker's death, with every seed; None without a death."""
         if DEATH not in self.arms:
             return None
         return not self.arms[DEATH].known("end_error")
 
     def goodput(self, situation: str) -> Spread | None:
-        """Return the clean link's time of an all-reduce over this one's, seed by seed."""
+        """Return an all-reduce's time on the clean link over its time in the situation, seed by seed."""
         if CLEAN not in self.arms or situation not in self.arms:
             return None
         pairs = self.arms[CLEAN].pairs(self.arms[situation], "reduce_s")
@@ -101,7 +101,7 @@ def protocol_arms(trials: pd.DataFrame) -> list[ProtocolArms]:
     """Return the protocols in the order of their runs."""
     found = []
     for rows in groups(trials, "protocol"):
-        by_name = {each["situation"].iloc[0]: Arm(trials=each) for each in groups(rows, "situation")}
+        by_name = {trials["situation"].iloc[0]: Arm(trials=trials) for trials in groups(rows, "situation")}
         arms = {name: by_name[name] for name in SITUATIONS if name in by_name}
         found.append(ProtocolArms(name=rows["protocol"].iloc[0], arms=arms))
     return found
@@ -114,45 +114,45 @@ def _shown(spread: Spread | None, form: str, scale: float = 1.0, unit: str = "")
     return f"{middle} ({low} .. {high}){unit}"
 
 
-def _bytes(one: ProtocolArms, column: str) -> str:
-    spread = one.spread(CLEAN, column)
+def _bytes(protocol: ProtocolArms, column: str) -> str:
+    spread = protocol.spread(CLEAN, column)
     return "-" if spread is None else f"{spread.median / 1e3:.0f} kB"
 
 
 COSTS: Columns[ProtocolArms] = {
-    "protocol": lambda one: one.name,
-    "all-reduce": lambda one: _shown(one.spread(CLEAN), "{:.0f}", 1e3, " ms"),
-    "slow worker": lambda one: _shown(one.cost_of_slow(), "{:+.0f}", 1e3, " ms"),
-    "link up": lambda one: _bytes(one, "worker_up_bytes"),
-    "link down": lambda one: _bytes(one, "worker_down_bytes"),
-    "memory": lambda one: "-" if (size := one.fact("memory_bytes")) is None else f"{count(size / 1e3)} kB",
+    "protocol": lambda protocol: protocol.name,
+    "all-reduce": lambda protocol: _shown(protocol.spread(CLEAN), "{:.0f}", 1e3, " ms"),
+    "slow worker": lambda protocol: _shown(protocol.cost_of_slow(), "{:+.0f}", 1e3, " ms"),
+    "link up": lambda protocol: _bytes(protocol, "worker_up_bytes"),
+    "link down": lambda protocol: _bytes(protocol, "worker_down_bytes"),
+    "memory": lambda protocol: "-" if (size := protocol.fact("memory_bytes")) is None else f"{count(size / 1e3)} kB",
 }
 
 A_DEATH: Columns[ProtocolArms] = {
-    "protocol": lambda one: one.name,
-    "the others go on": lambda one: "yes" if one.goes_on else "NO",
-    "pause": lambda one: _shown(one.known("pause_s", DEATH), "{:.2f}", unit=" s"),
-    "the job ends after": lambda one: _shown(one.known("end_after_s", DEATH), "{:.2f}", unit=" s"),
-    "error": lambda one: next(iter(one.arms[DEATH].known("end_error")), "-"),
+    "protocol": lambda protocol: protocol.name,
+    "the others go on": lambda protocol: "yes" if protocol.goes_on else "NO",
+    "pause": lambda protocol: _shown(protocol.known("pause_s", DEATH), "{:.2f}", unit=" s"),
+    "the job ends after": lambda protocol: _shown(protocol.known("end_after_s", DEATH), "{:.2f}", unit=" s"),
+    "error": lambda protocol: next(iter(protocol.arms[DEATH].known("end_error")), "-"),
 }
 
 GOODPUT: Columns[ProtocolArms] = {
-    "protocol": lambda one: one.name,
+    "protocol": lambda protocol: protocol.name,
     **{
-        f"loss {loss:.2%}": lambda one, loss=loss: _shown(one.goodput(f"loss-{loss:g}"), "{:.2f}")  # type: ignore[misc]
+        f"loss {loss:.2%}": lambda protocol, loss=loss: _shown(protocol.goodput(f"loss-{loss:g}"), "{:.2f}")  # type: ignore[misc]
         for loss in LOSSES
     },
 }
 
 FEW_SLOTS: Columns[ProtocolArms] = {
-    "protocol": lambda one: one.name,
+    "protocol": lambda protocol: protocol.name,
     **{
-        f"{slots} slots": lambda one, slots=slots: _shown(one.spread(f"slots-{slots}"), "{:.0f}", 1e3, " ms")  # type: ignore[misc]
+        f"{slots} slots": lambda protocol, slots=slots: _shown(protocol.spread(f"slots-{slots}"), "{:.0f}", 1e3, " ms")  # type: ignore[misc]
         for slots in SLOTS
     },
     "64 slots": COSTS["all-reduce"],
-    "job alone": lambda one: _shown(one.spread(ALONE), "{:.0f}", 1e3, " ms"),
-    "beside another": lambda one: _shown(one.spread(SHARED), "{:.0f}", 1e3, " ms"),
+    "job alone": lambda protocol: _shown(protocol.spread(ALONE), "{:.0f}", 1e3, " ms"),
+    "beside another": lambda protocol: _shown(protocol.spread(SHARED), "{:.0f}", 1e3, " ms"),
 }
 
 
@@ -160,17 +160,17 @@ def tables(arms: Sequence[ProtocolArms]) -> Iterator[TextTable]:
     yield TextTable.of(COSTS, arms, title="Costs")
     yield TextTable.of(GOODPUT, arms, title="Goodput under loss, clean = 1")
     yield TextTable.of(FEW_SLOTS, arms, title="An all-reduce with few slots")
-    if died := [one for one in arms if DEATH in one.arms]:
+    if died := [protocol for protocol in arms if DEATH in protocol.arms]:
         yield TextTable.of(A_DEATH, died, title="A worker dies")
 
 
 def verdicts(arms: Sequence[ProtocolArms]) -> Iterator[Verdict]:
-    """Compare kofn with every other protocol, by medians: a NO is a situation in which kofn's loses."""
-    kofn = next((one for one in arms if one.name == KOFN), None)
+    """Compare kofn's protocol with every other protocol, by medians: a NO is a situation in which kofn's loses."""
+    kofn = next((protocol for protocol in arms if protocol.name == KOFN), None)
     for other in arms if kofn else ():
         assert kofn is not None
         if other.fact("job_collective") == kofn.fact("job_collective"):
-            continue  # kofn's with another k
+            continue  # kofn's protocol with another k
         for situation in [name for name in SITUATIONS if name != DEATH]:
             mine, theirs = kofn.spread(situation), other.spread(situation)
             if mine and theirs:
@@ -189,21 +189,23 @@ def verdicts(arms: Sequence[ProtocolArms]) -> Iterator[Verdict]:
                 )
 
 
-def document(one: ProtocolArms) -> dict[str, object]:
-    """Return one protocol's figures, for JSON."""
+def document(protocol: ProtocolArms) -> dict[str, object]:
+    """Return a protocol's figures, for JSON."""
     return {
-        "protocol": one.name,
-        "seeds": max((len(arm.seeds) for arm in one.arms.values()), default=0),
-        "reduce_s": {situation: one.spread(situation) for situation in one.arms},
-        "goodput": {situation: one.goodput(situation) for situation in one.arms if situation != CLEAN},
-        "slow_worker_s": one.cost_of_slow(),
-        "link_up_bytes": one.spread(CLEAN, "worker_up_bytes"),
-        "link_down_bytes": one.spread(CLEAN, "worker_down_bytes"),
-        "memory_bytes": one.fact("memory_bytes"),
-        "goes_on_after_a_death": one.goes_on,
-        "pause_s": one.known("pause_s", DEATH),
-        "end_after_s": one.known("end_after_s", DEATH),
-        "retransmissions": {situation: _or_none(one.spread(situation, "retransmissions")) for situation in one.arms},
+        "protocol": protocol.name,
+        "seeds": max((len(arm.seeds) for arm in protocol.arms.values()), default=0),
+        "reduce_s": {situation: protocol.spread(situation) for situation in protocol.arms},
+        "goodput": {situation: protocol.goodput(situation) for situation in protocol.arms if situation != CLEAN},
+        "slow_worker_s": protocol.cost_of_slow(),
+        "link_up_bytes": protocol.spread(CLEAN, "worker_up_bytes"),
+        "link_down_bytes": protocol.spread(CLEAN, "worker_down_bytes"),
+        "memory_bytes": protocol.fact("memory_bytes"),
+        "goes_on_after_a_death": protocol.goes_on,
+        "pause_s": protocol.known("pause_s", DEATH),
+        "end_after_s": protocol.known("end_after_s", DEATH),
+        "retransmissions": {
+            situation: _or_none(protocol.spread(situation, "retransmissions")) for situation in protocol.arms
+        },
     }
 
 

@@ -22,7 +22,7 @@ GROUPED = {
     "gradients": ("gradients", 1.0, "{:,.0f}"),
     "progress_per_s": ("progress", 1.0, "{:.3g}/s"),
 }
-"""The columns of the shown table, with headings, factors and formats."""
+"""The columns of the shown table, with their headings, factors and formats."""
 
 EXAMPLES = """
 \b
@@ -34,7 +34,7 @@ Examples:
   kofn experiment scale --workers 100000 --seeds 100 --cluster tcp://10.0.0.1:8786
 
 \b
-Exit codes: 0 every task has a row; 1 some failed: they are run again with the same --out; 2 the command line is wrong;
+Exit codes: 0 every task has a row; 1 some tasks failed: the same --out runs them again; 2 the command line is wrong;
 130 stopped by a signal.
 """
 
@@ -104,7 +104,7 @@ def scale(
 
 
 def shown(found: pd.DataFrame, axes: Axes) -> PlainTable:
-    """Return the means over the seeds."""
+    """Return the table of means over the seeds."""
     by = [name for name in axes if name != SEED and len(axes[name]) > 1] or [WORKERS]
     means = (
         found.assign(**{CHOICE: found[CHOICE].astype(str)}).groupby(by, sort=False)[list(GROUPED)].mean().reset_index()
@@ -128,7 +128,7 @@ def _axis(text: str) -> tuple[str, str]:
 
 def _values(text: str) -> list[Value]:
     """Return the values between commas: whole numbers, other numbers, or text."""
-    return [_value(each.strip()) for each in text.split(",")]
+    return [_value(part.strip()) for part in text.split(",")]
 
 
 def _value(text: str) -> Value:

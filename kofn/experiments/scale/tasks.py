@@ -1,11 +1,11 @@
-"""The tasks of a sweep: each is one simulation with one seed, of one combination of the axes' values.
+"""The tasks of a sweep. A task is a simulation of one combination of the axes' values, with one seed.
 
 OUT/world.toml     the configuration that the axes change
 OUT/tasks.jsonl    a line for each task that has ended, with its row or its error
 OUT/results.csv    the table: a row for each task, in the order of the axes
 
-A task depends on nothing but the world and its values. So its row is the same wherever it was simulated, to the last
-digit if NumPy is the same and the processor has the same vector instructions.
+A task depends on nothing but the world and its values. So every machine simulates the same row, to the last digit if
+NumPy is the same and the processor has the same vector instructions.
 """
 
 import itertools
@@ -28,7 +28,7 @@ from kofn_common.config.schema import Config
 WORLD, ENDED, RESULTS = "world.toml", "tasks.jsonl", "results.csv"
 
 CHOICE, LAW, SEED, WORKERS = "choice", "straggler.law", "run.seed", "job.workers"
-"""Axes with a meaning of their own; the others are keys of the configuration."""
+"""Axes with a special meaning; other axes are keys of the configuration."""
 
 Value = str | int | float
 
@@ -48,7 +48,8 @@ class ScaleTask:
         return json.dumps(dict(self.values))
 
     def config(self) -> Config:
-        """Return the configuration, with the objective as its only trial. Raise ConfigError for a wrong value."""
+        """Return the task's configuration, with the objective as the only trial. Raise ConfigError for a wrong
+        value."""
         document, values = tomllib.loads(self.world), dict(self.values)
         wanted, law = values.pop(CHOICE, None), values.pop(LAW, None)
         settings: dict[str, dict[str, Value]] = {}
@@ -66,7 +67,7 @@ class ScaleTask:
         )
 
     def row(self) -> dict[str, Any]:
-        """Simulate it, and return the row of its results."""
+        """Simulate the task, and return the row of its results."""
         config = self.config()
         (found,) = simulate_scale(config, config.run.trials[0], lambda iteration, virtual_s: None)
         row = found.to_dict()
@@ -83,10 +84,10 @@ def tasks(world: str, axes: Axes) -> list[ScaleTask]:
 
 
 def carried_out(task: ScaleTask) -> dict[str, Any]:
-    """Return the line of a task that has ended."""
+    """Carry out a task; return its line for ENDED."""
     try:
         return {"task": task.key, "row": task.row()}
-    except Exception as error:  # whatever it is, the other tasks go on
+    except Exception as error:  # no error of a task may stop the other tasks
         return failed(task, in_words(error))
 
 
@@ -95,11 +96,11 @@ def failed(task: ScaleTask, reason: str) -> dict[str, Any]:
 
 
 def run(wanted: Sequence[ScaleTask], folder: Path, engine: TaskEngine, ended: Callable[[int, int], None]) -> None:
-    """Carry out the tasks that have no row in the folder yet; `ended` takes the numbers of ended and of all tasks."""
+    """Carry out the tasks without a row in the folder; `ended` gets the number of ended tasks and of all tasks."""
     folder.mkdir(parents=True, exist_ok=True)
     world = folder / WORLD
     if world.exists() and world.read_text() != wanted[0].world:
-        raise ConfigError(f"{world} must be the world of this sweep, got another one: choose another --out")
+        raise ConfigError(f"{world} must be the world of this sweep, got another world: choose another --out")
     world.write_text(wanted[0].world)
     if (folder / ENDED).exists():
         (folder / ENDED).write_text(_whole_lines(folder))  # an interrupted sweep may have left a part of a line
@@ -113,12 +114,12 @@ def run(wanted: Sequence[ScaleTask], folder: Path, engine: TaskEngine, ended: Ca
 
 
 def rows(folder: Path) -> dict[str, dict[str, Any]]:
-    """Return the rows of finished tasks, by key. The last line may be incomplete: its task is not finished."""
+    """Return the rows of finished tasks, by key. A task whose line is incomplete is not finished."""
     return {line["task"]: line["row"] for line in _lines(folder) if "row" in line}
 
 
 def failures(folder: Path, wanted: Sequence[ScaleTask]) -> list[str]:
-    """Return the tasks without a row, each with its latest error."""
+    """Return the keys of tasks without a row, with the task's latest error."""
     known, errors = rows(folder), {line["task"]: line["error"] for line in _lines(folder) if "error" in line}
     return [f"{task.key}: {errors.get(task.key, 'not run yet')}" for task in wanted if task.key not in known]
 

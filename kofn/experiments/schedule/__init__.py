@@ -1,1 +1,1 @@
-"""`kofn experiment schedule`: the gain of ordering a gradient's pieces."""
+"""`kofn experiment schedule`: the gain of sending a gradient's pieces in another order."""

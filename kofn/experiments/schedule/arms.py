@@ -1,4 +1,4 @@
-"""Each contender of `kofn experiment schedule` over its seeds."""
+"""The contenders of `kofn experiment schedule`, over their seeds."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ TIME = "iteration_s"
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ContenderArm(Arm):
-    """One contender in one setting."""
+    """A contender in a setting, over the seeds."""
 
     @property
     def contender(self) -> Contender:
@@ -29,7 +29,7 @@ class ContenderArm(Arm):
         return self.spread("predicted_s").median
 
     def against(self, other: Arm) -> float:
-        """Return the median of the seeds' ratios of iteration times."""
+        """Return the median of the seeds' ratios of iteration times, this arm's over the other's."""
         return median([mine / theirs for mine, theirs in self.pairs(other, TIME)])
 
 

@@ -10,24 +10,24 @@ from kofn.experiments.schedule.contenders import BUCKETS, DEFAULT, REAL
 from kofn.experiments.tables import milliseconds
 
 SLOWER = 1.03
-"""The permitted ratio of the default's iteration to the best contender's."""
+"""The permitted ratio of the default's iteration time to the best contender's."""
 
 FASTER = {"buckets": 1.2, "sequential": 1.6}
-"""The least speed-up where transfers take as long as computation."""
+"""The least speed-up if transfers take as long as the computation."""
 
 OF_BOUND = 1.10
 
 PREDICTED = 0.10
-"""The permitted error of the model."""
+"""The permitted error of the model of the pipeline."""
 
 
 def of_accelerators(arms: Arms) -> Arms:
-    """Return the arms that claims are about."""
+    """Return the arms that the claims are about."""
     return {setting: contenders for setting, contenders in arms.items() if setting != REAL}
 
 
 def never_slower(arms: Arms) -> Iterator[Verdict]:
-    """Compare the default with the best of its setting."""
+    """Compare the default with the best contender of the setting."""
     for setting, contenders in arms.items():
         if (mine := contenders.get(DEFAULT)) is None or len(contenders) == 1:
             continue
@@ -40,7 +40,7 @@ def never_slower(arms: Arms) -> Iterator[Verdict]:
 
 
 def worth_it(arms: Arms) -> Iterator[Verdict]:
-    """Compare with buckets and no overlap, for equal layers and for VGG."""
+    """Compare the default with buckets and with no overlap, for equal layers and for VGG."""
     for setting in ("equal-1", "vgg-1"):
         contenders = arms.get(setting, {})
         if (mine := contenders.get(DEFAULT)) is None:
@@ -56,7 +56,7 @@ def worth_it(arms: Arms) -> Iterator[Verdict]:
 
 
 def near_the_bound(arms: Arms) -> Iterator[Verdict]:
-    """Compare with the bound of the critical path."""
+    """Compare the default with the bound of the critical path."""
     for setting, contenders in arms.items():
         if (mine := contenders.get(DEFAULT)) is not None:
             bound_s = mine.spread("bound_s").median
@@ -69,7 +69,7 @@ def near_the_bound(arms: Arms) -> Iterator[Verdict]:
 
 
 def as_predicted(arms: Arms) -> Iterator[Verdict]:
-    """Compare each measured time with the model's."""
+    """Compare measured times with the model's predictions."""
     for setting, contenders in arms.items():
         off = {name: arm.iteration_s / arm.predicted_s for name, arm in contenders.items()}
         worst = max(off, key=lambda name: abs(math.log(off[name])))
@@ -81,15 +81,15 @@ def as_predicted(arms: Arms) -> Iterator[Verdict]:
 
 
 def ranked_as_predicted(arms: Arms) -> Iterator[Verdict]:
-    """The model names the faster of two contenders that differ by more than its tolerated error."""
+    """Check that the model ranks two contenders rightly if they differ by more than its permitted error."""
     for setting, contenders in arms.items():
         pairs = [
-            (one, other)
-            for one, other in permutations(contenders.values(), 2)
-            if one.iteration_s * (1 + PREDICTED) < other.iteration_s
+            (faster, slower)
+            for faster, slower in permutations(contenders.values(), 2)
+            if faster.iteration_s * (1 + PREDICTED) < slower.iteration_s
         ]
-        wrong = [(one, other) for one, other in pairs if one.predicted_s >= other.predicted_s]
-        names = ", ".join(f"{one.contender.schedule} before {other.contender.schedule}" for one, other in wrong)
+        wrong = [(faster, slower) for faster, slower in pairs if faster.predicted_s >= slower.predicted_s]
+        names = ", ".join(f"{faster.contender.schedule} before {slower.contender.schedule}" for faster, slower in wrong)
         yield Verdict(
             claim=f"{setting}: the model ranks contenders that differ by more than {PREDICTED:.0%}",
             holds=not wrong,

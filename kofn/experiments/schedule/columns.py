@@ -1,4 +1,4 @@
-"""The columns of `kofn experiment schedule` in the table of trials: times by the final schedule."""
+"""The columns of `kofn experiment schedule` in the table of trials: times with the final schedule."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -13,12 +13,15 @@ from kofn_host.schedule import Layer, LayerTimes, PassSchedule, bound_s, iterati
 from kofn_host.workload import LayeredWorkload, load_workload
 
 SETTLED = 30
-"""Iterations at the end that are measured."""
+"""The number of iterations, at the end, that are measured."""
 
 
 def own_columns(trial: FinishedTrial) -> Row:
-    """Return `iteration_s`: median over the last iterations, of the slowest worker; `bound_s`: a lower bound for every
-    schedule; `predicted_s`: by the model of the pipeline; both with the measured computation."""
+    """Return this experiment's columns.
+
+    `iteration_s` is the slowest worker's median over the last iterations. With the measured computation, `bound_s` is a
+    lower bound for every schedule, and `predicted_s` the prediction of the model of the pipeline.
+    """
     contender, metrics, layers = ALL[trial.cell.scenario.name], trial.metrics(), _layers(trial)
     in_force = [line.schedule for line in metrics[0].iterations if line.schedule]
     changes = [at for at in range(1, len(in_force)) if in_force[at] != in_force[at - 1]]
@@ -46,13 +49,13 @@ def _last(worker: WorkerMetrics) -> list[Iteration]:
 
 
 def _times(worker: WorkerMetrics) -> list[float]:
-    """Return times from one iteration's end to the next one's."""
+    """Return the times from an iteration's end to the next iteration's end."""
     times = [line.time for line in _last(worker)]
     return [after - before for before, after in pairwise(times)]
 
 
 def _measured(layers: Sequence[Layer], metrics: Sequence[WorkerMetrics]) -> LayerTimes:
-    """Return each layer's passes, medians over iterations and workers."""
+    """Return the times of each layer's passes: medians over iterations and workers."""
     took = defaultdict[tuple[str, str], list[float]](list)
     for entry in (entry for worker in metrics for line in _last(worker) for entry in line.timeline or ()):
         took[entry.what, entry.layer].append(entry.end_s - entry.begin_s)

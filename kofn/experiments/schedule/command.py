@@ -1,4 +1,4 @@
-"""`kofn experiment schedule`: the gain of ordering a gradient's pieces, where links are slow."""
+"""`kofn experiment schedule`: the gain of sending a gradient's pieces in another order, on slow links."""
 
 from collections.abc import Sequence
 
@@ -35,11 +35,11 @@ Exit codes: 0 all replicas were identical and every gradient was conserved; 1 ot
 def schedule(*, choices: Choices) -> None:
     """Measure the gain of order and overlap: iteration times with every schedule.
 
-    Four workers, k = n, layers that an accelerator would compute (300 ms an iteration), links on which the transfer
-    takes 0.5, 1 or 2 times as long: eight equal layers, computation in front and parameters behind (VGG), a large
-    embedding in front (a transformer), and a perceptron. No overlap, PyTorch's buckets, first in first out, priorities,
-    the source's search, and the default's. And a perceptron that is really computed ("real"), about which there is no
-    claim.
+    Four workers, k = n, layers that an accelerator would compute (300 ms an iteration), and links on which the transfer
+    takes 0.5, 1 or 2 times as long. The models: eight equal layers; computation in front and parameters behind (VGG); a
+    large embedding in front (a transformer); a perceptron. The schedules: no overlap, PyTorch's buckets, first in first
+    out, priorities, the source's search, and the default's search. No claim is made about "real", a perceptron that is
+    really computed.
     """
 
     def scenarios() -> list[Scenario]:

@@ -25,16 +25,16 @@ MODELS = {
     "transformer": ([0.2, *[1.0] * 8, 0.5], [4, *[1.0] * 8, 1]),
     "mlp": ([0.44, 0.55, 0.01], [0.44, 0.55, 0.01]),
 }
-"""Layer by layer, in relative units: computation, and parameters. In order: eight equal layers; computation in front
-and parameters behind, as in VGG; a large embedding in front; 784-960-960-10."""
+"""The layers' computation and their parameters, in relative units. In order: eight equal layers; computation in front
+and parameters behind, as in VGG; a large embedding in front; the perceptron 784-960-960-10."""
 
 REAL = "real"
-"""The perceptron, which NumPy computes on the processors that also move the packets: there is no claim about it."""
+"""A perceptron, which NumPy computes on the processors that also move the packets: no claim is made about it."""
 
 REAL_SETTINGS = ["model.workload=digits", "model.hidden=[960, 960]", "run.target=1", "run.evaluate_every=1000"]
 
 BUCKETS = {"buckets-25mb": 25_600, "buckets-1mb": 1_024}
-"""KiB: PyTorch's default, and smaller ones."""
+"""The sizes of buckets in KiB: PyTorch's default, and smaller buckets."""
 
 ENUMERATED = ["schedule.threshold_kb=8", "schedule.enumerate=true", "run.max_iterations=400"]
 
@@ -54,7 +54,8 @@ DEFAULT = "auto"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contender:
-    """A schedule for a model whose transfer takes `ratio` times its computation; an empty ratio changes nothing."""
+    """A schedule for a model whose transfer takes `ratio` times as long as its computation. An empty ratio keeps the
+    model as it is."""
 
     model: str
     ratio: str
@@ -79,7 +80,7 @@ class Contender:
         return Scenario(name=self.name, config=config).overridden(target=target, objectives=())
 
     def _with_layers(self, config: Config) -> Config:
-        """Return the configuration with the number of elements that takes the link its time."""
+        """Return the configuration with layers of so many elements that their transfer takes the time of `ratio`."""
         computation, parameters = MODELS[self.model]
         elements = float(self.ratio) * COMPUTE_MS / 1000 * link_of(config).rate
         unit_ms = COMPUTE_MS / (3 * sum(computation) - computation[0])
@@ -96,15 +97,15 @@ class Contender:
 
 
 def link_of(config: Config) -> LinkModel:
-    """Return the link as the model of the pipeline sees it."""
+    """Return a configuration's link for the model of the pipeline."""
     layout = JobCoding.of(config.job, config.compress, 1).layout
     return LinkModel.of(config.pace_mbps(), layout, config.job.window)
 
 
 ALL = {
-    one.name: one
+    contender.name: contender
     for model, ratio in [*product(MODELS, RATIOS), (REAL, "")]
     for schedule in CONTENDERS
-    for one in [Contender(model=model, ratio=ratio, schedule=schedule)]
+    for contender in [Contender(model=model, ratio=ratio, schedule=schedule)]
 }
 """All contenders, by name."""

@@ -7,10 +7,10 @@ from kofn.experiments.tables import Columns, TextTable, count, milliseconds, sho
 from kofn_host.schedule import PassSchedule
 
 LEGEND = (
-    "Medians over the seeds, of the slowest worker, of the last 30 iterations; k = n. x sequential: of the time without"
-    " overlap; x bound: of the longest way from a layer's forward pass to its next one; x predicted: of what the model"
-    " of the pipeline says; both of the computation as it was measured; searched: iterations until the schedule that is"
-    " in force was found."
+    "Medians over the seeds, of the slowest worker, of the last 30 iterations; k = n. x sequential: time over the time"
+    " without overlap; x bound: time over the longest way from a layer's forward pass to its next forward pass; x"
+    " predicted: time over the prediction of the model of the pipeline. Bound and prediction use the measured"
+    " computation. searched: iterations until the final schedule was found."
 )
 
 

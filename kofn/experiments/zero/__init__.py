@@ -1,1 +1,1 @@
-"""`kofn experiment zero`: the cost of few bits in a sharded training, in steps."""
+"""`kofn experiment zero`: the cost in steps of few bits in a sharded training."""

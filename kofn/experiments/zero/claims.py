@@ -11,12 +11,12 @@ ZeroArms = Mapping[str, ZeroArm]
 """Arms by contender."""
 
 
-def _is_control(one: ZeroContender) -> bool:
-    return not (one.error_feedback and one.mask) or one.majority
+def _is_control(contender: ZeroContender) -> bool:
+    return not (contender.error_feedback and contender.mask) or contender.majority
 
 
 def as_good_as_32_bits(arms: ZeroArms) -> Iterator[Verdict]:
-    """Judge each stage, with all workers and with three of four."""
+    """Compare the loss of every contender but the controls with the reference's."""
     for name, arm in arms.items():
         if name != REFERENCE and not _is_control(CONTENDERS[name]):
             yield Verdict(
@@ -37,14 +37,15 @@ def controls_fail(arms: ZeroArms) -> Iterator[Verdict]:
 
 
 def one_quantisation(arms: ZeroArms) -> Iterator[Verdict]:
-    """Compare counted votes with the scheme that quantises the sum again."""
+    """Compare counted votes with the two-sided scheme, which also quantises the sum."""
     others = [arm for name, arm in arms.items() if CONTENDERS[name].two_sided]
     for name, arm in arms.items():
-        one = CONTENDERS[name]
-        if one.bits > 1 or one.codec or one.two_sided or one.k < WORKERS or one.residual != "exact" or _is_control(one):
+        voting = CONTENDERS[name]
+        exact = voting.residual == "exact" and not _is_control(voting)
+        if voting.bits > 1 or voting.codec or voting.two_sided or voting.k < WORKERS or not exact:
             continue
         for other in others:
-            own, theirs = (Spread.of(each.steps).median for each in (arm, other))
+            own, theirs = (Spread.of(compared.steps).median for compared in (arm, other))
             yield Verdict(
                 claim=f"{name}: no more steps than two-sided",
                 holds=own <= theirs,

@@ -30,15 +30,15 @@ Examples:
   kofn experiment zero --convergence --task digits --contender "stage 2, 1 bit" --seeds 5
 
 \b
-Exit codes: 0 all workers were alike and every gradient was conserved; 1 otherwise; 2 the command line is wrong; 130
-stopped by a signal. Claims are printed and do not count.
+Exit codes: 0 all workers had the same parameters and every gradient was conserved; 1 otherwise; 2 the command line is
+wrong; 130 stopped by a signal. Claims are printed and do not count.
 """
 
 
 @click.command(epilog=EXAMPLES)
 @click.option("--convergence", "question", flag_value="convergence", help="Steps to the loss of uncompressed Adam.")
 @click.option("--network", "question", flag_value="network", help="Times and bytes of steps at real links.")
-@click.option("--memory", "question", flag_value="memory", help="Memory of a worker beside the formulas.")
+@click.option("--memory", "question", flag_value="memory", help="Memory of a worker, measured and by the formulas.")
 @click.option(
     "--task",
     "tasks",
@@ -68,7 +68,7 @@ stopped by a signal. Claims are printed and do not count.
 @click.option(
     "--report-only",
     is_flag=True,
-    help="Train nothing: print what the results in --out show, with the options that they were made with.",
+    help="Train nothing: print the findings of the results in --out, with the options that made these results.",
 )
 @with_kept_options
 def zero(
@@ -83,15 +83,16 @@ def zero(
     processes: int,
     report_only: bool,
 ) -> None:
-    """Measure the cost and savings of few bits in a sharded training: four workers, stages 1 to 3 in 32 bits, 8 and 1.
+    """Measure the cost and savings of few bits in a sharded training: four workers, stages 1 to 3, 32, 8 and 1 bits.
 
-    --convergence: steps to the loss of uncompressed Adam, with all workers and with three of four and a stash; 32 bits
-    with a frozen variance; DeepSpeed's two-sided scheme; and one bit without error feedback, without mask and floor,
-    and by majority alone. Digits in NumPy, and a small GPT in PyTorch (in a checkout). All workers are in one process,
-    with their own ledgers and codecs, and blocks are summed by the slots' rules; there is no network.
+    --convergence: steps to the loss of uncompressed Adam, with all workers and with three of four and a stash. Other
+    contenders are 32 bits with a frozen variance; DeepSpeed's two-sided scheme; and one bit without error feedback,
+    without mask and floor, and by majority alone. The tasks are digits in NumPy, and a small GPT in PyTorch (in a
+    checkout). All workers run in one process, with separate ledgers and codecs. Blocks are summed by the slots' rules;
+    there is no network.
 
-    --network: times and bytes of steps at real links (needs root and PyTorch), a perceptron with 1.1 million parameters
-    (task mlp), beside float32 and two-sided ones over gloo and PyTorch's own sharded optimizers.
+    --network: times and bytes of steps at real links (needs root and PyTorch) for a perceptron with 1.1 million
+    parameters (task mlp), beside float32 and the two-sided scheme over gloo, and PyTorch's own sharded optimizers.
 
     --memory: memory of 2, 4 and 8 workers by stage, kind and bits, measured and by the formulas (needs PyTorch).
     """
@@ -106,7 +107,7 @@ def zero(
         raise click.UsageError("--report-only is not for --memory, of which no results are kept")
     with ending("experiment zero"):
         if question == "memory":
-            from kofn.experiments.zero.memory import show_memory  # noqa: PLC0415  # PyTorch, which others do without
+            from kofn.experiments.zero.memory import show_memory  # noqa: PLC0415  # only --memory needs it
 
             sys.exit(0 if show_memory(console) else 1)
         if report_only:

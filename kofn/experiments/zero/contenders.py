@@ -10,14 +10,17 @@ WORKERS = 4
 ROUNDED: tuple[Residual, ...] = ("bfloat16", "int8")
 
 REFERENCE = "32 bits"
-"""Uncompressed Adam: all stages step alike with 32 bits, so one of them represents all."""
+"""Uncompressed Adam: with 32 bits all stages make the same steps, so one stage represents all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZeroContender:
-    """A training. `codec`: of the lanes, unless it follows from the bits. `k`: workers in time in each step, drawn for
-    each; the others' contributions are stashed. `two_sided`: DeepSpeed's scheme. `majority`: a block's answer has only
-    the signs of its votes."""
+    """A kind of training.
+
+    `codec` is the lanes' codec, unless it follows from the bits. `k` workers, drawn for each step, are in time; the
+    other workers' contributions are stashed. `two_sided` is DeepSpeed's scheme. With `majority` a block's answer has
+    only the signs of the counted votes.
+    """
 
     name: str
     stage: int = 2
@@ -50,21 +53,21 @@ def _contenders() -> list[ZeroContender]:
     few = [
         ZeroContender(name=stage_name(stage, bits), stage=stage, bits=bits) for bits in (8, 1) for stage in (1, 2, 3)
     ]
-    stashed = [replace(one, name=f"{one.name}, k = 3 of 4", k=3) for one in few]
+    stashed = [replace(base, name=f"{base.name}, k = 3 of 4", k=3) for base in few]
     rounded: list[ZeroContender] = [
-        replace(one, name=f"{one.name}, residual {kept}", residual=kept)
-        for one in few
-        if one.stage < 3
+        replace(base, name=f"{base.name}, residual {kept}", residual=kept)
+        for base in few
+        if base.stage < 3
         for kept in ROUNDED
     ]
-    voting = [one for one in few if one.bits == 1 and one.stage < 3]
+    voting = [base for base in few if base.bits == 1 and base.stage < 3]
     controls = [
         change
-        for one in voting
+        for base in voting
         for change in (
-            replace(one, name=f"{one.name}, no error feedback", error_feedback=False),
-            replace(one, name=f"{one.name}, no mask, no floor", mask=False, floor=0.0),
-            replace(one, name=f"{one.name}, majority", majority=True),
+            replace(base, name=f"{base.name}, no error feedback", error_feedback=False),
+            replace(base, name=f"{base.name}, no mask, no floor", mask=False, floor=0.0),
+            replace(base, name=f"{base.name}, majority", majority=True),
         )
     ]
     frozen = ZeroContender(name=f"{REFERENCE}, variance frozen", codec="int32")
@@ -72,5 +75,5 @@ def _contenders() -> list[ZeroContender]:
     return [ZeroContender(name=REFERENCE, bits=32), frozen, *few, *rounded, *stashed, two_sided, *controls]
 
 
-CONTENDERS = {one.name: one for one in _contenders()}
+CONTENDERS = {contender.name: contender for contender in _contenders()}
 """All contenders, by name."""

@@ -23,18 +23,20 @@ def trainings(task: str, names: Iterable[str], seeds: int, steps: int | None) ->
 
 
 def train_all(results: ZeroResults, asked: Sequence[ShardedTraining], processes: int) -> None:
-    """Train the unfinished ones, each in a process, so that they run at the same time."""
-    console, left = Console(stderr=True), [each for each in asked if each not in results.learned]
+    """Carry out the unfinished trainings at the same time, in `processes` processes."""
+    console, left = Console(stderr=True), [training for training in asked if training not in results.learned]
     with children(processes) as pool:
-        for number, (each, learned) in enumerate(pool.imap_unordered(_train, left), 1):
-            results.add(each, learned)
-            console.print(f"{number} of {len(left)}: {each.task}, {each.contender}, seed {each.seed}", highlight=False)
+        for number, (training, learned) in enumerate(pool.imap_unordered(_train, left), 1):
+            results.add(training, learned)
+            done = f"{training.task}, {training.contender}, seed {training.seed}"
+            console.print(f"{number} of {len(left)}: {done}", highlight=False)
 
 
 def show(results: ZeroResults, asked: Sequence[ShardedTraining], console: Console) -> bool:
-    """Print table and claims of one task; return whether all trainings were sound."""
-    found = arms({(each.contender, each.seed): results.learned[each] for each in asked if each in results.learned})
-    seeds = len({each.seed for each in asked})
+    """Print table and claims of a task; return whether all trainings were sound."""
+    finished = [training for training in asked if training in results.learned]
+    found = arms({(training.contender, training.seed): results.learned[training] for training in finished})
+    seeds = len({training.seed for training in asked})
     console.print(table(f"{asked[0].task}: {asked[0].steps} steps, {seeds} seeds", found))
     say(console, "\n".join(lines(judge(CLAIMS, {arm.name: arm for arm in found}))))
     return all(arm.sound for arm in found)

@@ -1,4 +1,4 @@
-"""The memory of workers in sharded trainings, beside the formulas of host.zero.memory."""
+"""The memory of workers in sharded trainings, measured and by the formulas of kofn_host.zero.memory."""
 
 import subprocess
 import sys
@@ -18,18 +18,18 @@ from kofn_host.zero import ZeroSettings, expected, not_sharded
 WORKERS = (2, 4, 8)
 
 LAYERS, WIDTH = 8, 384
-"""The perceptron: equal layers, of which stage 3 holds two at a time."""
+"""The perceptron's layers, which are equal; stage 3 holds two of them at a time."""
 
 BLOCK = 8192
 """Elements of a block, in 8 bits and in one."""
 
 NEAR = 0.1
-"""The permitted error of a kind."""
+"""The permitted error of a kind of memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryRow:
-    """The measured memory of a training, and that of the formulas."""
+    """The measured memory of a training, and the formulas' memory."""
 
     kept: KeptMemory
     formula: Memory
@@ -48,11 +48,11 @@ class MemoryRow:
 
 
 def show_memory(console: Console) -> bool:
-    """Print a table for each number of workers; return whether all are near their formulas. Raise ConfigError without
-    PyTorch."""
+    """Print a table for each number of workers; return whether all memory is near the formulas. Raise ConfigError
+    without PyTorch."""
     elements, verdicts = LAYERS * _layer(), []
     for workers in WORKERS:
-        rows = [MemoryRow(kept=each, formula=_formula(each, elements, workers)) for each in _measured(workers)]
+        rows = [MemoryRow(kept=kept, formula=_formula(kept, elements, workers)) for kept in _measured(workers)]
         console.print(TextTable.of(COLUMNS, rows, title=f"{workers} workers"))
         off, kind, name = max((*row.off, row.name) for row in rows)
         claim = f"{workers} workers: every kind within {NEAR:.0%} of its formula"
@@ -60,8 +60,8 @@ def show_memory(console: Console) -> bool:
     say(console, "\n".join(lines(verdicts)))
     console.print(
         f"MB of arrays of the worker that keeps most, after two steps of a perceptron with {elements:,} parameters in"
-        f" {LAYERS} equal layers; off: the kind that is furthest from its formula (host/kofn_host/zero/memory.py);"
-        " stage 0 is Adam that is not sharded."
+        f" {LAYERS} equal layers; off: error of the kind of memory that is furthest from its formula"
+        " (host/kofn_host/zero/memory.py); stage 0 is Adam without shards."
     )
     return all(verdict.holds for verdict in verdicts)
 

@@ -1,7 +1,7 @@
 """Sharded trainings at links of several rates: the cost of a step, and the time to the loss of uncompressed Adam.
 
-Whole trainings would take hours at 50 Mbit/s. So a run measures a few steps of the warm-up and a few after it. The
-steps that a training needs are counted without a network (`--convergence` with the task `mlp`, the same model and
+Whole trainings would take hours at 50 Mbit/s. So a run measures a few steps of the warm-up and a few steps after it.
+The steps that a training needs are counted without a network (`--convergence` with the task `mlp`, the same model and
 batches).
 """
 
@@ -31,19 +31,19 @@ from kofn_common.results.step_cost import STEPS_FILE, StepCost
 from kofn_common.wire.sizes import VOTE_WORDS
 
 WARM, FEW = 4, 8
-"""Steps of a run: of the warm-up, and after it; the first one of each is not counted."""
+"""Steps of a run in the warm-up, and after it; the first step of either kind does not count."""
 
 TASK = "mlp"
 
 SCRIPT = folder_of("kofn_torch") / "scripts" / "sharded_steps.py"
 
 WORDS = 32
-"""Words of a packet; votes have VOTE_WORDS at most."""
+"""Words of a packet, except of votes, which have VOTE_WORDS at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepMeans:
-    """Steps of one kind, at one rate: the slowest worker's median time, and mean bytes over a link."""
+    """Steps of a kind at a rate: the slowest worker's median time, and mean bytes over a worker's link."""
 
     time_s: float
     up: float
@@ -61,8 +61,7 @@ class StepMeans:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkArm:
-    """A contender at one rate; `steps` to the loss are those of the convergence's trainings, NaN where these are
-    missing."""
+    """A contender at a rate; `steps` to the loss come from the trainings of --convergence, NaN without them."""
 
     contender: NetworkContender
     mbps: float
@@ -96,7 +95,8 @@ def run_network(matrix: Sequence[Cell], folder: Path, console: Console) -> Itera
 def network_arms(
     results: Sequence[CellResult], learned: Mapping[tuple[str, int], Learned]
 ) -> dict[float, dict[str, NetworkArm]]:
-    """Return arms of finished runs, by rate and contender; `learned`: trainings of the task, by contender and seed."""
+    """Return arms of finished runs, by rate and contender; `learned` has the task's trainings, by contender and
+    seed."""
     steps = {arm.name: Spread.of(arm.steps).median for arm in arms(learned)}
     found = dict[float, dict[str, NetworkArm]]()
     for result in results:
@@ -105,7 +105,7 @@ def network_arms(
         mbps = result.cell.config.network.link_mbps
         assert mbps is not None
         name = result.cell.scenario.name
-        contender = next(one for one in NETWORK.values() if _name_of(one, mbps) == name)
+        contender = next(contender for contender in NETWORK.values() if _name_of(contender, mbps) == name)
         means = partial(_means, _costs(result.cell))
         found.setdefault(mbps, {})[contender.name] = NetworkArm(
             contender=contender,
@@ -118,7 +118,7 @@ def network_arms(
 
 
 def _means(costs: Sequence[Sequence[StepCost]], which: slice) -> StepMeans:
-    return StepMeans.of([each[which] for each in costs])
+    return StepMeans.of([steps[which] for steps in costs])
 
 
 def _costs(cell: Cell) -> list[list[StepCost]]:
@@ -146,5 +146,5 @@ def _scenario(contender: NetworkContender, mbps: float) -> Scenario:
 
 
 def _name_of(contender: NetworkContender, mbps: float) -> str:
-    """Return the name of a run and its folder."""
+    """Return the name of a contender's run at a rate, and of the run's folder."""
     return f"{contender.name.replace(', ', '-').replace(' ', '-')}-{mbps:g}-mbps"

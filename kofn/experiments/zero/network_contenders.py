@@ -1,4 +1,4 @@
-"""The contenders of `kofn experiment zero --network`: sharded trainings at a switch, and others over gloo's TCP."""
+"""The contenders of `kofn experiment zero --network`: sharded trainings through the switch, and over gloo's TCP."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -10,7 +10,7 @@ Optimizer = Literal["kofn", "FSDP2", "ZeroRedundancyOptimizer"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkFormula:
-    """Bytes of a step over a worker's link, to the switch and from it, without headers."""
+    """Bytes of a step over a worker's link, to the switch (up) and from the switch (down), without headers."""
 
     up: float
     down: float
@@ -21,7 +21,7 @@ class LinkFormula:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkContender:
-    """A training; with `gloo` over TCP, without the switch, and with one bit by DeepSpeed's two-sided scheme."""
+    """A training through the switch, or with `gloo` over TCP; gloo with one bit is DeepSpeed's two-sided scheme."""
 
     stage: int
     bits: int = 32
@@ -43,16 +43,16 @@ class NetworkContender:
 
     @property
     def learns_as(self) -> str:
-        """The training of contenders.CONTENDERS with the same steps."""
+        """The name in contenders.CONTENDERS of the training with the same steps."""
         return REFERENCE if self.bits == 32 else self.name.removesuffix(", gloo")
 
     @property
     def warms_up(self) -> bool:
-        """Whether its first steps are in full precision."""
+        """Whether the first steps are in full precision."""
         return self.bits == 1
 
     def link_bytes(self, elements: int, *, warm: bool, workers: int = WORKERS) -> LinkFormula:
-        """Return the bytes of a step; `warm`: of one of the warm-up, which may differ."""
+        """Return the bytes of a step; with `warm`, of a step of the warm-up."""
         bits = 32 if warm else self.bits
         gathers = 2 if self.stage == 3 else 1
         mean = self._gloo_mean(bits, elements, workers) if self.gloo else self._switch_mean(bits, elements, workers)
@@ -61,20 +61,21 @@ class NetworkContender:
         return sum([gather] * gathers, start=mean)
 
     def _switch_mean(self, bits: int, elements: int, workers: int) -> LinkFormula:
-        """Return the mean's bytes: counts of votes are wider than votes; in stages 2 and 3 a worker gets only its own
-        part."""
+        """Return the bytes of the mean. Counts of votes are wider than votes; in stages 2 and 3 a worker gets only the
+        part of its shard."""
         answer = workers.bit_length() if bits == 1 else bits
         own = workers if self.stage > 1 else 1
         return LinkFormula(up=elements * bits / 8, down=elements * answer / 8 / own)
 
     def _gloo_mean(self, bits: int, elements: int, workers: int) -> LinkFormula:
-        """Return the mean's bytes twice round a ring, in stages 2 and 3 too: gloo's reduce_scatter is an all-reduce."""
+        """Return the bytes of the mean, twice round a ring. In stages 2 and 3 too: gloo's reduce_scatter is an
+        all-reduce."""
         once = _ring(elements * bits / 8, workers)
         return once + once
 
 
 def _ring(size: float, workers: int) -> LinkFormula:
-    """Return a ring's bytes: each worker passes on all but one of its parts."""
+    """Return the bytes of an array once round a ring: a worker passes on all parts of the array but one."""
     passed = size * (workers - 1) / workers
     return LinkFormula(up=passed, down=passed)
 
@@ -90,5 +91,5 @@ def _contenders() -> list[NetworkContender]:
     ]
 
 
-NETWORK = {one.name: one for one in _contenders()}
+NETWORK = {contender.name: contender for contender in _contenders()}
 """All contenders, by name."""

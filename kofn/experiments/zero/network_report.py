@@ -16,19 +16,19 @@ Arms = Mapping[float, Mapping[str, NetworkArm]]
 """Arms by rate in Mbit/s, then by contender."""
 
 LEGEND = (
-    "step: from a batch to parameters that all workers have, the slowest worker's median; warm-up: of a step in full"
-    " precision, where the first ones are; up, down: bytes of Ethernet frames over a worker's link to the switch and"
-    " from it, mean of a step after the warm-up, by the kernel's counts; formula: of what is in them; steps: to within"
-    " 0.5 % of what uncompressed Adam has after its last step (kofn experiment zero --convergence --task mlp, same"
-    " --out); to the loss: these steps at the measured times; x gloo: how many times faster than float32 of the same"
-    " stage over gloo."
+    "step: time from a batch to the parameters that all workers have, the slowest worker's median; warm-up: the same"
+    " for a first step, if first steps are in full precision; up, down: bytes of Ethernet frames over a worker's link"
+    " to the switch and from the switch, mean of a step after the warm-up, by the kernel's counts; formula: the bytes"
+    " of their values; steps: to within 0.5 % of the last loss of uncompressed Adam (kofn experiment zero --convergence"
+    " --task mlp, same --out); to the loss: time of these steps at the measured times; x gloo: speed-up over float32 of"
+    " the same stage over gloo."
 )
 
 FASTER, SLOW_MBPS = 5.0, 50.0
-"""The speed-up to reach over float32 over gloo, and its rate."""
+"""The least speed-up over float32 over gloo, and the greatest rate at which it is claimed."""
 
 LEAST_SHARE = 28
-"""The ratio to reach of float32's bytes upstream over one bit's."""
+"""The least ratio of float32's bytes upstream to one bit's."""
 
 
 def show_network(
@@ -61,7 +61,7 @@ def _wrong(result: CellResult) -> Iterator[str]:
 
 
 def float32_gloo(arm: NetworkArm) -> str:
-    """Return the contender to compare with."""
+    """Return the name of the contender over gloo with the same stage in float32."""
     return f"stage {arm.contender.stage}, 32 bits, gloo"
 
 
@@ -108,7 +108,7 @@ def much_faster_than_gloo(arms: Arms) -> Iterator[Verdict]:
 
 def faster_than_two_sided(arms: Arms) -> Iterator[Verdict]:
     for mbps, here in arms.items():
-        for other in (one for one in here.values() if one.contender.gloo and one.contender.bits == 1):
+        for other in [arm for arm in here.values() if arm.contender.gloo and arm.contender.bits == 1]:
             for arm in _voting(here):
                 yield Verdict(
                     claim=f"{arm.contender.name}: at {mbps:g} Mbit/s faster to the loss than two-sided over gloo",

@@ -39,17 +39,17 @@ class ZeroResults:
         return cls(path, {row.training: row.learned for row in rows})
 
     def of(self, task: str) -> dict[tuple[str, int], Learned]:
-        """Return trainings of a task with the task's steps, by contender and seed."""
+        """Return a task's trainings with the task's default number of steps, by contender and seed."""
         steps = TASKS[task].steps
         return {
-            (each.contender, each.seed): learned
-            for each, learned in self.learned.items()
-            if (each.task, each.steps) == (task, steps)
+            (training.contender, training.seed): learned
+            for training, learned in self.learned.items()
+            if (training.task, training.steps) == (task, steps)
         }
 
     def add(self, training: ShardedTraining, learned: Learned) -> None:
         self.learned[training] = learned
-        rows = [_Row(training=each, learned=of) for each, of in self.learned.items()]
+        rows = [_Row(training=training, learned=learned) for training, learned in self.learned.items()]
         new = self.path.with_suffix(".new")
         new.write_bytes(msgspec.json.format(msgspec.json.encode(rows)))
         new.replace(self.path)

@@ -1,7 +1,7 @@
 """The text and JSON of the trainings of `kofn experiment zero`."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from kofn.experiments.statistics import Spread
@@ -13,12 +13,12 @@ NEAR = 0.005
 """The share by which a loss may be above the reference's."""
 
 LEGEND = (
-    "loss: held-out, after the last step, median over the seeds; x 32 bits: in shares of that of uncompressed Adam with"
-    " the same seed; steps: until it is within 0.5 % of what uncompressed Adam has after the last step; within 0.5 %:"
-    " of how many seeds it is so after the last step; lost: what was discarded to keep residuals in fewer bits,"
-    " over what was given, in L2; too large: blocks whose votes had too large a step for what is left over to shrink,"
-    " share, most of any seed; sound: all workers have the same parameters, and every ledger is"
-    " conserved. With 32 bits all stages are the same training."
+    "loss: held-out loss after the last step, median over the seeds; x 32 bits: loss over the loss of uncompressed Adam"
+    " with the same seed; steps: until the loss is within 0.5 % of the last loss of uncompressed Adam; within 0.5 %:"
+    " number of seeds whose last loss is; lost: L2 norm of the values that were discarded to keep residuals in fewer"
+    " bits, over the gradients' norm; too large: share of blocks whose votes had too large a step for the residual to"
+    " shrink, the most of any seed; sound: all workers have the same parameters, and every ledger is conserved. With"
+    " 32 bits all stages are the same training."
 )
 
 Trainings = Mapping[tuple[str, int], Learned]
@@ -27,7 +27,7 @@ Trainings = Mapping[tuple[str, int], Learned]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZeroArm:
-    """A contender's trainings, and the reference's, by seed."""
+    """A contender's trainings, and the reference's trainings with the same seeds."""
 
     name: str
     own: Sequence[Learned]
@@ -35,16 +35,20 @@ class ZeroArm:
 
     @property
     def losses(self) -> list[float]:
-        return [_last(each) for each in self.own]
+        return [_last(learned) for learned in self.own]
 
     @property
     def ratios(self) -> list[float]:
-        return [_last(each) / _last(to) for each, to in zip(self.own, self.reference, strict=True)]
+        return [_last(learned) / _last(reference) for learned, reference in self._pairs]
 
     @property
     def steps(self) -> list[float]:
-        """Steps to the reference's last loss; infinite where it is never reached."""
-        return [_reached(each, _last(to)) for each, to in zip(self.own, self.reference, strict=True)]
+        """Steps to the reference's last loss; infinite if this loss is never reached."""
+        return [_reached(learned, _last(reference)) for learned, reference in self._pairs]
+
+    @property
+    def _pairs(self) -> Iterable[tuple[Learned, Learned]]:
+        return zip(self.own, self.reference, strict=True)
 
     @property
     def near(self) -> int:
@@ -52,14 +56,14 @@ class ZeroArm:
 
     @property
     def sound(self) -> bool:
-        return all(each.alike is not False and each.conserved is not False for each in self.own)
+        return all(learned.alike is not False and learned.conserved is not False for learned in self.own)
 
 
 def arms(trainings: Trainings) -> list[ZeroArm]:
-    """Return arms in the order of contenders, with the seeds that the reference has too."""
+    """Return the contenders' arms, with the seeds that the reference also has."""
     names = list(dict.fromkeys(name for name, _ in trainings))
     seeds = {
-        name: [seed for one, seed in trainings if one == name and (REFERENCE, seed) in trainings] for name in names
+        name: [seed for other, seed in trainings if other == name and (REFERENCE, seed) in trainings] for name in names
     }
     return [
         ZeroArm(
@@ -88,8 +92,8 @@ def table(title: str, found: Sequence[ZeroArm]) -> TextTable:
 
 
 def _share(arm: ZeroArm, name: str) -> str:
-    """Return the most of any seed."""
-    known = [value for each in arm.own if (value := getattr(each, name)) is not None]
+    """Return the greatest share of any seed, as text."""
+    known = [value for learned in arm.own if (value := getattr(learned, name)) is not None]
     return f"{max(known):.2%}" if known else "-"
 
 
@@ -103,5 +107,5 @@ def _last(learned: Learned) -> float:
 
 
 def _reached(learned: Learned, loss: float) -> float:
-    near = (step for step, each in learned.losses.items() if each is not None and each <= loss * (1 + NEAR))
+    near = (step for step, value in learned.losses.items() if value is not None and value <= loss * (1 + NEAR))
     return next(near, math.inf)

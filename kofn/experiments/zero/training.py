@@ -1,4 +1,4 @@
-"""One training of a contender: its held-out losses."""
+"""A training of a contender, and its held-out losses."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -27,23 +27,23 @@ from kofn_host.zero import (
 )
 
 GPT = Path(kofn.__file__).parents[1] / "examples" / "workloads" / "small_gpt.toml"
-"""A file of a checkout."""
+"""The small GPT's configuration, which only a checkout has."""
 
 HIDDEN = (1024, 1024)
-"""Hidden layers of the perceptron that is also trained over the network."""
+"""The hidden layers of the perceptron that is also trained over the network."""
 
 BATCH = 16
-"""Images of a worker in a step."""
+"""The number of a worker's images in a step."""
 
 
 class Learner(Protocol):
-    """One worker's model and data; `units` are the sizes of its layers' tensors."""
+    """A worker's model and data; `units` are the sizes of the layers' tensors."""
 
     parameters: Floats
     units: list[list[int]]
 
     def gradient(self, step: int) -> Floats:
-        """Return the gradient of the `step`-th batch, from 1, in the shape of `parameters`."""
+        """Return the gradient of batch number `step`, counted from 1, in the shape of `parameters`."""
 
     def held_out_loss(self) -> float: ...
 
@@ -64,7 +64,7 @@ class DigitsLearner:
 
 
 def units_of(hidden: tuple[int, ...]) -> list[list[int]]:
-    """Return sizes of weights and biases of a perceptron's layers."""
+    """Return the sizes of weights and biases of a perceptron's layers."""
     return [[before * after, after] for before, after in pairwise((PIXELS, *hidden, CLASSES))]
 
 
@@ -86,7 +86,7 @@ class WorkloadLearner:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZeroTask:
-    """A task; `words` of a block; `every`: steps between two evaluations of the held-out loss."""
+    """A task; a block has `words` words, and the held-out loss is evaluated every `every` steps."""
 
     make: Callable[[int, int], Learner]
     rate: float
@@ -123,13 +123,13 @@ ELEMENTS = sum(map(sum, units_of(HIDDEN)))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Learned:
-    """The result of a training. `losses`: held-out, by step, None where not finite; `conserved`: whether every ledger
-    is, None without ledgers; `alike`: whether all workers have the same parameters, None where the training has
-    diverged.
+    """The result of a training.
 
-    `lost`: L2 of the values that all workers discarded to keep residuals in fewer bits, over that of all their
-    gradients, None where residuals are exact; `expanding`: the share of blocks whose votes had too large a step for the
-    residual to shrink, None without votes.
+    `losses` are held-out losses by step; None: not finite. `conserved` tells whether every ledger is conserved; None:
+    no ledgers. `alike` tells whether all workers have the same parameters; None: the training has diverged. `lost` is
+    the L2 norm of the values that all workers discarded to keep residuals in fewer bits, over the norm of all
+    gradients; None: residuals are exact. `expanding` is the share of blocks whose votes had too large a step for the
+    residual to shrink; None: no votes.
     """
 
     losses: dict[int, float | None]
@@ -140,7 +140,7 @@ class Learned:
 
 
 def train(task: ZeroTask, contender: ZeroContender, seed: int, steps: int | None = None) -> Learned:
-    """Train with all workers, each a thread."""
+    """Train with all workers, in a thread each."""
     team, settings, last = Lockstep(WORKERS), contender.settings(task.freeze_step), steps or task.steps
     learners = [task.make(rank, seed) for rank in range(WORKERS)]
     calls = [LockstepCalls(team, rank) for rank in range(WORKERS)]
@@ -148,7 +148,7 @@ def train(task: ZeroTask, contender: ZeroContender, seed: int, steps: int | None
     switch = None if settings.bits == 32 or contender.two_sided else _switch(team, elements, task, contender, seed)
     losses = dict[int, float | None]()
 
-    def one(rank: int) -> None:
+    def train_worker(rank: int) -> None:
         learner, mean = learners[rank], _mean_of(contender, calls[rank], switch, elements)
         units = [[size for unit in learner.units for size in unit]] if settings.stage == 1 else learner.units
         zero = ZeroOptimizer(settings, learner.parameters, units, calls[rank], mean)
@@ -164,11 +164,12 @@ def train(task: ZeroTask, contender: ZeroContender, seed: int, steps: int | None
 
     alike: bool | None = None
     try:
-        team.run(one)
+        team.run(train_worker)
         alike = len({learner.parameters.tobytes() for learner in learners}) == 1
-    except GradientError:  # a control diverges: not finite, or too large for a ledger
+    except GradientError:  # a control diverges: gradients are not finite, or too large for a ledger
         losses[last] = None
-    conserved = None if switch is None else all(each.ledger.accounts.totals().conserved for each in switch.encoders)
+    encoders = () if switch is None else switch.encoders
+    conserved = all(encoder.ledger.accounts.totals().conserved for encoder in encoders) if encoders else None
     lost, expanding = (None, None) if switch is None else (switch.lost, switch.expanding)
     return Learned(losses=losses, conserved=conserved, alike=alike, lost=lost, expanding=expanding)
 

@@ -1,8 +1,8 @@
 """The workers' gradients, iteration by iteration, under the rules for late gradients; without links and sums.
 
-Arrays are (seeds, workers), or (seeds, 1) for times that a seed's workers share; times are in seconds. A gradient is
-*late* once the iteration in which it was begun has ended without it, and *old* in the later iteration in which it is
-finished.
+Arrays are (seeds, workers), or (seeds, 1) for times that all workers of a seed share; times are in seconds. A gradient
+is *late* once the iteration in which its worker began it has ended without it, and *old* in the later iteration in
+which its worker finishes it.
 """
 
 from collections.abc import Callable
@@ -16,16 +16,17 @@ from kofn_controller.estimate.measurements import BoolArray, FloatArray
 from kofn_controller.policy.process import Beyond, IntArray, counted, finished
 
 Draw = Callable[[FloatArray, int], FloatArray]
-"""Takes when the workers begin a gradient, in seconds after the iteration's beginning, and its number in the iteration,
-from 0; returns how long it takes."""
+"""A function that returns how long gradients take. It takes the times at which workers begin them, in seconds after the
+iteration's beginning, and the gradients' number in the iteration, from 0."""
 
 Ends = Callable[[FloatArray], FloatArray]
-"""Takes when gradients are finished (seeds, workers or a multiple); returns when iterations end (seeds, 1)."""
+"""A function that returns when iterations end (seeds, 1). It takes the times at which gradients are finished (seeds,
+workers or a multiple)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gradients:
-    """One gradient of each worker: the iteration in which it was begun, and how long it took or will take."""
+    """A gradient of each worker: the iteration in which the worker began it, and how long it took or will take."""
 
     begun_in: IntArray
     took_s: FloatArray
@@ -37,11 +38,11 @@ class Ended:
 
     length_s: FloatArray  # (seeds, 1)
     included: BoolArray  # the worker's latest gradient counts
-    given_up: BoolArray  # the worker has given its latest gradient up
+    given_up: BoolArray  # the worker has given up its latest gradient
     latest: Gradients
     old: BoolArray  # the worker finished an old gradient, which does not count
     before: Gradients  # the old gradients
-    old_s: FloatArray  # when they were finished, after the iteration's beginning
+    old_s: FloatArray  # when the old gradients were finished, after the iteration's beginning
     more: IntArray  # (seeds,) further gradients of workers that were done
 
 
@@ -52,11 +53,11 @@ class Fleet:
     shape: tuple[int, int]  # seeds, workers
     overhead_s: float
     way_s: float
-    """The part of the overhead in which workers do not know yet that the iteration has ended."""
-    _rest_s: FloatArray = field(init=False)  # still to compute of the gradients in progress when an iteration begins
+    """The part of the overhead before workers know that the iteration has ended."""
+    _rest_s: FloatArray = field(init=False)  # what gradients in progress still take when an iteration begins
     _latest: Gradients = field(init=False)
     _idle: BoolArray = field(init=False)  # the worker has no gradient in progress
-    _missed: IntArray = field(init=False)  # iterations in a row in which it was late
+    _missed: IntArray = field(init=False)  # iterations in a row in which the worker was late
 
     def __post_init__(self) -> None:
         self._rest_s = np.zeros(self.shape)
@@ -73,8 +74,8 @@ class Fleet:
     def _with_old(self, iteration: int, draw: Draw, ends: Ends) -> Ended:
         """Simulate an iteration of async, in which old gradients count.
 
-        A gradient that is finished before its worker knows of the end goes to the ended iteration. So it does not
-        count, and its worker begins another one.
+        A gradient that its worker finishes before it knows of the iteration's end goes to the ended iteration. So the
+        gradient does not count, and the worker begins another gradient.
         """
         idle, drawn_s = self._idle, draw(np.zeros(self.shape), 0)
         rest_s = np.where(idle, drawn_s, self._rest_s)
@@ -99,7 +100,7 @@ class Fleet:
         )
 
     def _without_old(self, iteration: int, rule: LateRule, draw: Draw, ends: Ends) -> Ended:
-        """Simulate an iteration of the other rules, in which only gradients begun in it count."""
+        """Simulate an iteration of the other rules, in which only gradients that were begun in it count."""
         before, rest_s = self._latest, np.maximum(self._rest_s, 0.0)
         drawn_s = draw(rest_s, 0)
         arrival_s = rest_s + drawn_s
@@ -129,8 +130,8 @@ class Fleet:
 
 
 def _repeated(arrival_s: FloatArray, end_s: FloatArray, draw: Draw, ends: Ends) -> tuple[FloatArray, IntArray]:
-    """Return when iterations end if workers that are done compute further gradients, and the numbers of these in the
-    sums (seeds,)."""
+    """Return when iterations end if workers that are done compute further gradients, and the number of further
+    gradients in the sums (seeds,)."""
     latest_s, points_s = arrival_s, [arrival_s]
     for batch in range(1, PARTS):
         again = latest_s < end_s

@@ -11,12 +11,12 @@ from kofn_controller.estimate.measurements import FloatArray
 from kofn_controller.policy.process import IntArray
 
 MEGABIT = 8.0
-"""Megabits of a megabyte."""
+"""The number of megabits in a megabyte."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Transfers:
-    """The transfers of whole gradients from worker to switch; results come back while other blocks still leave."""
+    """The transfers of whole gradients from workers to switch; results come back while other blocks still leave."""
 
     config: Config
     _extra_s: FloatArray = field(init=False)  # (workers,)
@@ -28,19 +28,19 @@ class Transfers:
 
     @property
     def overhead_s(self) -> float:
-        """Seconds of an iteration beyond the k-th gradient: the network's, and scale.overhead_ms."""
+        """The seconds of an iteration after the k-th gradient: the network's time, and scale.overhead_ms."""
         return self.way_s + self.config.scale.overhead_ms / 1000
 
     @property
     def way_s(self) -> float:
-        """Seconds of a transfer at full rate, and of the way there and back."""
+        """The seconds of a transfer at full rate, and of the links' latency in both directions."""
         config, levels = self.config, 1 if self.config.job.racks == 1 else 2
         up_s = self._transfer_s(config.network.uplink_mbps) if levels > 1 else 0.0
         least_s = max(self._transfer_s(config.network.link_mbps), up_s)  # the levels pass on blocks, not gradients
         return least_s + 2 * levels * LATENCY_S
 
     def extra_s(self, ended: int) -> FloatArray:
-        """Return the seconds that each worker's transfer takes longer than at full rate (workers,), after `ended`
+        """Return by how many seconds the workers' transfers exceed a transfer at full rate (workers,), after `ended`
         iterations."""
         while self._coming and self._coming[-1].at_iteration <= ended:
             link = self._coming.pop()
@@ -53,10 +53,10 @@ class Transfers:
 
 
 def ends(config: Config, ks: IntArray, points_s: FloatArray) -> FloatArray:
-    """Return when iterations end (seeds, 1), from the times when gradients arrive (seeds, ...) and each seed's k.
+    """Return when iterations end (seeds, 1), from the times at which gradients arrive (seeds, ...) and each seed's k.
 
-    In a tree an iteration ends with the k-th gradient, as at one switch, because leaves send what they hold when the
-    root misses little. With scale.rack_share it ends when that share of the racks have their part of k.
+    In a tree an iteration ends with the k-th gradient, as at a single switch, because leaves send their sums when the
+    root lacks few gradients. With scale.rack_share an iteration ends when that share of the racks have their part of k.
     """
     racks = config.job.racks
     if config.scale.rack_share:

@@ -1,4 +1,4 @@
-"""Simulates the trials of a configuration: workers, sums, and the control loop of a run."""
+"""Simulates the trials of a configuration with workers, sums, and the control loop of a run."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -23,22 +23,22 @@ from kofn_controller.policy.process import IntArray
 from kofn_host.workload import straggler_class
 
 CELLS = 2**17
-"""Maximum of workers x seeds that are simulated side by side; a single seed may have more workers."""
+"""The most workers x seeds that are simulated side by side; a single seed may have more workers."""
 
 JITTER_S = 1e-4
-"""Range of a gradient's random additional time, which stands for wake-ups: without it equal times would tie."""
+"""The range of a gradient's random additional time, which stands for wake-ups: without it equal times would tie."""
 
 DECIDE_S, DECIDE_WORKER_S = 3e-3, 3e-6
-"""The controller's time for a decision, and the part of each worker: measured with blocking that is not Poisson's."""
+"""The controller's time for a decision, and its share for each worker, measured with blocking that is not Poisson's."""
 
 Progress = Callable[[int, float], None]
-"""Takes the iteration and the virtual time."""
+"""A function that takes the iteration and the virtual time."""
 
 
 def simulate_scale(config: Config, name: str, progress: Progress) -> list[ScaledTimes]:
-    """Simulate one objective with every seed, from run.seed on; up to run.max_iterations.
+    """Simulate an objective up to run.max_iterations, with run.seeds seeds from run.seed on.
 
-    Seeds are simulated side by side if the objective fixes k, else each has a control loop.
+    Seeds are simulated side by side if the objective fixes k; else a seed has a separate control loop.
     """
     config = replace(config, policy=replace(config.policy, objective=name))
     seeds = range(config.run.seed, config.run.seed + config.run.seeds)
@@ -55,7 +55,7 @@ def simulate_scale(config: Config, name: str, progress: Progress) -> list[Scaled
 
 @dataclass(slots=True, kw_only=True)
 class _Simulation:
-    """Some seeds of an objective; with `adaptive`, one."""
+    """A simulation of some seeds of an objective; with `adaptive`, of a single seed."""
 
     config: Config
     seeds: Sequence[int]
@@ -109,7 +109,7 @@ class _Simulation:
             progress(iteration, float(self.now_s[0, 0]))
 
     def _report(self, iteration: int, ended: Ended, found: Sum, began_s: float) -> None:
-        """Give the control loop the workers' reports: of old gradients, then of the iteration's."""
+        """Give the control loop the workers' reports about old gradients, then about the iteration's gradients."""
         aggregate = described(found, iteration, int(self.ks[0]), self.config.scale)
         if ended.old.any():
             ranks = np.flatnonzero(ended.old[0])
@@ -125,7 +125,7 @@ class _Simulation:
         self._pacer.reported(float(self.now_s[0, 0]))
 
     def _reports(self, ranks: IntArray, gradients: Gradients, iteration: int, now_s: FloatArray) -> Reports:
-        """Return the reports of gradients of these workers."""
+        """Return the reports of workers about their gradients."""
         begun_in, extra_s = gradients.begun_in[0, ranks], self._extra_s[ranks]
         first_block_s = gradients.took_s[0, ranks] - extra_s
         return Reports(
@@ -140,7 +140,8 @@ class _Simulation:
         )
 
     def _decide(self, iteration: int) -> None:
-        """Choose k and rule, if that is due and there is time for it; they hold from the next iteration on."""
+        """Choose k and rule if a decision is due and the controller has time for it. They hold from the next iteration
+        on."""
         now_s, changes = float(self.now_s[0, 0]) + QUIET_S, []
         for event in self.config.event:
             if event.at_iteration == iteration and event.objective is not None:
@@ -152,10 +153,10 @@ class _Simulation:
         self.ks[:] = self.loop.k
 
     def results(self, wall_s: float) -> list[ScaledTimes]:
-        """Return each seed's times."""
+        """Return the results, seed by seed."""
         lengths_s, model = np.array(self.lengths_s), self.config.scale
-        progress = np.array([each.progress(model) for each in self.sums])
-        gradients, ages = (np.array([getattr(each, name) for each in self.sums]) for name in ("gradients", "age"))
+        progress = np.array([found.progress(model) for found in self.sums])
+        gradients, ages = (np.array([getattr(found, name) for found in self.sums]) for name in ("gradients", "age"))
         return [
             ScaledTimes(
                 **ScaledTimes.measured(

@@ -1,4 +1,4 @@
-"""The sums of iterations: numbers and ages of their gradients, and the progress that a model of learning gives them.
+"""The sums of iterations: the numbers and ages of their gradients, and their progress by a model of learning.
 
 **Model.** An iteration whose sum has m gradients of mean age a makes the progress exp(-2 a / L) / (1 + phi / m), in
 units of an iteration with exact and fresh gradients. phi is the gradient noise scale in units of a worker's batch
@@ -30,8 +30,8 @@ from kofn_controller.policy.worth import AGE
 class Sum:
     """An iteration's sum; arrays are (seeds,)."""
 
-    gradients: FloatArray  # their number
-    effective: FloatArray  # their effective number, (sum w)^2 / sum w^2
+    gradients: FloatArray  # the number of gradients
+    effective: FloatArray  # the effective number of gradients, (sum w)^2 / sum w^2
     age: FloatArray  # mean by weight, in iterations
 
     def progress(self, model: ScaleSection) -> FloatArray:
@@ -48,7 +48,7 @@ class OpenSums:
 
     shape: tuple[int, int]
     _stashed: FloatArray = field(init=False)  # numbers of stashed gradients
-    _begun_in: FloatArray = field(init=False)  # sums of the iterations in which they were begun
+    _begun_in: FloatArray = field(init=False)  # sums of the iterations in which stashed gradients were begun
 
     def __post_init__(self) -> None:
         self._stashed, self._begun_in = np.zeros((2, *self.shape))
