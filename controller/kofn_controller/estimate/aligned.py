@@ -30,8 +30,8 @@ def align(values: FloatArray, iterations: NDArray[np.int64]) -> FloatArray:
 
 
 def filled(rows: FloatArray, values: FloatArray, rates: FloatArray) -> FloatArray:
-    """Return the rows (n, iterations) without gaps: each gap becomes a random one of its worker's `values` (n, window),
-    in which no lower bounds are left (`completed`).
+    """Return the rows (n, iterations) without gaps: each gap becomes a random value of its worker in `values` (n,
+    window), in which no lower bounds are left (`completed`).
 
     If the worker has no value, the gap becomes a Poisson count of the worker's rate in `rates` (n,).
     """
@@ -39,7 +39,7 @@ def filled(rows: FloatArray, values: FloatArray, rates: FloatArray) -> FloatArra
     row, column = np.nonzero(np.isnan(rows))
     if not row.size:
         return rows
-    ordered = np.sort(values[row], axis=1)  # unknown ones last
+    ordered = np.sort(values[row], axis=1)  # unknown values last
     known = np.sum(~np.isnan(ordered), axis=1)
     any_ = ordered[np.arange(len(row)), (random.random(len(row)) * known).astype(np.int64)]
     made = rows.copy()
@@ -50,9 +50,9 @@ def filled(rows: FloatArray, values: FloatArray, rates: FloatArray) -> FloatArra
 def completed(counts: FloatArray, cut: BoolArray, rates: FloatArray) -> FloatArray:
     """Return the counts (n, window), in units of tau, with a drawn count in place of each lower bound; NaN stays.
 
-    `cut` marks the lower bounds. Each becomes a random larger count of its worker: Kaplan and Meier's distribution,
-    which redistributes mass to the right (B. Efron, The two sample problem with censored data, 1967). If no count is
-    larger, it is drawn from the tail of the fitted Poisson distribution, `rates` (n,).
+    `cut` marks the lower bounds. Each bound becomes a random larger count of its worker: Kaplan and Meier's
+    distribution, which redistributes mass to the right (B. Efron, The two sample problem with censored data, 1967). If
+    no count is larger, the count is drawn from the tail of the fitted Poisson distribution, `rates` (n,).
     """
     if not cut.any():
         return counts

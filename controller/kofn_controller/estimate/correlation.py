@@ -21,14 +21,14 @@ LENGTH_MIN, LENGTH_MAX = 0.5, 10.0
 """Bounds of L if the product falls to half within the measured lags."""
 
 FARTHEST = 3.0
-"""Upper bound of L in multiples of LENGTH_MAX if the product does not fall to half within LAGS. L is then extrapolated:
-the loss over LAGS is to one half as LENGTH_MAX is to L."""
+"""Upper bound of L in multiples of LENGTH_MAX if the product does not fall to half within LAGS. L is then extrapolated
+linearly: LENGTH_MAX times one half, divided by the loss within LAGS."""
 
 UNKNOWN = 2.0
 """Value of L and phi before enough is measured."""
 
 SIGNAL_MIN = 0.05
-"""Lower bound of the signal's share of an aggregate's squared length: less cannot be distinguished from noise."""
+"""Lower bound of the signal's share of an aggregate's squared length: a smaller signal looks like noise."""
 
 SEVERAL = 1.2
 """Gradients that a sum must have for a comparison of its noise with a single gradient's."""
@@ -47,7 +47,7 @@ class Correlation:
     _weights: FloatArray = field(default_factory=lambda: np.zeros(LAGS))
     _norms: dict[int, float] = field(default_factory=dict)  # squared lengths of the latest aggregates, by iteration
     _signal: float = 0.0  # weighted sum of the signal's share of an aggregate's squared length
-    _known: float = 0.0  # the weight in it
+    _known: float = 0.0  # the sum of weights in `_signal`
     _gradients: float = 1.0  # mean number of gradients in a sum
 
     def add(
@@ -56,7 +56,8 @@ class Correlation:
         """Take an iteration's aggregate a, the mean of `gradients`.
 
         `norm2` is |a|^2, `products` are its products with the aggregates of 1, 2, ... iterations before,
-        `gradient_norm2` is the mean |g|^2 of single gradients. The less signal aggregates have, the less each counts.
+        `gradient_norm2` is the mean |g|^2 of single gradients. The less signal the aggregates have, the less a product
+        counts.
         """
         if not 0 < norm2 < math.inf:
             return
@@ -119,5 +120,6 @@ class Correlation:
         return bool(self._weights[0] > KNOWN)
 
     def _signal_of(self, next_cosine: float) -> float:
-        """Return the signal's share of an aggregate: by its norm, but no less than its cosine with the next one."""
+        """Return the signal's share of an aggregate: by its norm, but no less than the cosine with the next
+        aggregate."""
         return float(np.clip(max(self.signal, next_cosine), SIGNAL_MIN, 1.0))

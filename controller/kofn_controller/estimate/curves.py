@@ -25,7 +25,7 @@ class Curves:
 
     rank: NDArray[np.int64]  # (m,) the workers
     counts: FloatArray  # the observed counts; 0 where there is no observation
-    masses: FloatArray  # their probabilities; 0 for lower bounds and where there is no observation
+    masses: FloatArray  # probabilities of the counts; 0 for lower bounds and where there is no observation
     left: FloatArray  # (m,) probability beyond `bound`
     bound: FloatArray  # (m,) largest observation; -1 without any
     rate: FloatArray  # (m,) Poisson rate of the tail
@@ -54,18 +54,18 @@ class Curves:
 
     def at(self, rows: NDArray[np.int64] | BoolArray) -> "Curves":
         """Return the distributions of some of the m workers."""
-        return Curves(**{each.name: getattr(self, each.name)[rows] for each in fields(self)})
+        return Curves(**{array.name: getattr(self, array.name)[rows] for array in fields(self)})
 
     @property
     def longest(self) -> FloatArray:
-        """The largest count of each (m,): observed, or expected beyond the largest lower bound."""
+        """The largest count of each worker (m,): observed, or expected beyond the largest lower bound."""
         seen = np.max(self.counts, axis=1, where=self.masses > 0, initial=0.0)
         return np.asarray(np.maximum(seen, (self.bound + self.rate) * (self.left > 0)))
 
     def done(self, events: FloatArray, groups: CountGroups | None = None) -> FloatArray:
         """Return P(N <= m) (m, points) at ascending whole `events` m.
 
-        The mass of a count between two of them is divided between both so that its mean stays. With `groups` the result
+        The mass of a count between two points is divided between both so that its mean stays. With `groups` the result
         is the mean over each group's workers (groups, points).
         """
         first = np.searchsorted(events, self.counts - 1, side="right")
@@ -92,14 +92,14 @@ class Curves:
         seen = np.cumsum(at.reshape(len(sizes), bins), axis=1)[:, : len(points)]
         left = np.bincount(group, self.left, minlength=len(sizes))
         rows = np.flatnonzero(left > 0)
-        weighed = (np.bincount(group, self.left * each, minlength=len(sizes)) for each in (self.bound, self.rate))
-        bound, rate = (np.asarray(each[rows] / left[rows], dtype=np.float64)[:, None] for each in weighed)
+        weighed = (np.bincount(group, self.left * values, minlength=len(sizes)) for values in (self.bound, self.rate))
+        bound, rate = (np.asarray(sums[rows] / left[rows], dtype=np.float64)[:, None] for sums in weighed)
         tail = np.minimum(_above(points, rate) / np.maximum(_above(bound, rate), TINY), 1.0)
         seen[rows] += left[rows, None] * np.where(points <= bound, 0.0, 1 - tail)
         return np.asarray(np.clip(seen / sizes[:, None], 0.0, 1.0))
 
     def quantiles(self, row: int, levels: FloatArray) -> FloatArray:
-        """Return the quantiles of one of the distributions at these `levels` (any,), 0 to 1."""
+        """Return the quantiles of one distribution at these `levels` (any,), 0 to 1."""
         summed = np.cumsum(self.masses[row])
         last = int(np.flatnonzero(self.masses[row])[-1]) if self.masses[row].any() else 0
         seen = self.counts[row][np.minimum(np.searchsorted(summed, levels - 1e-12), last)]

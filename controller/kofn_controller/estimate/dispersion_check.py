@@ -39,7 +39,7 @@ class Fits:
     blocks: FloatArray  # (n,) information in `rate`, in uncensored observations
     dispersion: FloatArray  # (n,) variance / mean in units of tau: 1 where Poisson fits, NaN where unknown
     poisson: BoolArray  # (n,) True where Poisson fits or too little is known
-    curves: Curves  # the own distributions of the others
+    curves: Curves  # own distributions of the workers that Poisson does not fit
 
     @property
     def excess(self) -> FloatArray:
@@ -65,7 +65,8 @@ def describe(counts: FloatArray, cut: BoolArray, poisson: BoolArray, start: Floa
 def _fits(
     counts: FloatArray, cut: BoolArray, poisson: BoolArray | None, aside: BoolArray, start: FloatArray | None
 ) -> Fits:
-    """Fit `counts` (n, window), and compute curves of the workers that are not `poisson`; None: test which are."""
+    """Fit `counts` (n, window), and compute curves of the workers that are not `poisson`. If that is None, test
+    them."""
     rate, blocks = poisson_rates(counts, cut, start)
     variance, weight = variances(counts, cut, rate, blocks)
     if poisson is None:

@@ -76,8 +76,8 @@ def _mass(counts: FloatArray, mu: FloatArray) -> FloatArray:
 def grouped_counts(done: FloatArray, sizes: Counts, weights: FloatArray) -> FloatArray:
     """Return the expected k-th smallest count for k = 1..n (n,), n = sum of `sizes` (groups,).
 
-    `done` (groups, points) is P(a worker of the group is done by the point). `weights` (points,): the weighted sum of
-    values at the points is their sum over the lattice.
+    `done` (groups, points) is P(a worker of the group is done by the point). `weights` (points,): a
+    function's sum over the lattice is the weighted sum of its values at the points.
     """
     workers = int(sizes.sum())
     head, end = min(ENDS, (workers + 1) // 2), min(ENDS, workers // 2)

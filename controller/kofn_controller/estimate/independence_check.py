@@ -1,9 +1,9 @@
 """Tests whether workers block independently of each other, by permutations of times that are aligned by iteration.
 
-If they do, permuting each worker's blocks gives windows that are as likely as the measured one. Two statistics of the
-measured window are compared with those of permuted ones: the variance of the racks' means in an iteration, which a
-shock common to a rack, or to all, makes large, and the sum of the squared correlations of all pairs, which shocks of
-other groups, or workers that take turns, make large. Pure functions; the permutations are fixed.
+Under independence, permuting each worker's blocks gives windows that are as likely as the measured one. Two statistics
+of the measured window are compared with those of permuted windows. The first is the variance of the racks' means in an
+iteration: a shock common to a rack, or to all, makes it large. The second is the sum of the squared correlations of all
+pairs: shocks of other groups, or workers that take turns, make it large. Pure functions; the permutations are fixed.
 """
 
 import functools
@@ -22,16 +22,16 @@ tests once in 100 times.
 """
 
 WORKERS = 64
-"""Maximum number of workers that are tested. A test of very many would find dependences too small to matter, and errors
-in the treatment of lower bounds.
+"""Maximum number of workers that are tested. A test of very many workers would find dependences too small to matter,
+and errors in the treatment of lower bounds.
 """
 
 LEAST = 8
 """Minimum number of iterations with the times of at least two workers."""
 
 UNLIKE = 0.1
-"""Share of the workers by which an iteration's number of lower bounds may differ from the median. Other iterations are
-left out: they had another k."""
+"""Share of the workers by which an iteration's number of lower bounds may differ from the median. Iterations with other
+numbers are left out: they had another k."""
 
 NEAR = 0.05
 """Share of s below which differences of times are noise."""
@@ -71,7 +71,7 @@ def independence_chance(
     means = np.sum(windows.reshape(len(windows), racks, -1, window).sum(axis=2) ** 2, axis=(1, 2))
     scaled = windows / np.sqrt(np.mean(scores**2, axis=1) + STEADY)[:, None]
     products = scaled @ scaled.swapaxes(1, 2) if n <= window else scaled.swapaxes(1, 2) @ scaled
-    pairs = np.sum(products**2, axis=(1, 2))  # its diagonal is the same in all of them
+    pairs = np.sum(products**2, axis=(1, 2))  # the diagonal is the same in all windows
     least = min(np.mean(means >= means[0] * (1 - 1e-9)), np.mean(pairs >= pairs[0] * (1 - 1e-9)))
     return float(min(2 * least, 1.0))
 

@@ -55,21 +55,21 @@ class Arrival:
     iteration: int
     verdict: str
     timestamp_us: int
-    rack: int = 0  # of the leaf whose clock the time is by
+    rack: int = 0  # the rack of the leaf whose clock gives the time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Track:
     """Counts and latest facts of one worker."""
 
-    reported: int  # the latest iteration that it reported
-    reached: int  # the latest iteration whose first block it has surely finished
+    reported: int  # the latest iteration that the worker reported
+    reached: int  # the latest iteration whose first block the worker has surely finished
     arrivals: int
     late: int
     late_in_a_row: int
     last_first_block_s: float
     account: Account
-    unheard: int  # the number of its latest gradients that are in no sum
+    unheard: int  # the number of the worker's latest gradients that are in no sum
 
 
 @dataclass(slots=True, kw_only=True)
@@ -83,9 +83,9 @@ class Measurements:
     late_in_a_row: NDArray[np.int64] = field(init=False)  # (workers,)
     views: Views = field(init=False)
     link_waits_s: FloatArray = field(init=False)  # (workers, LINK_WAITS) of gradients' last packets, oldest first
-    iteration: int = 0  # the latest that any worker reported
+    iteration: int = 0  # the latest iteration that any worker reported
     refused: int = 0
-    _front: int = 0  # the latest that any worker reached
+    _front: int = 0  # the latest iteration that any worker reached
     _times_s: FloatArray = field(init=False)  # (window, workers), like the next two; a ring for each worker
     _cut: BoolArray = field(init=False)
     _iterations: NDArray[np.int64] = field(init=False)
@@ -96,7 +96,9 @@ class Measurements:
     _last_s: FloatArray = field(init=False)
     _accounts: dict[int, Account] = field(init=False, default_factory=dict)  # by rank
     _unheard: dict[int, int] = field(init=False, default_factory=dict)
-    _began_s: FloatArray = field(init=False)  # (workers,) last sign of life: its iteration began no earlier; NaN: none
+    _began_s: FloatArray = field(
+        init=False
+    )  # (workers,) last sign of life: the next iteration began no earlier; NaN: none
     _first_s: dict[int, float] = field(init=False, default_factory=dict)  # by iteration: when a worker first reached it
     _logged: set[tuple[int, str]] = field(init=False, default_factory=set)
 
@@ -119,7 +121,7 @@ class Measurements:
         """Note that a worker begins now, in this iteration of a running job: earlier silence and lateness do not
         count."""
         self._began_s[rank], self.late_in_a_row[rank] = now_s, 0
-        if not self._front:  # this controller has seen no iteration of the job, so accept reports of that one
+        if not self._front:  # this controller has seen no iteration of the job, so accept reports of this iteration
             self._front = self.iteration = max(iteration - 1, 0)
             self._first_s[self._front] = now_s
 
@@ -146,7 +148,7 @@ class Measurements:
         return True
 
     def take(self, reports: Reports) -> None:
-        """Take the reports of several workers, which must be valid; no switch saw these workers (`views`)."""
+        """Take the reports of several workers, which must be valid and which no digest accompanies (`views`)."""
         self._push(reports.rank, reports.iteration, reports.first_block_s, censored=reports.censored, late=reports.late)
         if reports.link_wait_s is not None:
             self._push_wait(reports.rank, reports.link_wait_s)
@@ -234,7 +236,7 @@ class Measurements:
                 del self._first_s[next(iter(self._first_s))]
 
     def _push(self, ranks: Ranks, iteration: Ranks, first_block_s: Numbers, *, censored: Flags, late: Flags) -> None:
-        """Append an observation of each of these workers, and drop their oldest."""
+        """Append an observation of each of these workers, and drop the oldest observation."""
         place = self.reports[ranks] % self.window, ranks
         self._times_s[place], self._cut[place], self._iterations[place] = first_block_s, censored, iteration
         self.reports[ranks] += 1

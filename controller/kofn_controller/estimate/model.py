@@ -57,14 +57,14 @@ class Estimate:
     high_s: FloatArray  # upper ends; infinite if nothing but lower bounds is known
     hidden_s: float = 0.0  # largest blocking that may be in every time: lambda is then larger, and s smaller
     blocks: FloatArray  # information in uncensored observations; a lower bound counts for less than one
-    dispersion: FloatArray  # var / (tau * mean) of the blocking times: 1 where Poisson fits; NaN where unknown
+    dispersion: FloatArray  # var / (tau * mean) of the blocking times: 1 where Poisson fits; NaN if unknown
     poisson: BoolArray  # False where a worker's dispersion differs from the others'
-    curves: Curves  # of these workers, except those that are silent for longer than ever before
+    curves: Curves  # own distributions of these workers, except those that are silent for longer than ever before
     event_error: float = 0.0  # standard error of tau, as a share of it; 0 if it was not estimated
     law: Law = "poisson"  # the source of drawn times
-    reason: str = ""  # for the law
+    reason: str = ""  # why this law was taken
     tested: int = 0  # the latest iteration at the time of the test
-    own: Curves | None = None  # of all workers, under "empirical"
+    own: Curves | None = None  # own distributions of all workers, under "empirical"
     rows: FloatArray | None = field(default=None, repr=False)  # counts (n, iterations), under "bootstrap"
 
 

@@ -29,9 +29,9 @@ OVERHEAD_MAX_S = 60.0
 class MeasuredIterations:
     """The measured time of an iteration under a k and a rule."""
 
-    mean_s: float  # 0 without any
+    mean_s: float  # 0 if no iteration was measured
     iterations: int  # the number in the mean
-    last: int  # the latest of them
+    last: int  # the latest measured iteration
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,8 +70,8 @@ class Cycles:
 
         If all k started together, the overhead is their mean iteration time minus the longest first block and
         transfer. This includes the delay of a worker that got its parameters late and so became the k-th. Otherwise the
-        workers' starts are unknown. The overhead is then the least such difference of a worker, after its iteration
-        time is reduced by how much later than the mean it has reported.
+        workers' starts are unknown. Each worker's iteration time is then reduced by the time by which its report came
+        after the mean report, and the overhead is the least difference of a worker.
         """
         arrived_s = self.first_block_s + transfers_s[self.rank]
         if self.together:
@@ -88,22 +88,22 @@ class Pace:
 
     workers: int
     _times_s: dict[tuple[int, RuleName], deque[float]] = field(default_factory=dict)
-    _newest: dict[tuple[int, RuleName], int] = field(default_factory=dict)  # the newest iteration among them
+    _newest: dict[tuple[int, RuleName], int] = field(default_factory=dict)  # the newest iteration of each
     _last: tuple[int, tuple[int, RuleName], float] | None = None  # the iteration that ended last, k and rule, and when
 
     _ended: deque[Cycles] = field(default_factory=lambda: deque(maxlen=OVERHEAD_KEPT))
-    _catch_up_s: deque[float] = field(default_factory=lambda: deque(maxlen=OVERHEAD_KEPT))  # by late gradient
+    _catch_up_s: deque[float] = field(default_factory=lambda: deque(maxlen=OVERHEAD_KEPT))  # of late gradients
     _iteration: int = 0  # the latest iteration with a report
     _cycles: list[Cycle] = field(default_factory=list)  # of the workers in its sum
-    _followed: int = 0  # their number
+    _followed: int = 0  # the number of workers in `_cycles`
     _in: NDArray[np.int64] = field(init=False)  # (workers,) the latest iteration in whose sum each worker was
 
     def __post_init__(self) -> None:
         self._in = np.zeros(self.workers, np.int64)
 
     def ended(self, iteration: int, k: int, rule: RuleName, now_s: float) -> None:
-        """Note the end of an iteration; `k` and `rule` are in force now. If several ended unseen, each gets an equal
-        share of the time.
+        """Note the end of an iteration; `k` and `rule` are in force now. If several iterations ended unseen, each
+        gets an equal share of the time.
         """
         option = k, rule
         if self._last is not None:
@@ -128,7 +128,7 @@ class Pace:
     ) -> None:
         """Take the times of a worker, or of several, in the sum of an iteration with this k (fields as in Cycle).
 
-        The iteration counts once k workers have reported theirs.
+        The iteration counts once k workers have reported their times.
         """
         beyond_s = iteration_s - first_block_s
         if not np.all((beyond_s > 0) & (beyond_s < OVERHEAD_MAX_S)) or iteration < self._iteration:
@@ -158,8 +158,8 @@ class Pace:
     def overhead_s(self, transfers_s: FloatArray) -> float:
         """Return the mean time of an iteration beyond its k-th first block and that block's additional transfer.
 
-        It has the normal transfer, the sum and the step; 0 while unknown. `transfers_s` (workers,): the additional time
-        in slower links (estimate/transfers.py).
+        This time covers the normal transfer, the sum and the step; 0 while unknown. `transfers_s` (workers,): the
+        additional time in slower links (estimate/transfers.py).
         """
         return (
             max(0.0, float(np.mean([cycles.overhead_s(transfers_s) for cycles in self._ended]))) if self._ended else 0.0

@@ -18,7 +18,7 @@ CONFIDENCE = 0.95
 """The confidence level of the intervals."""
 
 INTERVALS = 256
-"""Maximum number of intervals that are computed; more are interpolated between this many."""
+"""Maximum number of intervals that are computed; if more are wanted, all are interpolated."""
 
 TIE = 0.5
 """Added to a lower bound: an observation that was cut off at a whole count may have been that count or a later one."""
@@ -28,7 +28,7 @@ UNSEEN_EXPOSURE = 0.1
 otherwise."""
 
 BEYOND = 200
-"""Maximum of a drawn count beyond its bound."""
+"""Maximum difference between a drawn count and its bound."""
 
 TINY = 1e-280
 """Smallest tail probability that is used as a divisor."""
@@ -58,7 +58,7 @@ def poisson_rates(
 
     NaN is no observation; a count c marked by `cut` means N >= c. A worker without observations gets the mean rate of
     the others, and the information 0. The search begins at the rates `start` (n,) and ends when the relative step is
-    below `settled`; the remaining error is about the square of that.
+    below `settled`; the remaining error is about the square of the last step.
     """
     known = ~np.isnan(counts)
     lower = cut & known & (counts > 0)  # N >= 0 always holds
@@ -82,8 +82,8 @@ def poisson_rates(
 class CountBounds:
     """Lower bounds N >= c with c = least + share, one for each entry."""
 
-    row: NDArray[np.int64]  # of the worker
-    least: FloatArray  # whole
+    row: NDArray[np.int64]  # the worker's row
+    least: FloatArray  # whole numbers
     share: FloatArray  # 0 to 1
 
     @classmethod

@@ -32,7 +32,7 @@ NEAR = 0.05
 """Share of s below which differences of times are noise."""
 
 IMMATERIAL = 0.02
-"""Standard deviation of differences of D that do not matter; it is added to each drawn window."""
+"""Standard deviation of differences of D that do not matter. Noise of this size is added to each drawn window."""
 
 LEAST = 8
 """Minimum number of uncensored observations of a tested worker."""
@@ -41,7 +41,8 @@ NOISE_MOST = 0.6
 """Maximum of the clocks' mean noise, as a share of NEAR of s."""
 
 SEEN = 0.8
-"""Minimum share of uncensored observations of a tested worker: with fewer its fit rests on the model itself."""
+"""Minimum share of uncensored observations of a tested worker: with fewer the worker's fit rests on the model
+itself."""
 
 FIT_STEPS = 3
 """Number of steps towards a drawn window's tau, or towards the noise."""
@@ -73,7 +74,7 @@ def _noise(counts: FloatArray, near: float) -> float:
     if not below.size or not near > 0:
         return 0.0
     mean, noise = float(below.mean()), near / 2
-    for _ in range(FIT_STEPS):  # the mean up to `near` is less than that of all
+    for _ in range(FIT_STEPS):  # the mean of counts up to `near` is less than the mean of all
         noise = min(mean + near / np.expm1(near / max(noise, 1e-3 * near)), NOISE_MOST * near)
     return noise
 
@@ -124,8 +125,8 @@ def _event(blocking: FloatArray) -> FloatArray:
 
 
 def _share_beyond(found: FloatArray, drawn: FloatArray) -> float:
-    """Return the share of `drawn` vectors that are at least as far from the rest of them as `found` is from them
-    all."""
+    """Return the share of `drawn` vectors that are at least as far from the other drawn vectors as `found` is
+    from all of them."""
     count = len(drawn)
     inverse = np.linalg.pinv(np.cov(drawn.T))
     off, own = drawn - drawn.mean(axis=0), found - drawn.mean(axis=0)

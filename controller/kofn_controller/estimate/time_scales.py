@@ -21,8 +21,8 @@ EVENT_MIN_S = 1e-4
 """Smallest tau: the clocks' noise is larger, and the lattice of times would have too many points."""
 
 OUTLIER = 10.0
-"""A worker's largest blocking time counts for tau only if it is at most this many times its second largest, or this
-many times the tau without blocking."""
+"""A worker's largest blocking time counts for tau only if it is at most this many times the second largest, or this
+many times the fallback for tau."""
 
 PAIRS_MIN = 3
 """Minimum number of differences of successive times for a worker's variance to count."""

@@ -10,11 +10,10 @@ import numpy as np
 from kofn_controller.estimate.measurements import BoolArray, FloatArray
 
 LATEST = 3
-"""Number of latest waits whose median is a worker's present wait; it must have this many."""
+"""Number of latest waits whose median is a worker's present wait. A worker with fewer waits has none."""
 
 FENCE = 3.0
 """Number of interquartile ranges above the upper quartile from which a wait is far out."""
-
 
 SHARE = 0.2
 """Share of the block time without blocking by which a wait must also be above the upper quartile."""

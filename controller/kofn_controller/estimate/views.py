@@ -25,7 +25,7 @@ class WorkerReport:
     first_block_s: float
     sent: bool
     late: bool
-    together: bool  # it started with the others, because it was in time in the iteration before
+    together: bool  # the worker started with the others, because it was in time in the iteration before
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,8 +39,8 @@ class SwitchDigest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OnTimePair:
-    """The first on-time event of a rack's iteration in both views, with which the times of the rack's others are
-    compared."""
+    """Both views of the first worker of a rack that was in time in an iteration. The times of the rack's other workers
+    are compared with this worker's."""
 
     rank: int
     said: WorkerReport
@@ -53,10 +53,10 @@ class Views:
 
     workers: int
     count: list[int] = field(init=False)  # disagreements, by worker
-    latest: list[str] = field(init=False)  # the latest one in words, by worker
+    latest: list[str] = field(init=False)  # the latest disagreement in words, by worker
     _said: list[dict[int, WorkerReport]] = field(init=False)
     _seen: list[dict[int, SwitchDigest]] = field(init=False)
-    _on_time: list[int] = field(init=False)  # by worker: the latest iteration that it finished in time
+    _on_time: list[int] = field(init=False)  # the latest iteration that each worker finished in time
     _reference: dict[tuple[int, int], OnTimePair] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:

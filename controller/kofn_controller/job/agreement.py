@@ -19,20 +19,20 @@ class AnnouncedK:
     """The part of a worker's report that concerns k."""
 
     iteration: int
-    decision: int  # the latest that the worker had received when it began the iteration
+    decision: int  # the latest Decision that the worker had received when it began the iteration
     least: int  # smallest k under which a block of the iteration closed
-    most: int  # largest
+    most: int  # largest k under which a block of the iteration closed
 
 
 @dataclass(slots=True, kw_only=True)
 class Agreement:
     """The change of k that the switch confirmed last; 0 means unknown."""
 
-    number: int = 0  # of the Decision: counts the changes that came into force
+    number: int = 0  # the Decision's number: counts the changes that came into force
     k: int = 0
     first: int = 0  # first iteration in which k closed a block
     certain: int = 0  # first iteration from which on k closes every block
-    torn: int = 0  # reports from then on in which another k closed a block: there must be none
+    torn: int = 0  # reports from `certain` on in which another k closed a block: there must be none
     _begun: dict[int, int] = field(default_factory=dict)  # by rank: first iteration begun after the Decision came
 
     def confirmed(self, k: int) -> int:
@@ -45,8 +45,8 @@ class Agreement:
     def report(self, rank: int, said: AnnouncedK, reached: Mapping[int, int], *, settled: bool) -> bool:
         """Take a worker's report; return True if `certain` becomes known by it.
 
-        `reached`, by rank: 0 for a live worker, for any other the latest iteration that it is known to have begun.
-        `settled`: no other k is under way to the switch.
+        `reached` has, by rank, 0 for a live worker, and for another worker the latest iteration that it is known to
+        have begun. `settled` says that no other k is under way to the switch.
         """
         if said.decision == self.number:
             self._begun.setdefault(rank, said.iteration)

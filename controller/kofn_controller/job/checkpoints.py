@@ -1,4 +1,4 @@
-"""The checkpoints of a job: when one is complete, and what a job that resumes begins with."""
+"""Decides when a checkpoint of a job is complete, and at which checkpoint a job resumes."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ from kofn_controller.policy.control_loop import ControlLoop
 from kofn_controller.policy.control_state import resume, state_of
 
 KEPT = 4
-"""Iterations of which some workers have saved their part."""
+"""Maximum number of checkpoints of which only some workers have saved their parts."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -22,16 +22,16 @@ class Checkpoints:
 
     members: Members
     control_loop: ControlLoop
-    resumed: int = 0  # the iteration of the checkpoint at which the job has begun; 0: none
+    resumed: int = 0  # the iteration of the checkpoint at which the job has begun; 0: without a checkpoint
     _absent: set[int] = field(default_factory=set)  # ranks without a ledger in that checkpoint
-    _saved: dict[int, dict[int, Mapping[str, str]]] = field(default_factory=dict)  # by iteration, by rank
+    _saved: dict[int, dict[int, Mapping[str, str]]] = field(default_factory=dict)  # saved files by iteration and rank
 
     # -- resuming
 
     def attach(self, hello: pb.Hello) -> None:
         """Check a new worker's checkpoint; AttachError if another new worker has a newer one.
 
-        Workers with an older one have to look again.
+        New workers with an older checkpoint must attach again, and so look for the newer one.
         """
         mine = hello.checkpoint
         if hello.iteration:
@@ -50,7 +50,7 @@ class Checkpoints:
                 seat.stream.outbox.put_nowait(AttachError(grpc.StatusCode.UNAVAILABLE, words))
 
     def begin(self, seats: Iterable[Seat], now_s: float) -> None:
-        """Begin the job with these new workers: at the checkpoint that they have, with the controller's state in it."""
+        """Begin the job with these new workers, at their checkpoint and with the controller's state in it."""
         self._saved.clear()
         hello = next((seat.hello for seat in seats), pb.Hello())
         self.resumed, self._absent = hello.checkpoint, set(hello.control.missing)
@@ -59,27 +59,30 @@ class Checkpoints:
 
     @property
     def expected(self) -> int:
-        """How many workers the new ones' checkpoint has; the others had died, or not begun, and may never come."""
+        """The number of workers in the new workers' checkpoint. All other workers had died, or not begun, when it was
+        saved, and may never attach."""
         missing = {rank for seat in self.members.fresh for rank in seat.hello.control.missing}
         return sum(rank not in missing for rank in range(self.members.workers))
 
     def ledger_for(self, seat: Seat) -> int:
-        """Return the checkpoint whose ledger a welcomed worker takes over; 0: none, or it has taken part since then."""
+        """Return the checkpoint whose ledger a welcomed worker takes over; 0 if the worker has no ledger in it, or has
+        taken part since then."""
         return 0 if seat.took_part or seat.rank in self._absent else self.resumed
 
     # -- saving
 
     def saved(self, rank: int, message: pb.Saved, now_s: float) -> None:
-        """Note that a worker has saved its part."""
+        """Note that a worker has saved its part of a checkpoint."""
         self._saved.setdefault(message.iteration, {})[rank] = dict(message.files)
         for old in sorted(self._saved)[:-KEPT]:
             del self._saved[old]
         self.look(now_s)
 
     def look(self, now_s: float) -> None:
-        """Have each checkpoint completed that every worker in the job has saved."""
+        """Have a worker complete each checkpoint of which every training worker has saved its part."""
         training = {seat.rank for seat in self.members.attached if seat.state is SeatState.TRAINING}
-        for iteration in [each for each, ranks in self._saved.items() if training and training <= ranks.keys()]:
+        whole = [number for number, ranks in self._saved.items() if training and training <= ranks.keys()]
+        for iteration in whole:
             saved = self._saved.pop(iteration)
             files = {name: digest for part in saved.values() for name, digest in part.items()}
             state = state_of(self.control_loop, iteration, now_s)

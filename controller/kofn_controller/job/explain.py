@@ -22,7 +22,7 @@ class Waiting:
 
     job_state: JobState
     recovery: Recovery
-    moved_s: float = field(default_factory=time.monotonic)  # when any worker last reported another iteration
+    moved_s: float = field(default_factory=time.monotonic)  # when a worker last reported a new iteration
     text: str = ""
     _logged: str = ""
 

@@ -16,9 +16,10 @@ from kofn_controller.policy.control_loop import Change, ControlLoop
 class Journal:
     """Appends lines to a file, or does nothing without a path. StartError if the file cannot be opened.
 
-    A decision has time, job, iteration, k, previous_k, late_gradient (the rule), age_weight, reason, lambda_s, for
-    k = 1, 2, ...: expected_s (E_k[T]), predicted_s (of the process), measured_s (null if k was not in force); and
-    overhead_s, which only measured_s includes. A k on which the switch and all workers agree has time, job, in_force
+    A decision has time, job, iteration, k, previous_k, late_gradient (the rule), age_weight, reason, lambda_s and
+    time_model (the law of the estimate). It has lists over k = 1, 2, ...: expected_s (E_k[T]), predicted_s (of the
+    process) and measured_s (null for a k that was not in force). Its overhead_s is the part of measured_s that the
+    other two lists leave out. A k on which the switch and all workers agree has time, job, in_force
     (k), first_iteration (the first in which k closed a block), certain_from (the first from which on k closes all
     blocks). A new objective has time, job, iteration, objective, planned (true: by an event of the configuration,
     false: by an operator). A failed objective has time, job, iteration, objective, fault. An iteration has time, job,
@@ -26,7 +27,7 @@ class Journal:
     """
 
     def __init__(self, path: Path | None, now: Callable[[], float] = time.time) -> None:
-        """Open the file for lines that are written at once."""
+        """Open the file; each line is written at once."""
         self._now = now
         self._faults: dict[int, str] = {}  # by job: the latest fault of its objective
         try:
@@ -95,19 +96,19 @@ class Journal:
 
     def objective(self, job: int, control_loop: ControlLoop, *, planned: bool) -> None:
         """Write the objective that is followed from now on."""
-        self._note(job, control_loop, planned=planned)
+        self._write_objective(job, control_loop, planned=planned)
 
     def fault(self, job: int, control_loop: ControlLoop) -> None:
         """Write why the objective gave no costs, if the reason is new."""
         fault, before = control_loop.chooser.fault, self._faults.get(job, "")
         self._faults[job] = fault
         if fault not in ("", before):
-            self._note(job, control_loop, fault=fault)
+            self._write_objective(job, control_loop, fault=fault)
 
-    def _note(self, job: int, control_loop: ControlLoop, **what: bool | str) -> None:
+    def _write_objective(self, job: int, control_loop: ControlLoop, **news: bool | str) -> None:
         """Write an ObjectiveNote (common/kofn_common/results/objective_notes.py)."""
         place = {"time": self._now(), "job": job, "iteration": control_loop.iteration}
-        self._write({**place, "objective": control_loop.goal.name, **what})
+        self._write({**place, "objective": control_loop.goal.name, **news})
 
     def _write(self, line: dict[str, Any]) -> None:
         if self._file is not None:

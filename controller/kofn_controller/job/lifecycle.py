@@ -1,4 +1,4 @@
-"""The members of a job over time: start, late workers, rejoining workers, the end.
+"""The members of a job over time: the start, workers that join or rejoin a running job, the end.
 
 `state` has the phases, `recovery` takes over after a restart of the switch or the controller.
 """
@@ -117,7 +117,7 @@ class Lifecycle:
     def admitted(self, generation: int, now_s: float) -> None:
         """Continue, because the switch admits the packets of a generation, or will as soon as it is back."""
         if generation != self.job_state.generation:
-            return  # another generation has replaced it meanwhile
+            return  # a newer generation has replaced this one
         if self.job_state.phase is Phase.OPENING:
             self._begin(now_s)
         else:
@@ -154,7 +154,9 @@ class Lifecycle:
                 self.recovery.join(seat)
             case Phase.RUNNING if job.members.sources:
                 job.welcome(seat, job.generation)
-                if seat.hello.generation >= job.settled:  # it may have answered a Regroup, and missed the Resume
+                if (
+                    seat.hello.generation >= job.settled
+                ):  # the worker may have answered a Regroup, and missed the Resume
                     seat.send(messages.resume(job.generation))
             case Phase.OVER:
                 job.welcome(seat, job.generation)
@@ -249,7 +251,7 @@ class Lifecycle:
                 self._end(seat, f"no worker has parameters of job {self.job_state.job}: it restarts", now_s)
 
     def _end(self, seat: Seat, words: str, now_s: float) -> None:
-        """End a worker's stream with a reason; it may attach again."""
+        """End a worker's stream with a reason; the worker may attach again."""
         stream = seat.stream
         if stream is not None:
             stream.outbox.put_nowait(AttachError(grpc.StatusCode.UNAVAILABLE, words))

@@ -22,7 +22,7 @@ class SeatState(enum.StrEnum):
     """The state of a worker in its job."""
 
     ABSENT = "absent"
-    ATTACHED = "attached"  # without a Welcome: it waits for the start, or for the end of a regroup
+    ATTACHED = "attached"  # without a Welcome: the worker waits for the start, or for the end of a regroup
     JOINING = "joining"  # welcomed to a running job, and not Ready yet
     TRAINING = "training"
     FINISHED = "finished"
@@ -57,9 +57,9 @@ class Seat:
     state: SeatState = SeatState.ABSENT
     stream: Stream | None = None
     attachments: int = 0
-    finished: str = ""  # the reason that it gave; empty: it has not finished
-    current: bool = False  # it has parameters, and every result of the latest settled generation
-    took_part: bool = False  # it has begun to train since the start of the job
+    finished: str = ""  # why the worker has finished; empty: it has not
+    current: bool = False  # the worker has parameters, and every result of the latest settled generation
+    took_part: bool = False  # the worker has begun to train since the start of the job
 
     @property
     def hello(self) -> pb.Hello:

@@ -35,7 +35,7 @@ class Recovery:
 
     def adopt(self, seat: Seat, now_s: float) -> None:
         """Adopt the job of a worker that is training already: continue with the switch's k and generation, or gather
-        all workers if the switch does not have theirs.
+        all workers if the switch does not have the worker's generation.
         """
         job, found = self.job_state, self.job_state.slots.found
         job.quiet_until_s = now_s + state.GRACE_S
@@ -64,7 +64,7 @@ class Recovery:
         return over
 
     def gather(self, now_s: float) -> None:
-        """Regroup when all workers are back or GRACE_S is over, if one that has parameters is attached."""
+        """Regroup when all workers are back or GRACE_S is over, if a worker that has parameters is attached."""
         job = self.job_state
         here, running = job.members.attached, job.members.running
         if not running or (len(here) < job.members.workers and now_s < job.quiet_until_s):
@@ -92,7 +92,6 @@ class Recovery:
             seat.rank for seat in job.members.attached if seat.state in (SeatState.JOINING, SeatState.TRAINING)
         }
         self._admitted = False
-        # Without a worker that has the results, wait for one to come back.
         if not any(seat.state in WELCOMED for seat in job.members.running):
             job.quiet_until_s = now_s + state.GRACE_S
             job.enter(Phase.GATHERING, now_s)
@@ -114,7 +113,7 @@ class Recovery:
             self._try_resume(now_s)
 
     def gone(self, rank: int, now_s: float) -> None:
-        """Wait no longer for a worker that has left or finished."""
+        """Stop waiting for a worker that has left or finished."""
         self.waiting.discard(rank)
         self._try_resume(now_s)
 

@@ -18,8 +18,8 @@ from kofn_controller.p4runtime.switch_link import SwitchLink
 
 KEEPALIVE = (
     ("grpc.keepalive_time_ms", 2000),  # a worker whose machine or namespace vanished sends no FIN
-    ("grpc.keepalive_timeout_ms", 3000),  # and one on a busy machine may answer late
-    ("grpc.http2.ping_timeout_ms", 3000),  # gRPC waits for the longer of the two; this one's default is a minute
+    ("grpc.keepalive_timeout_ms", 3000),  # a worker on a busy machine may answer late
+    ("grpc.http2.ping_timeout_ms", 3000),  # gRPC waits for the longer timeout; the default of this one is a minute
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.min_ping_interval_without_data_ms", 1000),  # workers may ping as often
     ("grpc.http2.max_pings_without_data", 0),
@@ -53,7 +53,7 @@ class CoordinatorService(kofn_pb2_grpc.CoordinatorServicer):
             session.leave(stream)
 
     async def _join(self, messages: AsyncIterator[pb.WorkerMessage], context: Context) -> tuple[JobSession, Stream]:
-        """Return the stream of a worker that says Hello; any other client gets the reason of its refusal."""
+        """Return the session and stream of a worker that says Hello; another client gets the reason for its refusal."""
         first = await anext(messages, None)
         if first is None or first.WhichOneof("message") != "hello":
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the first message must be a Hello")
@@ -138,7 +138,7 @@ def serve(
     jobs: Jobs, links: Sequence[SwitchLink], addresses: Sequence[str], credentials: Credentials | None = None
 ) -> tuple[grpc.aio.Server, list[int]]:
     """Return a server that is not started, and its ports (port 0 takes a free one); StartError names an address in
-    use. `links` are those of `p4runtime.links`."""
+    use. `links` come from `p4runtime.links`."""
     server = grpc_server(credentials, KEEPALIVE)
     kofn_pb2_grpc.add_CoordinatorServicer_to_server(CoordinatorService(jobs), server)
     kofn_pb2_grpc.add_InspectorServicer_to_server(InspectorService(jobs, links), server)

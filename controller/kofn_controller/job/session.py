@@ -1,7 +1,7 @@
 """One job's session: passes news of workers and switch to the control loop, and k and generations to the switch.
 
-It has no gRPC server and no connection to a switch: `service` brings the messages, and `slots` represents the switch.
-`lifecycle` decides which workers take part.
+The session has no gRPC server and no connection to a switch: `service` brings the messages, and `slots` represents the
+switch. `lifecycle` decides which workers take part.
 """
 
 import asyncio
@@ -50,10 +50,10 @@ class JobSession:
     job_state: JobState = field(init=False)
     life: Lifecycle = field(init=False)
     waiting: Waiting = field(init=False)
-    objectives: Collection[str] = ()  # those that the configuration names
+    objectives: Collection[str] = ()  # the objectives that the configuration names
     version: int = 0  # counts changes that a status shows
     _wanted: asyncio.Event = field(default_factory=asyncio.Event)  # a k or a generation must go to the switch
-    _sampled: int = 0
+    _sampled: int = 0  # the latest iteration in the journal
     _pacer: DecisionPacer = field(default_factory=DecisionPacer)
 
     def __post_init__(self) -> None:
@@ -69,7 +69,7 @@ class JobSession:
         )
         self.life = Lifecycle(job_state=self.job_state)
         self.waiting = Waiting(job_state=self.job_state, recovery=self.life.recovery)
-        self.slots.on_force = self._in_force
+        self.slots.on_force = self._announce_k
         self.slots.on_arrival, self.slots.on_found, self.slots.on_lost = self.arrival, self._found, self._lost
 
     @property
@@ -216,7 +216,7 @@ class JobSession:
         self.version += 1
         asyncio.get_running_loop().call_later(AGAIN_S, self._wanted.set)
 
-    def _in_force(self, k: int) -> None:
+    def _announce_k(self, k: int) -> None:
         """Send the workers the k that the switch has just confirmed."""
         number = self.agreement.confirmed(k)
         self.version += 1
@@ -234,7 +234,8 @@ class JobSession:
             self.journal.agreed(self.job.id, self.agreement)
 
     async def _admit(self, k: int) -> None:
-        """Have the switch admit the new generation. If the connection breaks, the next one finds out what it has."""
+        """Have the switch admit the new generation. If the connection breaks, the next connection finds out which
+        generation the switch has."""
         generation, self.job_state.to_admit = self.job_state.to_admit, 0
         try:
             await self.slots.admit(generation, k)

@@ -52,7 +52,9 @@ class JobState:
     wake: Callable[[], None]  # called when `to_admit` is set
     phase: Phase = Phase.WAITING
     generation: int = 0
-    settled: int = 0  # the latest generation that workers trained in: a worker of an older one cannot join a regroup
+    settled: int = (
+        0  # the latest generation that workers trained in: a worker of an older generation cannot join a regroup
+    )
     to_admit: int = 0  # a generation that the switch must admit; `Lifecycle.admitted` follows
     since_s: float = field(default_factory=time.monotonic)  # start of the phase
     quiet_until_s: float = 0.0  # until then a worker that is training may come back
@@ -112,6 +114,6 @@ class JobState:
             self.apply(self.control_loop.worker_left(seat.rank, words, now_s))
 
     def next_generation(self) -> int:
-        """Return the Unix time in seconds, or more if a known generation is as high."""
+        """Return the Unix time in seconds, or the number after the highest known generation if that is more."""
         known = [self.generation, self.slots.latest, *(seat.hello.generation for seat in self.members.attached)]
         return max(int(time.time()), max(known) + 1)

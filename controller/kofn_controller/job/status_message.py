@@ -70,7 +70,7 @@ def _expected(control_loop: ControlLoop) -> list[pb.Expected]:
         return []
     forecast, errors_s = control_loop.choice.forecast, control_loop.prediction.error_s
     rounds_s = throughput_costs(forecast)
-    why = _in_force(control_loop)
+    why = _reason_for_k(control_loop)
     rule, excluded = control_loop.late_policy.rule, control_loop.goal.excludes(forecast)
     measured = [control_loop.pace.measured(k, rule) for k in range(1, forecast.workers + 1)]
     return [
@@ -92,7 +92,7 @@ def _expected(control_loop: ControlLoop) -> list[pb.Expected]:
     ]
 
 
-def _in_force(control_loop: ControlLoop) -> str:
+def _reason_for_k(control_loop: ControlLoop) -> str:
     """Describe why k is in force."""
     name = control_loop.goal.name
     if name == "all":

@@ -30,8 +30,8 @@ def high_bits(width: int) -> int:
 
 
 def job_entries(layout: SlotLayout, k: int, generation: int, role: SwitchRole = ONLY_SWITCH) -> list[fy.P4TableEntry]:
-    """Return the job's own entry, which has k and the generation: one MODIFY of it changes k. Then, if the job has
-    slots for exact sums, their entry: they need all workers, and use the slots after the job's own.
+    """Return the job's own entry, which has k and the generation: one MODIFY of this entry changes k. If the job has
+    slots for exact sums, an entry for them follows: exact sums need all workers, and use the slots after the job's own.
     """
     job = layout.job
     parts = [(job.id, k, layout.base, job.slots)]
@@ -85,9 +85,9 @@ def fixed_entries(layouts: Sequence[SlotLayout], role: SwitchRole = ONLY_SWITCH)
 def digest_entry(layouts: Sequence[SlotLayout]) -> fy.P4DigestEntry:
     """Return the digest setting: the switch sends arrivals at once, or with many workers in short lists.
 
-    A list is sent when it is full. There is no timeout, because with any BMv2 delays digests by 100 to 200 ms. There is
-    no acknowledgement, because the sequence number makes each digest new. (BMv2 1.15.5 exits if a pipeline is pushed
-    while it waits for one.)
+    A list is sent when it is full. There is no timeout, because with any timeout BMv2 delays digests by 100 to 200 ms.
+    There is no acknowledgement, because the sequence number makes each digest new. (BMv2 1.15.5 exits if a pipeline is
+    pushed while it waits for an acknowledgement.)
     """
     size = max(1, min(layout.rack_workers for layout in layouts) // 4)
     return fy.P4DigestEntry(DIGEST, max_list_size=size, max_timeout_ns=0, ack_timeout_ns=0)
@@ -106,11 +106,12 @@ def _members(layout: SlotLayout, role: SwitchRole) -> Iterator[fy.P4TableEntry]:
     right to be a recipient."""
     job = layout.job
     for number in (job.id, job.exact_id) if job.exact_slots else (job.id,):
-        for one in role.neighbours(layout):
-            member = {"standard_metadata.ingress_port": one.port, "hdr.kofn.job": number, "hdr.kofn.worker": one.worker}
-            yield exact(MEMBERS, member, one.admit)
-            receiver = {"standard_metadata.egress_port": one.port, "hdr.kofn.job": number}
-            yield exact("egress.deliver.hosts", receiver, one.address)
+        for neighbour in role.neighbours(layout):
+            job_number = {"hdr.kofn.job": number}
+            sender = {"standard_metadata.ingress_port": neighbour.port, "hdr.kofn.worker": neighbour.worker}
+            yield exact(MEMBERS, sender | job_number, neighbour.admit)
+            receiver = {"standard_metadata.egress_port": neighbour.port} | job_number
+            yield exact("egress.deliver.hosts", receiver, neighbour.address)
         for place in layout.places:
             yield exact(
                 RECIPIENTS,

@@ -11,7 +11,7 @@ from kofn_controller.errors import LayoutError
 from kofn_controller.p4runtime.topology import TopologyHost
 
 LEAF_BUFFERS = 2
-"""Sums that a leaf keeps for each slot, so that a tree has fewer slots."""
+"""Number of sums that a leaf keeps for each slot. A tree has fewer slots by this factor."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

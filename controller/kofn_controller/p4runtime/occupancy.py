@@ -1,7 +1,8 @@
-"""Reads the slots of a running switch over P4Runtime: the block in each, its contributors, and the missing workers.
+"""Reads the slots of a running switch over P4Runtime: the block in each slot, its contributors, and the
+missing workers.
 
-It only reads, which any client may do, and needs a switch that can read registers; BMv2 cannot. Packets flow meanwhile,
-so a slot that takes another block while it is read is read again.
+The module only reads, which any client may do. It needs a switch that can read registers; BMv2 cannot. Packets flow
+meanwhile, so a slot that takes another block while it is read is read again.
 """
 
 from collections.abc import Iterable, Sequence
@@ -96,7 +97,7 @@ class SwitchJob:
 
 
 async def read_slots(address: str, device_id: int, job: int | None = None) -> list[JobSlots]:
-    """Return the slots of all jobs, or of one. InspectionError if they cannot be read, P4ClientError if no switch
+    """Return the slots of all jobs, or of one job. InspectionError if they cannot be read, P4ClientError if no switch
     answers.
     """
     async with fy.P4Client(address, wait_for_ready=False) as client:
@@ -172,7 +173,7 @@ class SlotReader:
         return JobSlots(job=job.job, k=job.k, workers=job.workers, slots=await self.some(job, range(job.mask + 1)))
 
     async def some(self, job: SwitchJob, wanted: Sequence[int]) -> tuple[Slot, ...]:
-        """Return some slots. Each is consistent, unless it takes blocks faster than it can be read."""
+        """Return some slots. Each slot is consistent, unless it takes blocks faster than it can be read."""
         found: dict[int, Slot] = {}
         for _ in range(ATTEMPTS):
             moved = []

@@ -82,7 +82,7 @@ def outputs_hash(program: Path) -> str:
 
 def compiler_version() -> str:
     run = subprocess.run([COMPILER, "--version"], check=True, capture_output=True, text=True)
-    lines = (run.stdout + run.stderr).splitlines()  # p4c writes it to standard error
+    lines = (run.stdout + run.stderr).splitlines()  # p4c writes its version to standard error
     return next(line for line in lines if line.startswith("Version"))
 
 
@@ -98,7 +98,7 @@ def compile_program(program: Path) -> Stamp:
     command = [COMPILER, "--arch", "v1model", "-I", "src", "-I", "include"]
     command += ["-o", f"build/{files.blob.name}", "--p4runtime-files", f"build/{files.p4info.name}", program.name]
     with tempfile.TemporaryDirectory() as name:
-        # It gets copies: p4c removes a source that it cannot preprocess, and a path with a space is one that it cannot.
+        # p4c gets copies, because it removes a source that it cannot preprocess: it does not accept a space in a path.
         folder = Path(name)
         (folder / "build").mkdir()
         (folder / "src").symlink_to(program.parent.resolve())
@@ -120,7 +120,7 @@ def _stamp_of(program: Path) -> Path:
 
 
 def main() -> int:
-    """Compile the sources of the command line; exit code 2 if one cannot be."""
+    """Compile the sources of the command line; exit code 2 if a source cannot be compiled."""
     try:
         for name in sys.argv[1:]:
             stamp = compile_program(Path(name))

@@ -63,7 +63,8 @@ async def ensure(program: CompiledProgram, address: str, device_id: int, credent
 async def push(program: CompiledProgram, address: str, device_id: int, credentials: SwitchCredentials = None) -> None:
     """Push the program, which empties all slots and tables.
 
-    It uses separate connections, because finsy pushes again whenever a connection with these options becomes primary.
+    The push uses separate connections, because finsy pushes again whenever a connection with these options becomes
+    primary.
     """
     await _delete_groups(address, device_id, credentials)
     async with _primary(address, program.options(device_id, force=True, credentials=credentials)):

@@ -29,7 +29,7 @@ ROOM = 0xFFFF
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Neighbour:
     """A sender of a job's packets to a switch, which also gets the answers: its port, its number in the header's field
-    `worker`, the action that admits its packets, and the one that addresses packets to it."""
+    `worker`, the action that admits its packets, and the action that addresses packets to it."""
 
     port: int
     worker: int

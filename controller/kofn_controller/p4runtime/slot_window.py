@@ -60,7 +60,9 @@ def stride(placed: Sequence[tuple[int, int]]) -> int:
     2
     """
     begins = {iteration: slot for slot, (iteration, block) in enumerate(placed) if iteration and block == 0}
-    steps = [(begins[one + 1] - begins[one]) % len(placed) for one in begins if one + 1 in begins]
+    steps = [
+        (begins[iteration + 1] - slot) % len(placed) for iteration, slot in begins.items() if iteration + 1 in begins
+    ]
     return max(set(steps), key=steps.count, default=0)
 
 

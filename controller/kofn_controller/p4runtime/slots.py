@@ -4,7 +4,7 @@ The switch's entry of the job has k and the generation. As long as the session h
 entry stays, because workers may be training with it. The module knows nothing of connections: `switch_link.SwitchLink`
 sets `write`.
 
-In a tree `Slots` are the root's, which decide, and `LeafSlots` the leaves', which follow.
+In a tree the root has `Slots`, which decide, and each leaf has `LeafSlots`, which follow them.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ class Slots:
 
     layout: SlotLayout
     k: int
-    generation: int = 0  # admitted by the session; 0: none
+    generation: int = 0  # the generation that the session has admitted; 0: none
     found: Found | None = None  # the switch's entry at the latest connection
     tried: bool = False  # the admitted generation has, or may have, been written
     latest: int = 0  # the highest generation that was ever seen in a switch, of any job
@@ -53,13 +53,15 @@ class Slots:
     on_arrival: Callable[[Arrival], object] = _unheard
     on_force: Callable[[int], object] = _unheard  # called when the switch has confirmed another k
     on_lost: Callable[[str], object] = _unheard  # called with the reason when the admitted generation's slots are lost
-    on_found: Callable[[Found | None], object] = _unheard  # called with the switch's entry while none is admitted
-    away: Callable[[], str] = str  # returns why the switch does not answer; empty: it does
+    on_found: Callable[[Found | None], object] = (
+        _unheard  # called with the switch's entry while no generation is admitted
+    )
+    away: Callable[[], str] = str  # returns why the switch does not answer; empty if it does
     in_force: int = 0  # the k that the switch confirmed last; 0: none
-    since_s: float = 0.0  # when it confirmed that, on the monotonic clock
-    refusal: str = ""  # why a switch refused the latest write; empty: it did not
-    leaves: Sequence["LeafSlots"] = ()  # of a tree, by rack
-    _news: str = ""  # the reason that on_lost has not been called with yet
+    since_s: float = 0.0  # when the switch confirmed `in_force`, on the monotonic clock
+    refusal: str = ""  # why a switch refused the latest write; empty if none did
+    leaves: Sequence["LeafSlots"] = ()  # the leaves' slots in a tree, by rack
+    _news: str = ""  # the reason for the next call of on_lost; empty: none is due
 
     @property
     def job(self) -> int:
@@ -80,7 +82,7 @@ class Slots:
         refuses.
         """
         self.generation, self.k, self.tried = generation, k, False
-        self.found = None  # the new entry replaces it
+        self.found = None  # the new entry replaces the found one
         for leaf in self.leaves:
             leaf.tried = False
         await self._write()
@@ -150,7 +152,7 @@ class Slots:
 class LeafSlots:
     """A job's slots in the leaf of one rack, which follow the root's.
 
-    If they are lost, the leaf gets its entries again with the same generation, and the job continues.
+    If a leaf's slots are lost, the leaf gets its entries again with the same generation, and the job continues.
     """
 
     root: Slots
@@ -188,12 +190,12 @@ class LeafSlots:
 
 
 def _kept(found: Found | None) -> Wanted | None:
-    """Return the content of an entry that stays."""
+    """Return the content of the found entry, which stays; None without an entry."""
     return None if found is None else Wanted(found.k, found.generation)
 
 
 async def _outcome(write: Awaitable[None]) -> PushError | None:
-    """Return a write's PushError."""
+    """Return the PushError of a write; None if it succeeds."""
     try:
         await write
     except PushError as error:

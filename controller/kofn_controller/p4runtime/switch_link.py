@@ -7,7 +7,7 @@
     await slots.admit(generation, k)
 
 All jobs share one connection to a switch. Each new connection, also after a restart of the switch, pushes the pipeline
-if the switch does not run it, and corrects the switch's entries. Each job is then told which entry the switch had for
+if the switch does not run it, and corrects the switch's entries. Each job then learns which entry the switch had for
 it. The module knows nothing of how k is chosen.
 """
 
@@ -53,7 +53,7 @@ class SwitchLink:
     _writing: asyncio.Lock = field(default_factory=asyncio.Lock)  # held during each read and write of an installation
     _retry_s: float = RETRY_S
     _overheard: "_Overheard" = field(init=False)
-    _held: Sequence[JobSlots] = field(init=False)  # the jobs with entries of their own
+    _held: Sequence[JobSlots] = field(init=False)  # the jobs whose entries have k and the generation
 
     def __post_init__(self) -> None:
         self._overheard = _Overheard()
@@ -105,8 +105,8 @@ class SwitchLink:
                 raise PushError(f"the connection to {self.role.name} broke") from error
 
     async def _put(self, switch: fy.Switch, slots: JobSlots) -> None:
-        """Write another k by one MODIFY, or replace an existing entry by one of a new generation."""
-        wanted = slots.wanted  # it may change before the answer comes
+        """Write another k by one MODIFY, or replace an existing entry by the entry of a new generation."""
+        wanted = slots.wanted  # a copy: the session may change it before the answer comes
         entries = self.plane.job_entries(slots.layout, *wanted, self.role)
         if slots.tried:
             await switch.modify(entries[:1])
@@ -135,7 +135,7 @@ class SwitchLink:
     def _cancelled_only_by_us(self) -> Iterator[None]:
         """Turn a CancelledError that no caller asked for into a PushError.
 
-        A gRPC call whose channel closes cancels the task that awaits it, and so does finsy when a task of its own
+        A gRPC call whose channel closes cancels the task that awaits it, and so does finsy when one of its tasks
         fails.
         """
         task = asyncio.current_task()
@@ -213,7 +213,7 @@ class SwitchLink:
             raise EntryError(f"counters of {type(self.plane).__name__} do not fit the P4 program: {error}") from error
 
     def _entries(self, layouts: Sequence[SlotLayout]) -> list[SwitchEntry]:
-        """Return the plane's entries; EntryError if it fails, which may be a user's code."""
+        """Return the plane's entries; EntryError if the plane fails, which may be a user's code."""
         try:
             return list(self.plane.entries(layouts, self.role))
         except Exception as error:

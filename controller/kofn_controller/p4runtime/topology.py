@@ -21,7 +21,7 @@ _PORT_MAX = 510  # 511 is v1model's drop port
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopologyHost:
-    """A host and its port of its switch. `rank` counts the topology's hosts h1, h2, ... from 0."""
+    """A host, and the port that leads to it in its switch. `rank` counts the topology's hosts h1, h2, ... from 0."""
 
     name: str
     rank: int
@@ -33,7 +33,7 @@ class TopologyHost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UplinkPorts:
-    """The link between a leaf and the root, by its port of each."""
+    """The link between a leaf and the root, by its port at each end."""
 
     leaf: int
     root: int
@@ -139,12 +139,12 @@ def _uplinks(path: Path, leaves: list[str], between: list[tuple[_Place, _Place]]
         return ()
     found: dict[str, UplinkPorts] = {}
     roots: set[str] = set()
-    for one, other in between:
-        leaf, root = (one, other) if one.switch in leaves else (other, one)
+    for first, second in between:
+        leaf, root = (first, second) if first.switch in leaves else (second, first)
         if leaf.switch not in leaves or root.switch in leaves or leaf.switch in found:
             raise TopologyError(
                 f"{path}: a link between switches must be the one link of a switch with hosts to the one without, got "
-                f"{one.switch}-p{one.port} to {other.switch}-p{other.port}"
+                f"{first.switch}-p{first.port} to {second.switch}-p{second.port}"
             )
         found[leaf.switch] = UplinkPorts(leaf=leaf.port, root=root.port)
         roots.add(root.switch)

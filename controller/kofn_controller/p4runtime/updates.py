@@ -1,4 +1,4 @@
-"""Computes the P4Runtime updates that turn one state of a switch into another, and describes refused ones.
+"""Computes the P4Runtime updates that turn one state of a switch into another, and describes refused updates.
 
 Pure functions of entities and p4info; the module knows nothing of connections.
 """
@@ -36,7 +36,8 @@ def describe(error: fy.P4ClientError, schema: fy.P4Schema) -> str:
 
 def refused(error: fy.P4ClientError, schema: fy.P4Schema) -> PushError:
     """Return the error of a refused batch: an EntryError if the switch found an update invalid."""
-    invalid = any(one.canonical_code is fy.GRPCStatusCode.INVALID_ARGUMENT for one in error.details.values())
+    codes = [failure.canonical_code for failure in error.details.values()]
+    invalid = fy.GRPCStatusCode.INVALID_ARGUMENT in codes
     return (EntryError if invalid else PushError)(describe(error, schema))
 
 

@@ -50,11 +50,11 @@ class Chooser:
     """Chooses options for one objective at a time."""
 
     goal: Objective
-    window: int  # of the estimate, in iterations
+    window: int  # the estimate's window, in iterations
     predictor: Predictor
-    choice: Choice | None = None  # the latest, for the workers that were live then
-    prediction: Prediction | None = None  # of the chosen late policy, for that choice
-    fault: str = ""  # why the objective gave no costs; empty: it gave some
+    choice: Choice | None = None  # the latest choice, for the workers that were live then
+    prediction: Prediction | None = None  # for the chosen late policy
+    fault: str = ""  # why the objective gave no costs; empty if it gave costs
     evidence: Evidence = field(init=False)
     _logged: bool = False  # whether a fault of this objective has been logged
     _policy: Policy | None = field(init=False)  # chooses in place of costs, if the objective is a policy
@@ -98,12 +98,15 @@ class Chooser:
         beyond_s = Beyond(known.overhead_s, known.catch_up_s)
         predictions = {
             rule: self.predictor.predict(known.estimate, known.live, base_s, beyond_s, rule)
-            for rule in dict.fromkeys(each.rule for each in late_policies)
+            for rule in dict.fromkeys(candidate.rule for candidate in late_policies)
         }
 
         def forecasts(factor: float = 1.0) -> tuple[Forecast, ...]:
             """Return a forecast for each late policy; `factor` multiplies the cost of age and noise."""
-            return tuple(_forecast(known, expected_s, each, predictions[each.rule], factor) for each in late_policies)
+            return tuple(
+                _forecast(known, expected_s, candidate, predictions[candidate.rule], factor)
+                for candidate in late_policies
+            )
 
         try:
             found, first = forecasts(), self.choice is None
@@ -116,7 +119,7 @@ class Chooser:
                 allowed = gains(doubted, float(doubted[present])) > 0
                 if first:
                     gain = gains(choice.all_costs, float(choice.all_costs[present]))
-                    choice = _of(choice, allowed & (gain > margin), present)
+                    choice = _cheapest_among(choice, allowed & (gain > margin), present)
                 else:
                     choice = self._surely(choice, known, present, allowed, margin, iterations)
         except ObjectiveError as error:
@@ -141,7 +144,8 @@ class Chooser:
         margin: float,
         iterations: int,
     ) -> Choice:
-        """Return the choice of the cheapest `allowed` option that surely gains, or of the present one if none does."""
+        """Return the choice of the cheapest `allowed` option that surely gains, or of the present option if none
+        does."""
         gain, error = gains(choice.all_costs, float(choice.all_costs[present])), self.evidence.error
         if error.shape != gain.shape or choice.gain > margin:  # otherwise nothing changes, and the old error suffices
             error = gain_error(known.estimate, known.live, choice.forecasts, self.goal.all_costs, present)
@@ -149,7 +153,7 @@ class Chooser:
         slow = (np.arange(1, gain.shape[1] + 1) > k + 1) | (np.arange(len(gain)) != at)[:, None]
         sure = self.evidence.weigh(gain, error, slow, margin=margin, iterations=iterations)
         best = choice.late_policies.index(choice.best_late_policy)
-        return replace(_of(choice, sure & allowed, present), gain_error=float(error[best, choice.best - 1]))
+        return replace(_cheapest_among(choice, sure & allowed, present), gain_error=float(error[best, choice.best - 1]))
 
     def _failed(self, fault: str) -> None:
         if not self._logged:
@@ -157,9 +161,9 @@ class Chooser:
         self.fault, self._logged = fault, True
 
 
-def _of(choice: Choice, which: BoolArray, present: tuple[int, int]) -> Choice:
-    """Return the choice with the cheapest option in the mask `which` (late_policies, n); the present one if it is
-    empty."""
+def _cheapest_among(choice: Choice, which: BoolArray, present: tuple[int, int]) -> Choice:
+    """Return the choice with the cheapest option in the mask `which` (late_policies, n), or with the present
+    option if the mask is empty."""
     chosen = np.unravel_index(np.argmin(np.where(which, choice.all_costs, np.inf)), which.shape)
     at, place = (int(chosen[0]), int(chosen[1])) if which.any() else present
     return replace(choice, k=place + 1, late_policy=choice.forecasts[at].late_policy)

@@ -46,10 +46,10 @@ class Change:
     iteration: int
     k: int
     previous_k: int
-    late_policy: LatePolicy  # the new one
+    late_policy: LatePolicy  # the new policy
     reason: str
     expected_s: float  # E_k[T] of the new k; NaN if unknown
-    predicted_s: float  # its predicted iteration time; NaN if unknown
+    predicted_s: float  # predicted iteration time of the new k; NaN if unknown
 
 
 @dataclass(slots=True, kw_only=True)
@@ -74,9 +74,11 @@ class ControlLoop:
     history: HistoryLog = field(init=False)
     pace: Pace = field(init=False)  # measured with the present live workers
     metric: float | None = None  # the latest reported value of the workload's metric
-    recent: deque[tuple[float, int, pb.Report]] = field(init=False)  # time, rank, report: those that estimates rest on
+    recent: deque[tuple[float, int, pb.Report]] = field(
+        init=False
+    )  # time, rank, report, of the reports that estimates rest on
     chosen_at: int = 0  # iteration of the latest choice
-    _now_s: float = 0.0  # of the latest forecast
+    _now_s: float = 0.0  # time of the latest forecast
 
     def __post_init__(self) -> None:
         """Start with all workers live."""
@@ -198,8 +200,9 @@ class ControlLoop:
 
     @property
     def late_policies(self) -> tuple[LatePolicy, ...]:
-        """The policies for late gradients among which the objective may choose, given the configuration; in a tree the
-        configuration's, since no late gradient is merged. The last one comes first: most can be measured under it.
+        """The policies for late gradients that the objective and the configuration allow. In a tree only the
+        configuration's policy is allowed, because no late gradient is merged there. Training starts under the last one,
+        because it allows the most measurements.
         """
         given = self.policy.late_policy
         if self.goal.rule is not None:
@@ -212,7 +215,7 @@ class ControlLoop:
             return (given,)
         if self.policy.age_weight is None:
             return self.goal.late_policies
-        weighed = (each._replace(age_weight=given.age_weight) for each in self.goal.late_policies)
+        weighed = (candidate._replace(age_weight=given.age_weight) for candidate in self.goal.late_policies)
         return tuple(dict.fromkeys(weighed))
 
     def worker_left(self, rank: int, why: str, now_s: float) -> Change | None:
@@ -233,7 +236,7 @@ class ControlLoop:
     def worker_joined(self, rank: int, why: str, now_s: float, iteration: int = 0) -> Change | None:
         """Add a worker that joins late or rejoins in this iteration to the live ones, and choose k.
 
-        Its silence counts from now on. While it is too early for a choice, k remains n if it was n.
+        The worker's silence counts from now on. While it is too early for a choice, k remains n if it was n.
         """
         everyone = self.k == int(self.live.sum())
         self.live[rank] = True
@@ -335,12 +338,12 @@ class ControlLoop:
     def _set_k(self, k: int, reason: str, late_policy: LatePolicy | None = None) -> Change | None:
         """Record and return a change; None if k and the late policy (default: the present one) stay the same.
 
-        k becomes one that the live workers permit.
+        k is bounded by the number of live workers.
         """
         k, late_policy = bound_k(k, int(self.live.sum())), late_policy or self.late_policy
         if k == self.k and late_policy == self.late_policy:
             return None
-        expected_s, predicted_s = _of(self.choice, k)
+        expected_s, predicted_s = _times_s(self.choice, k)
         change = Change(
             iteration=self.iteration,
             k=k,
@@ -356,7 +359,7 @@ class ControlLoop:
         return change
 
 
-def _of(choice: Choice | None, k: int) -> tuple[float, float]:
+def _times_s(choice: Choice | None, k: int) -> tuple[float, float]:
     """Return E_k[T] and the predicted iteration time of this k; NaN if unknown."""
     if choice is None or k != bound_k(k, choice.forecast.workers):
         return float("nan"), float("nan")
@@ -365,7 +368,7 @@ def _of(choice: Choice | None, k: int) -> tuple[float, float]:
 
 def _numbers(choice: Choice, previous: int, late_policy: LatePolicy, goal: Objective) -> str:
     """Describe the reason for the new k or late policy in numbers."""
-    expected_s, predicted_s = _of(choice, choice.k)
+    expected_s, predicted_s = _times_s(choice, choice.k)
     numbers = f"E_{choice.k}[T] = {1e3 * expected_s:.1f}, predicted {1e3 * predicted_s:.1f} ms"
     if len(choice.forecasts) > 1:
         numbers = f"late gradients: {choice.late_policy.rule}, {numbers}"

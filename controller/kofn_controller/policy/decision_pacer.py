@@ -9,7 +9,7 @@ QUIET_S = 0.01
 """Time without a report before the model is fitted: at the end of an iteration the workers need the processors."""
 
 UNDECIDED_S = 0.1
-"""Longest wait of a decision for such a pause."""
+"""Longest time that a decision waits for QUIET_S without a report."""
 
 DECISION_SHARE = 0.05
 """Largest share of one processor for decisions."""
@@ -20,7 +20,7 @@ class DecisionPacer:
     """Allows decisions between reports, and only after a pause that keeps their share of a processor."""
 
     _reported_s: float = 0.0
-    _latest_s: float = 0.0  # when it last allowed a decision
+    _latest_s: float = 0.0  # when the pacer last allowed a decision
     _rest_until_s: float = 0.0  # no decision before this time
 
     def reported(self, now_s: float) -> None:

@@ -24,13 +24,15 @@ STEPS = BURN_IN + 40
 """Number of simulated iterations."""
 
 CHAINS, FEW, LEAST = 32, 16, 4
-"""Number of simulations side by side: CHAINS with up to FEW workers, half as many for each doubling, at least LEAST."""
+"""Number of simulations side by side: CHAINS with up to FEW workers, half as many when the workers double, at least
+LEAST."""
 
 TIE = 1e-3
 """Range of random changes, in blocking events, that break ties between equal times."""
 
 TOGETHER = 4
-"""Mean number of successive iterations that are drawn together under the law "bootstrap": a shock may last for some."""
+"""Mean number of successive iterations that are drawn together under the law "bootstrap": a shock may last for
+several."""
 
 MANY = GROUP_ABOVE
 """Maximum number of simulated workers."""
@@ -44,7 +46,7 @@ class Draws:
     """Times of m <= MANY workers, which represent all n."""
 
     times: FloatArray  # (steps, chains, m)
-    phase: FloatArray  # (chains, m), 0 to 1: the remaining share of each one's first gradient
+    phase: FloatArray  # (chains, m), 0 to 1: the remaining share of each worker's first gradient
     sizes: FloatArray  # (m,) the number of workers that each represents
     stands: IntArray  # (n,) the representative of each worker, 0..m - 1
 
@@ -64,7 +66,7 @@ def draw(estimate: Estimate, live: BoolArray, unit_s: float) -> Draws:
 
 
 def law_times(estimate: Estimate, live: BoolArray, expected_s: FloatArray) -> FloatArray:
-    """Return E_k[T] (n,) by the estimate's law; `expected_s` is that of the Poisson model."""
+    """Return E_k[T] (n,) by the estimate's law; `expected_s` is E_k[T] of the Poisson model."""
     if estimate.rows is not None:
         counts = np.sort(estimate.rows[live].T, axis=1).mean(axis=0)
     elif estimate.own is not None:
@@ -110,11 +112,11 @@ def _points(curves: Curves) -> tuple[FloatArray, FloatArray]:
 
 
 def _representatives(lambda_s: FloatArray) -> tuple[IntArray, IntArray, FloatArray]:
-    """Return the representatives (m,), the representative of each worker (n,), and the mean lambda of each one's
-    workers (m,).
+    """Return the representatives (m,), the representative of each worker (n,), and the mean lambda of each
+    representative's workers (m,).
 
-    Each represents at most a share of 2 / MANY of the workers, and of the range of the square roots of lambda. So a
-    straggler represents only itself.
+    A representative stands for at most a share of 2 / MANY of the workers, and of the range of the square roots of
+    lambda. So a straggler represents only itself.
     """
     n = len(lambda_s)
     if n <= MANY:

@@ -35,10 +35,10 @@ EXACT = 16
 """Maximum number of unknowns (workers, and tau) whose effects are computed without mixing."""
 
 SETS = 8
-"""Number of random moves of all unknowns if there are more; the error is then known within a fifth."""
+"""Number of random moves of all unknowns if there are more than EXACT; the error is then known within a fifth."""
 
 MOVED = 2048
-"""Maximum of moves times unknowns, but at least one move: with very many workers their errors average out."""
+"""Maximum product of moves and unknowns, but at least one move is made: the errors of very many workers average out."""
 
 SEED = 1
 
@@ -97,8 +97,8 @@ def gain_error(
     """Return the standard errors (forecasts, n) of the gains over the present option, for the n workers in the mask
     `live` (workers,).
 
-    Each is the larger one of a move up and a move down, because costs are not linear. A worker with its own
-    distribution is moved as if it were Poisson's, but by its own interval.
+    Each unknown contributes the larger effect of its move up and its move down, because costs are not linear. A worker
+    with its own distribution is moved as if it were Poisson's, but by its own interval.
     """
     lambdas_s, events_s = _moved(estimate, live)
     counts = expected_counts_of(lambdas_s / events_s[:, None])
@@ -119,8 +119,8 @@ def _shifted(forecast: Forecast, shift_s: FloatArray | float) -> Forecast:
 
 
 def _moved(estimate: Estimate, live: BoolArray) -> tuple[FloatArray, FloatArray]:
-    """Return lambdas (1 + 2 * sets, n) and tau (1 + 2 * sets,): unmoved, moved by each set of signs, by the
-    opposite."""
+    """Return lambdas (1 + 2 * sets, n) and tau (1 + 2 * sets,): first unmoved, then moved by each set of
+    signs, then moved by the opposite of each set."""
     middle_s = estimate.lambda_s[live]
     up_s = np.minimum((estimate.high_s[live] - middle_s) / NORMAL_95, FARTHEST * (estimate.service_s + middle_s))
     down_s = (middle_s - estimate.low_s[live]) / NORMAL_95
@@ -133,12 +133,12 @@ def _moved(estimate: Estimate, live: BoolArray) -> tuple[FloatArray, FloatArray]
 
 @functools.lru_cache(maxsize=8)
 def _signs(unknowns: int) -> FloatArray:
-    """Return which unknowns are moved up (1) and which down (-1), (sets, unknowns). Columns are orthogonal if there are
-    at most EXACT.
+    """Return which unknowns are moved up (1) and which down (-1), (sets, unknowns). Columns are orthogonal for at most
+    EXACT unknowns.
     """
     if unknowns <= EXACT:
         signs = np.ones((1, 1))
         while len(signs) < unknowns:
-            signs = np.block([[signs, signs], [signs, -signs]])  # Hadamard's, as Sylvester makes them
+            signs = np.block([[signs, signs], [signs, -signs]])  # Sylvester's construction of Hadamard matrices
         return signs[:, :unknowns]
     return np.random.default_rng(SEED).choice([-1.0, 1.0], (min(SETS, max(MOVED // unknowns, 1)), unknowns))

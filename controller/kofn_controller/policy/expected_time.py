@@ -15,13 +15,11 @@ from kofn_controller.estimate.model import Estimate
 from kofn_controller.estimate.poisson import farthest, poisson_done
 
 GROUP_ABOVE = 64
-"""Maximum number of workers for which each one's own lambda is used."""
-
+"""Maximum number of workers for which each worker's own lambda is used."""
 
 DENSE = 128
 """Number of first lattice points that are all evaluated. Of the later ones COARSE evenly spaced points are evaluated,
 and the others interpolated."""
-
 
 COARSE = 96
 
@@ -49,7 +47,7 @@ def done_by(estimate: Estimate, live: BoolArray, points: FloatArray) -> FloatArr
 
 
 def _workers(estimate: Estimate, live: BoolArray) -> tuple[FloatArray, Curves, BoolArray]:
-    """Return the rates of the live workers (n,), the curves of those that have one, and the mask of these (n,)."""
+    """Return the rates of the live workers (n,), the curves of those that have a curve, and the mask of these (n,)."""
     curves = estimate.curves.at(live[estimate.curves.rank])
     return estimate.lambda_s[live] / estimate.event_s, curves, np.isin(np.flatnonzero(live), curves.rank)
 
@@ -74,7 +72,7 @@ def expected_counts_of(rates: FloatArray) -> FloatArray:
     """Return `expected_counts` of several sets of workers, (sets, n) for `rates` (sets, n), on one lattice."""
     sets, n = rates.shape
     if n > GROUP_ABOVE:
-        return np.array([expected_counts(each) for each in rates])
+        return np.array([expected_counts(one_set) for one_set in rates])
     points, weights = lattice(float(rates.max(initial=0.0)))
     done = poisson_done(points, rates.T.ravel()).reshape(n, -1)
     return (np.cumsum(each_number(done)[:-1], axis=0).reshape(n, sets, -1) @ weights).T

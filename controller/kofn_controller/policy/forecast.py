@@ -1,4 +1,4 @@
-"""Defines the inputs of an objective or a policy. It knows neither."""
+"""Defines the inputs of an objective or a policy. The module knows no objective and no policy."""
 
 from dataclasses import dataclass, field
 
@@ -14,10 +14,10 @@ class Forecast:
     """All inputs of an objective or a policy, for k = 1..n of n live workers (n,).
 
     They hold under the policy for late gradients `late_policy`. `expected_s` is E_k[T] in seconds, as if all workers
-    started together; `predicted_s` is the same for the real process, in which they do not (`process`). Both end with
-    the k-th gradient; `overhead_s` is the time after it, for transfer, sum and step. `worth` is the progress of an
-    iteration, 1 for the mean of exact and fresh gradients (controller/kofn_controller/policy/worth.py). `history` has
-    the latest iterations; None if they are unknown.
+    started together; `predicted_s` is the same time in the real process, in which they start at different times
+    (`process`). Both end with the k-th gradient; `overhead_s` is the time after it, for transfer, sum and step. `worth`
+    is the progress of an iteration, 1 for the mean of exact and fresh gradients
+    (controller/kofn_controller/policy/worth.py). `history` has the latest iterations; None if they are unknown.
     """
 
     expected_s: FloatArray

@@ -58,7 +58,8 @@ class HistoryLog:
         self._late = np.zeros(shape, np.bool_)
 
     def report(self, rank: int, report: pb.Report, k: int, now_s: float) -> None:
-        """Take a worker's report. The first one of an iteration gives its end; one older than all rows is ignored."""
+        """Take a worker's report. The first report of an iteration gives its end. A report older than all rows is
+        ignored."""
         row = report.iteration % self._rows
         if report.iteration > self._iteration[row]:
             self._iteration[row], self._ended_s[row], self._k[row] = report.iteration, now_s, report.k_most or k
@@ -70,7 +71,7 @@ class HistoryLog:
                 self._loss[row, rank] = report.loss
 
     def take(self, reports: Reports, k: int) -> None:
-        """Take the reports of several workers; those of the latest iteration are at its end."""
+        """Take the reports of several workers. The latest iteration ends with the last of these reports."""
         latest = int(reports.iteration.max(initial=0))
         row = latest % self._rows
         if latest > self._iteration[row]:

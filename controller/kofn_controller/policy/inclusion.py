@@ -1,4 +1,4 @@
-"""Includes a worker that was late too often: the job waits for all workers until it has been in a sum."""
+"""Includes a worker that was late too often: the job waits for all workers until that worker has been in a sum."""
 
 import numpy as np
 

@@ -32,8 +32,8 @@ class Objective:
     name: str
     costs: Callable[[Forecast], FloatArray]
     unit: str  # of the costs, for messages: "s", or "" if they have none
-    rule: RuleName | None = None  # for late gradients; None: it leaves the choice
-    late_policies: tuple[LatePolicy, ...] = ()  # the candidates; empty: the configuration's alone
+    rule: RuleName | None = None  # for late gradients; None: the objective leaves the choice
+    late_policies: tuple[LatePolicy, ...] = ()  # the candidates; empty: only the configuration's policy
     warm_up: int = 0  # iterations before the first choice
     fixed: bool = False  # whether the costs depend on k alone, so that the forecast is only shown
     policy: Callable[[], Policy] | None = None  # makes a policy, which chooses in place of the costs
@@ -42,9 +42,9 @@ class Objective:
     def all_costs(self, forecasts: Sequence[Forecast]) -> FloatArray:
         """Return the costs of several forecasts (forecasts, n), those of excluded ks EXCLUDED times as large."""
         costs = np.stack([self.costs(forecast) for forecast in forecasts])
-        for of, forecast in zip(costs, forecasts, strict=True):
+        for row, forecast in zip(costs, forecasts, strict=True):
             for k in self.excludes(forecast):
-                of[k - 1] *= EXCLUDED
+                row[k - 1] *= EXCLUDED
         return costs
 
 
@@ -62,7 +62,7 @@ class Choice:
     best_late_policy: LatePolicy
     forecasts: tuple[Forecast, ...]
     all_costs: FloatArray  # (late_policies, n)
-    gain: float = 0.0  # of the cheapest option over the one in force, as a share of the latter's cost
+    gain: float = 0.0  # the share of the present option's cost that the cheapest option saves
     gain_error: float = 0.0  # standard error of the gain; 0 if it was not computed
 
     @property

@@ -12,8 +12,8 @@ from kofn_controller.policy.forecast import Forecast
 
 
 class Policy(ABC):
-    """The base of policies. Each trial makes a new one with the job's number of workers, and so does a restarted
-    job."""
+    """The base of policies. Each trial, and each restart of a job, makes a new policy with the job's number of
+    workers."""
 
     def __init__(self, workers: int) -> None:
         self.workers = workers

@@ -67,7 +67,7 @@ class Prediction:
     """The predicted process for k = 1..n."""
 
     mean_s: FloatArray  # (n,) mean time to the gradient that ends an iteration
-    error_s: FloatArray  # (n,) standard error of that
+    error_s: FloatArray  # (n,) standard error of mean_s
     gradients: FloatArray  # (n,) mean number of gradients in a sum
     delays: Delays
     shares: Shares

@@ -10,8 +10,8 @@ gradient:
   A late gradient is added to its worker's next gradient that is in time (stash), to the sum that is open when it is
   finished (merge), or to none (drop).
 - async: a late gradient counts among the k of the iteration that is open when it is finished. Its worker then waits for
-  the end of that iteration. L is the k-th smallest R_i, which is a new T_i for workers of the previous iteration: less
-  than the k-th smallest T (K-async: S. Dutta et al., Slow and stale gradients can win the race, AISTATS 2018).
+  the end of that iteration. L is the k-th smallest R_i, where R_i is a new T_i for a worker in the previous sum. So L
+  is less than the k-th smallest T (K-async: S. Dutta et al., Slow and stale gradients can win the race, AISTATS 2018).
 - abort: late workers give up and begin with the others. L is the k-th smallest T.
 - batch-sync: a worker that has finished computes further gradients with the same parameters until there are k. The
   other workers give up (K-batch-sync, ibidem).
@@ -34,7 +34,7 @@ CARRIED: tuple[RuleName, ...] = ("stash", "merge", "drop")
 """The rules with the same iteration times."""
 
 AGES = 16
-"""Maximum age of a gradient, in iterations; older ones count as this."""
+"""Maximum age of a gradient, in iterations; older gradients count as AGES old."""
 
 BURN_IN = 16
 """Number of first steps that are not evaluated, because they depend on the start."""
@@ -120,8 +120,9 @@ def finished(
 
 
 def counted(rest: FloatArray, last: FloatArray, drawn: FloatArray, beyond: Beyond, included: BoolArray) -> FloatArray:
-    """Return the same under async, where the k-th gradient is finished at `last` (..., 1). Workers that are `included`
-    (written here) then begin gradients that take `drawn` (..., n).
+    """Return the remaining times when the next iteration begins, under async, where the k-th gradient is finished at
+    `last` (..., 1). Write into `included` which workers are in the sum: they begin gradients that take `drawn`
+    (..., n).
     """
     np.less_equal(rest, last, out=included)
     later = rest - (np.maximum(last, 0.0) + beyond.overhead - beyond.catch_up)
@@ -129,7 +130,7 @@ def counted(rest: FloatArray, last: FloatArray, drawn: FloatArray, beyond: Beyon
 
 
 def _ever(included: BoolArray) -> BoolArray:
-    """Return whether a worker is ever in a sum (ks, n, 1): otherwise its stashed gradients never leave it."""
+    """Return whether a worker is ever in a sum (ks, n, 1): otherwise its stashed gradients enter no sum."""
     return np.asarray(np.any(included, axis=(0, 2))[:, :, None])
 
 
@@ -153,8 +154,8 @@ def _asynchronous(times: FloatArray, ks: IntArray, beyond: Beyond, phase: FloatA
 
 
 def _together(points: FloatArray, ks: IntArray, sizes: FloatArray) -> Process:
-    """Simulate iterations that all workers begin together; `points` (steps, chains, gradients, n) are the times after
-    that at which they finish gradients.
+    """Simulate iterations that all workers begin together; `points` (steps, chains, gradients, n) are the times since
+    the beginning at which workers finish gradients.
     """
     steps, chains, _, n = points.shape
     points = points.reshape(steps * chains, -1)

@@ -6,9 +6,10 @@ The number N of iterations of a training grows with the age of the gradients in 
 
 and DIVERGENCE more where AGE * a / L > DIVERGES.
 
-- a: mean age of the gradients in a sum, by weight; m: their effective number, (sum w)^2 / sum w^2, of n workers;
+- a: mean age of the gradients in a sum, by weight; m: their effective number, (sum w)^2 / sum w^2; n: the
+  number of workers;
 - L, phi: correlation length and noise scale (`correlation`). Both penalties are divided by L, because a small learning
-  rate averages over many iterations, so that neither the age nor the noise of one matters much;
+  rate averages over many iterations, so that neither the age nor the noise of a single iteration matters much;
 - own: if the data of some workers differs from the others' (`data_skew`), half of log(n x the least of their shares in
   the sums): a step without a part of the data is worth less.
 
@@ -56,7 +57,7 @@ SHARE_MIN = 1e-3
 class WorthModel:
     """Measures the inputs of the worth in a training with `workers` workers, and computes it.
 
-    Only the first report of an iteration describes its aggregate, because all replicas apply the same.
+    Only the first report of an iteration describes its aggregate, because all replicas apply the same aggregate.
     """
 
     workers: int
@@ -110,7 +111,7 @@ class WorthModel:
     @property
     def alignment(self) -> FloatArray:
         """The share of a gradient's direction that remains after 0, 1, 2, ... iterations (LAGS + 1,); 0 beyond the
-        measured ones.
+        measured lags.
         """
         curve = self.correlation.curve
         return np.clip(np.append(curve, np.zeros(LAGS + 1 - len(curve))), -1.0, 1.0)
