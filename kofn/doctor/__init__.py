@@ -1,1 +1,1 @@
-"""`kofn doctor`: every check from the machine to the sums that workers get."""
+"""`kofn doctor`: checks from the machine to the sums that workers get."""

@@ -1,6 +1,6 @@
-"""The engine of `kofn doctor`: one check after another, until the first one that fails.
+"""The engine of `kofn doctor`: one check after another, until the first failure.
 
-It knows nothing of the checks' subjects.
+The engine knows nothing of the checks' subjects.
 """
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping
@@ -13,10 +13,10 @@ WIDTH = 80  # columns
 
 
 class CheckError(RunError):
-    """A check that fails: the measurement, and the remedy."""
+    """A failure of a check: the measurement, and the remedy."""
 
     def __init__(self, detail: str, advice: str) -> None:
-        """Take both in one line each."""
+        """Take the measurement and the remedy, which become a line each."""
         super().__init__(detail)
         self.detail = " ".join(detail.split())
         self.advice = advice
@@ -28,7 +28,7 @@ class CheckSkipped(Exception):  # noqa: N818  # no failure: the check does not a
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """A name, and a check that returns its measurement or raises CheckError or CheckSkipped."""
+    """A named check, which returns its measurement, or raises CheckError or CheckSkipped."""
 
     name: str
     check: Callable[[], Awaitable[str]]
@@ -44,7 +44,7 @@ class Finding:
     advice: str = ""
 
     def text(self) -> str:
-        """Return text for a person: a line, or one for each measurement where they do not fit into one."""
+        """Return the finding as text: a line, or several if the measurements do not fit into a line."""
         head = f"{self.state:7} {self.name:14} "
         whole = len(head) + len(self.detail) <= WIDTH
         return head + (self.detail if whole else self.detail.replace("; ", "\n" + " " * len(head)))
@@ -58,15 +58,15 @@ def by_detail(found: Mapping[str, str]) -> str:
     names: dict[str, list[str]] = {}
     for name, detail in found.items():
         names.setdefault(detail, []).append(name)
-    return "; ".join(f"{', '.join(who)}: {detail}" for detail, who in names.items())
+    return "; ".join(f"{', '.join(several)}: {detail}" for detail, several in names.items())
 
 
 async def walk(checks: list[Check], show: Callable[[Finding], object]) -> list[Finding]:
-    """Check one after another; after a failure skip the others, as they rest on it."""
+    """Run one check after another; after a failure skip the others, which depend on it."""
     findings: list[Finding] = []
     for check in checks:
         failed = first_failure(findings)
-        finding = await _check(check) if failed is None else _resting(check, failed)
+        finding = await _check(check) if failed is None else _skipped(check, failed)
         show(finding)
         findings.append(finding)
     return findings
@@ -90,5 +90,5 @@ async def _check(check: Check) -> Finding:
         return Finding(name=check.name, state="FAILED", detail=error.detail, advice=error.advice)
 
 
-def _resting(check: Check, failed: Finding) -> Finding:
-    return Finding(name=check.name, state="skipped", detail=f"rests on {failed.name!r}")
+def _skipped(check: Check, failed: Finding) -> Finding:
+    return Finding(name=check.name, state="skipped", detail=f"depends on {failed.name!r}")

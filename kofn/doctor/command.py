@@ -1,4 +1,4 @@
-"""`kofn doctor`: every check from the machine to the sums that workers get, and the first one that fails by name."""
+"""`kofn doctor`: checks from the machine to the sums that workers get, and the name of the first that fails."""
 
 import asyncio
 import contextlib
@@ -37,13 +37,13 @@ EXAMPLES = """
 \b
 Examples:
   kofn doctor                        this machine, with the default experiment's settings
-  kofn doctor mine.toml              with those of your own, and its topology
+  kofn doctor mine.toml              with the settings and the topology of mine.toml
   kofn doctor --target bmv2          with simple_switch_grpc
   kofn doctor job.toml --remote --rank 0 --switch 192.0.2.1 --controller 192.0.2.1:50052 --certs certs
   kofn doctor --json | jq .failed    the name of the first check that fails, or null
 
 \b
-Exit codes: 0 every check holds, 1 one fails, 2 the configuration is wrong, 130 stopped by a signal.
+Exit codes: 0 every check holds, 1 a check fails, 2 the configuration is wrong, 130 stopped by a signal.
 """
 
 
@@ -54,7 +54,7 @@ Exit codes: 0 every check holds, 1 one fails, 2 the configuration is wrong, 130 
     "--driver", type=click.Choice(["auto", "mininet", "netns"]), help="Makes the hosts.  [default: network.driver]"
 )
 @click.option("--remote", is_flag=True, help="Check the way from this worker's machine to the job's other machines.")
-@click.option("--rank", type=click.IntRange(0, WORKERS_MAX - 1), default=0, help="With --remote: this worker's.")
+@click.option("--rank", type=click.IntRange(0, WORKERS_MAX - 1), default=0, help="With --remote: this worker's rank.")
 @click.option("--switch", metavar="HOST", help="With --remote: the switch's machine, as for kofn worker.")
 @click.option(
     "--controller", type=checked_address, metavar="HOST:PORT", help="With --remote: the controller, as for kofn worker."
@@ -64,7 +64,7 @@ Exit codes: 0 every check holds, 1 one fails, 2 the configuration is wrong, 130 
     "--p4runtime",
     type=checked_address,
     metavar="HOST:PORT",
-    help="With --remote, at the controller's machine: the switch's.",
+    help="With --remote, on the controller's machine: the address of the switch's P4Runtime server.",
 )
 @click.option("--p4runtime-certs", type=click.Path(path_type=Path), help="With --remote: as for kofn controller.")
 @click.option("--json", "as_json", is_flag=True, help="All findings as JSON on stdout, progress on stderr.")
@@ -82,14 +82,15 @@ def command(
     p4runtime_certs: Path | None,
     as_json: bool,
 ) -> None:
-    """Run every check, from root's rights to exact sums at every worker, and name the first one that fails.
+    """Run every check, from root's rights to exact sums at every worker, and name the first check that fails.
 
-    The command makes a small network and removes it again. During a run it makes none, but checks that run's
-    controller, switch and workers.
+    The command makes a small network and removes it again. During a run it makes no network, but checks the
+    controller, the switch and the workers of the run.
 
-    --remote checks each hop of a job on several machines, with the arguments of `kofn worker`: its certificates, the
-    way to the switch, the tunnel's UDP port, the MTU of the whole way, the clocks, the controller's TCP port, TLS and
-    token, P4Runtime. It makes the worker's tunnel for a while, unless the worker has it; the job does not notice.
+    --remote checks each hop of a job on several machines, with the arguments of `kofn worker`: the worker's
+    certificates, the way to the switch, the tunnel's UDP port, the MTU of the whole way, the clocks, the controller's
+    TCP port, TLS and token, P4Runtime. The command makes a tunnel for the time of the checks, unless the worker has a
+    tunnel; the job does not notice.
     """
     others = {
         "--rank": rank or None,
@@ -100,7 +101,7 @@ def command(
         "--p4runtime-certs": p4runtime_certs,
     }
     if not remote and (given := [option for option, value in others.items() if value is not None]):
-        raise click.UsageError(f"{', '.join(given)}: with --remote alone")
+        raise click.UsageError(f"{', '.join(given)} needs --remote")
     console = make_console(stderr=as_json)
     if remote:
         if switch is None or controller is None:
@@ -145,7 +146,7 @@ def _conclude(findings: list[Finding], console: Console, *, as_json: bool) -> No
 
 
 def examine(config: Config, source: Path, console: Console) -> list[Finding]:
-    """Run every check, and show each."""
+    """Run every check, and show its finding."""
 
     def show(finding: Finding) -> None:
         say(console, finding.text())
@@ -159,7 +160,7 @@ def examine(config: Config, source: Path, console: Console) -> list[Finding]:
 
 
 def examine_remote(job: RemoteJob, console: Console) -> list[Finding]:
-    """Check each hop, and show each."""
+    """Check each hop, and show its finding."""
     remote = RemoteChecks(job)
     try:
         return asyncio.run(_until_signal(walk(remote.checks(), lambda finding: say(console, finding.text()))))
@@ -170,7 +171,7 @@ def examine_remote(job: RemoteJob, console: Console) -> list[Finding]:
 async def _everything(
     config: Config, source: Path, folder: Path, stack: contextlib.ExitStack, show: Show
 ) -> list[Finding]:
-    """Check machine, network and hosts, and remove the network at the end."""
+    """Check the machine, the network and the hosts, and remove the network at the end."""
     laboratory = Laboratory(config, source, folder)
 
     async def alone() -> str:
@@ -178,7 +179,7 @@ async def _everything(
             stack.enter_context(hold(folder, "doctor"))
         except KofnError as error:
             raise CheckError(str(error), "kofn stop ends it") from None
-        return "no run is going on, and none can start until this ends"
+        return "no run is going on, and no run can start until kofn doctor ends"
 
     checks = [*machine_checks(config), Check(name="alone", check=alone)]
     try:
@@ -188,7 +189,7 @@ async def _everything(
 
 
 async def _until_signal(walking: Coroutine[Any, Any, list[Finding]]) -> list[Finding]:
-    """Return its findings. Raise InterruptedRun if a signal came."""
+    """Return the findings of a walk. Raise InterruptedRun if a signal came."""
     task = asyncio.current_task()
     assert task is not None
     signals = cancel_on_signal(task)

@@ -19,18 +19,19 @@ DAY_MS = 86_400_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Echo:
-    """Echoes to an address, through `interface` if one is given. Needs root."""
+    """Echoes to an address, through `interface` if it is given. Echoes need root."""
 
     address: str
     interface: str = ""
 
     def comes_back(self, size: int) -> bool:
-        """Return whether a packet of `size` bytes, IP header included, returns; this side does not fragment it."""
+        """Return whether a packet of `size` bytes, IP header included, comes back; this machine does not fragment
+        it."""
         data = bytes(max(0, size - IP_BYTES - ICMP_BYTES))
         return self._exchange(ECHO, ECHO_REPLY, data) is not None
 
     def largest(self, most: int) -> int:
-        """Return the largest size of a packet that returns, up to `most` bytes; 0: none does."""
+        """Return the largest size of a packet that comes back, up to `most` bytes; 0: no packet comes back."""
         least = IP_BYTES + ICMP_BYTES
         if not self.comes_back(least):
             return 0
@@ -44,7 +45,7 @@ class Echo:
         return passes
 
     def clock_ahead_s(self) -> float | None:
-        """Return how far the other machine's clock is ahead; None without an answer."""
+        """Return by how much the other machine's clock is ahead; None without an answer."""
         begin = time.time()
         answer = self._exchange(TIMESTAMP, TIMESTAMP_REPLY, bytes(12))
         if answer is None or len(answer) < 12:
@@ -55,7 +56,7 @@ class Echo:
         return float(ahead_ms / 1000)
 
     def _exchange(self, kind: int, answer: int, data: bytes) -> bytes | None:
-        """Return the answer's data; None after TRIES."""
+        """Return the answer's data; None after TRIES without an answer."""
         with socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP) as line:
             line.setsockopt(socket.IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_PROBE)
             if self.interface:

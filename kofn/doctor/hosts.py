@@ -1,4 +1,4 @@
-"""The checks of `kofn doctor` inside the hosts: boot.py measures the links, and a probe acts as a worker."""
+"""The checks of `kofn doctor` inside the hosts: boot.py measures the links, and probes act as workers."""
 
 import asyncio
 import os
@@ -19,7 +19,7 @@ from kofn_common.wire.packet import PORT, SERVICE
 
 STEP_S = 30.0
 COUNTED_S = 1.5
-"""The wait for new counters: the controller reads the switch's once a second."""
+"""The wait for new counters: the controller reads the switch's counters once a second."""
 
 FIREWALL = "does a firewall of this machine drop it? nft list ruleset; iptables -L"
 STEPS = {
@@ -27,10 +27,10 @@ STEPS = {
     "access": "the controller must refuse clients without a certificate: was it started with --certs?",
     "attach": "the controller's answer says why",
     "contribution": f"UDP port {PORT} to {SERVICE} and back: tcpdump -i s1-ethN; ip neigh in the host",
-    "aggregation": "each worker alone gets an answer, but not all together: the job's multicast group lacks a port",
+    "aggregation": "a worker alone gets an answer, but not all together: the job's multicast group lacks a port",
     "largest packet": "small packets pass: is the MTU 9000 at both ends of every data link? ip link",
 }
-"""Steps of a probe in order, each with the place to look at when it fails."""
+"""The steps of a probe in order, with the advice for a failure."""
 
 
 class Hosts:
@@ -51,7 +51,7 @@ class Hosts:
         return [Check(name=name, check=check) for name, check in checks.items()]
 
     async def _measure(self) -> str:
-        """Have boot.py measure all that it can, and check the management network."""
+        """Have boot.py run all its checks, and return those of the management network."""
         try:
             self._checks = [check async for check in self._lab.network.check()]
         except KofnError as error:
@@ -59,17 +59,17 @@ class Hosts:
         return await self._measured("management", FIREWALL)
 
     async def _measured(self, kind: str, advice: str) -> str:
-        """Return the measurements of one kind, or raise its first failure."""
+        """Return the measurements of a kind, or raise the first failure of this kind."""
         checks = [check for check in self._checks if check.name.split()[0] == kind]
         for check in checks:
             if not check.ok:
                 raise CheckError(f"{check.name.removeprefix(kind).strip()}: {check.detail}", advice)
         if not checks:
-            raise CheckSkipped("a single host has no other to send to")
+            raise CheckSkipped("a single host has no other host to send to")
         return by_detail({check.name.removeprefix(kind).strip(): check.detail for check in checks})
 
     async def _shaping(self) -> str:
-        """Return the measured rates. If one is wrong, measure everything again, once."""
+        """Return the measured rates. If a rate is wrong, measure everything once again."""
         cores = os.cpu_count()
         busy = f"this machine's load is {os.getloadavg()[0]:.1f} on {cores} cores: a busy switch loses packets"
         advice = f"tc -s class show dev DEVICE, at both ends of the link; {busy}"
@@ -80,11 +80,11 @@ class Hosts:
             return await self._measured("rate", advice)
 
     def _step_of(self, name: str) -> Callable[[], Awaitable[str]]:
-        """Return the check of one step."""
+        """Return the check of a step."""
         return lambda: self._step(name)
 
     async def _step(self, name: str) -> str:
-        """Wait until all probes have passed this step; CheckError if one fails. The first step starts the probes."""
+        """Wait until all probes have passed a step; CheckError if a probe fails. The first step starts the probes."""
         if name == "access" and self._lab.commands.certificates is None:
             raise CheckSkipped("network.tls is false: every client may call the controller")
         if name == next(iter(STEPS)):
@@ -101,12 +101,12 @@ class Hosts:
             await self._wait(sorted(steps.keys() - done.keys()), deadline, name)
 
     async def _wait(self, hosts: list[str], deadline: float, name: str) -> None:
-        """Wait a moment; CheckError if a probe has ended without this step, or after the deadline."""
+        """Wait a moment; CheckError if a probe has ended before the step, or after the deadline."""
         try:
             await self._lab.still_running(map(_name, hosts))
         except CheckError:
             if any(name in _steps(self._lab.log(_name(host))) for host in hosts):
-                return  # it has written the step, then ended
+                return  # the probe has written the step, then ended
             raise
         if time.monotonic() > deadline:
             raise CheckError(f"{', '.join(hosts)}: no answer in {STEP_S:.0f} s", STEPS[name])
@@ -129,7 +129,7 @@ class Hosts:
             await self._lab.launch(_name(host), host, [sys.executable, "-m", "kofn.doctor.probe", text])
 
     async def _counted(self, name: str) -> str:
-        """Return the switch's counts, where they show how far packets came."""
+        """Return the switch's counts for a step about packets: they show how far the packets came."""
         if name not in ("contribution", "aggregation", "largest packet"):
             return ""
         await asyncio.sleep(COUNTED_S)

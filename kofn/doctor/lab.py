@@ -1,4 +1,4 @@
-"""The network of `kofn doctor`: the configuration's kind, but small, with processes to check."""
+"""The network of `kofn doctor`: small, but of the configuration's kind, with processes to check."""
 
 import asyncio
 import time
@@ -23,14 +23,17 @@ from kofn_common.rpc.errors import SecurityError
 UP_S = 30.0
 POLL_S = 0.05
 STAR, MOST = 3, 8
-"""Hosts of one switch without a topology file; the most workers with one. Each rack of a tree has two hosts."""
+"""The hosts of a single switch without a topology file, and the most workers with a topology file. A rack of a tree has
+two hosts."""
 
 
 class Laboratory:
     """A network and its processes.
 
     laboratory = Laboratory(config, source, folder)
-    await laboratory.make() await laboratory.launch("switch", ROOT, argv) await laboratory.close()
+    await laboratory.make()
+    await laboratory.launch("switch", ROOT, argv)
+    await laboratory.close()
     """
 
     def __init__(self, config: Config, source: Path, folder: Path) -> None:
@@ -110,7 +113,8 @@ class Laboratory:
             raise CheckError(str(error), "see the message") from None
 
     async def until(self, true: Callable[[], Awaitable[bool]], name: str, otherwise: str) -> None:
-        """Wait for an effect of a process. Raise CheckError when it ends before, or takes too long."""
+        """Wait until `true` returns True. Raise CheckError if the process `name` ends before, or the wait takes too
+        long."""
         deadline = time.monotonic() + UP_S
         while not await true():
             await self.still_running([name])

@@ -23,7 +23,7 @@ from kofn_switch.identity import BMV2
 TIMEOUT_S = 20.0
 PYTHON = (3, 11)
 CAPABILITIES = {"CAP_NET_ADMIN": 12, "CAP_NET_RAW": 13, "CAP_SYS_ADMIN": 21}
-"""Bits of /proc/self/status: interfaces, raw sockets, namespaces."""
+"""The capabilities for interfaces, raw sockets and namespaces, with their bits in /proc/self/status."""
 
 KERNEL = {
     "veth": "ip link add kofn-a type veth peer name kofn-b",
@@ -31,7 +31,7 @@ KERNEL = {
     "htb": "tc qdisc add dev kofn-a root handle 5: htb default 1",
     "an htb class": "tc class replace dev kofn-a parent 5: classid 5:1 htb rate 1mbit burst 15k",
 }
-"""The parts of a network, each with a command that needs it; later ones use the interfaces of earlier ones."""
+"""The parts of a network, with commands that need them; later commands use the interfaces of earlier commands."""
 
 SYSTEM = f"""
 import platform, sys
@@ -57,7 +57,7 @@ def machine_checks(config: Config) -> list[Check]:
 
 def _root() -> str:
     if os.geteuid() != 0:
-        raise CheckError(f"user id {os.geteuid()}, 0 is needed to make namespaces", "sudo .venv/bin/kofn doctor")
+        raise CheckError(f"user id must be 0 to make namespaces, got {os.geteuid()}", "sudo .venv/bin/kofn doctor")
     status = Path("/proc/self/status").read_text()
     found = re.search(r"^CapEff:\s*([0-9a-f]+)", status, re.MULTILINE)
     effective = int(found[1], 16) if found else 0
@@ -67,7 +67,7 @@ def _root() -> str:
 
 
 def _python() -> str:
-    """Check our interpreter, and the packages that the project depends on."""
+    """Check this interpreter, and the packages that the project depends on."""
     if sys.version_info[:2] < PYTHON:
         raise CheckError(f"{sys.executable} is {sys.version.split()[0]}", "Python 3.11 or later is needed: make setup")
     missing = [name for name in _dependencies() if not _installed(name)]
@@ -94,7 +94,7 @@ def _installed(name: str) -> bool:
 
 
 def _commands(target: str) -> str:
-    """Check all commands; the compiler must also compile."""
+    """Check that all commands exist, and that the compiler compiles."""
     try:
         check_machine(target)
     except KofnError as error:
@@ -117,7 +117,7 @@ def _compiler() -> str:
 
 
 def _hosts(driver: str) -> str:
-    """Check the driver of the hosts: Mininet, or our own namespaces."""
+    """Check the driver of the hosts: Mininet, or plain namespaces."""
     result = _run(str(SYSTEM_PYTHON), "-B", "-c", SYSTEM)
     if result.returncode:
         raise CheckError(
@@ -134,7 +134,7 @@ def _hosts(driver: str) -> str:
 
 
 def _kernel() -> str:
-    """Make one of each, in a namespace that ends with the process that made it."""
+    """Make every part of a network, in a namespace that ends with the process that made it."""
     result = _run("unshare", "--net", "true")
     if result.returncode:
         raise CheckError(f"no network namespaces: {_last_line(result.stderr)}", "a container needs --privileged")
@@ -161,16 +161,16 @@ def _ports(config: Config) -> str:
 
 
 def _leftovers() -> str:
-    """Check for records of a run that did not end by itself."""
+    """Check for records of networks that were not removed."""
     known = records()
-    if owners := [str(record.pid) for record in known if record.alive]:
-        raise CheckError(f"a network is there already, of pid {', '.join(owners)}", f"kill {owners[0]} ends it")
+    if pids := [str(record.pid) for record in known if record.alive]:
+        raise CheckError(f"a network is there already, of pid {', '.join(pids)}", f"kill {pids[0]} ends it")
     left = {name for record in known for name in record.interfaces}
     return f"none{f', but those of {len(known)} dead networks: the next run removes them' if left else ''}"
 
 
 def _run(*argv: str, text: str = "") -> subprocess.CompletedProcess[str]:
-    """Return a command's result. One that is missing or hangs has failed."""
+    """Return a command's result. Raise CheckError if the command is missing or hangs."""
     try:
         return subprocess.run(argv, input=text, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     except FileNotFoundError:

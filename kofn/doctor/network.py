@@ -1,4 +1,4 @@
-"""The checks of `kofn doctor` on links, switch and controller; each check starts its own subject."""
+"""The checks of `kofn doctor` on links, switch and controller; a check starts the process that it checks."""
 
 import asyncio
 import functools
@@ -42,7 +42,7 @@ class ControlPlane:
         return [Check(name=name, check=check) for name, check in checks.items()]
 
     async def _interfaces(self) -> str:
-        """Check that our ends of all links have a carrier, which means that the other ends are up as well."""
+        """Check that the switches' ends of all links have a carrier, which means that both ends are up."""
         shown = subprocess.run(["ip", "-json", "link"], capture_output=True, text=True, check=False).stdout
         flags = {link["ifname"]: link["flags"] for link in json.loads(shown or "[]")}
         ready = self._lab.network.ready
@@ -64,7 +64,7 @@ class ControlPlane:
         return f"{target}, listens at {', '.join(self._addresses.values())} after {time.monotonic() - begin:.1f} s"
 
     async def _p4runtime(self) -> str:
-        """Check that each switch speaks P4Runtime, for our device."""
+        """Check that each switch speaks P4Runtime for the configured device id."""
         answers = {name: await self._answers(name) for name in self._addresses}
         return by_detail(answers) if len(answers) > 1 else answers["switch"]
 
@@ -79,7 +79,7 @@ class ControlPlane:
         return f"{switch} at {address} answers in {took_ms:.0f} ms: {loaded}"
 
     async def _cookie(self, name: str) -> int | None:
-        """Return the cookie of a switch's program. Raise CheckError where the switch does not answer, or refuses."""
+        """Return the cookie of a switch's program. Raise CheckError if the switch does not answer, or refuses."""
         address = self._addresses[name]
         device = self._lab.config.network.device_id + list(self._addresses).index(name)
         kind = p4r.GetForwardingPipelineConfigRequest.COOKIE_ONLY
@@ -88,7 +88,7 @@ class ControlPlane:
             async with asyncio.timeout(ANSWER_S), fy.P4Client(address, wait_for_ready=False) as client:
                 reply = await client.request(request)
         except TimeoutError:
-            detail = f"{address} takes a connection and says nothing in {ANSWER_S:.0f} s"
+            detail = f"{address} takes a connection, but does not answer in {ANSWER_S:.0f} s"
             raise CheckError(detail, "is that a P4Runtime server?") from None
         except fy.P4ClientError as error:
             if error.is_pipeline_missing:
@@ -110,7 +110,7 @@ class ControlPlane:
         return f"{CompiledProgram().blob.name} runs {time.monotonic() - begin:.1f} s after the controller's start"
 
     async def _controller(self) -> str:
-        """Check that the controller answers us, and is connected to its switch."""
+        """Check that the controller answers, and is connected to its switch."""
         begin, address = time.monotonic(), self._lab.commands.loopback()
         try:
             async with asyncio.timeout(UP_S), self._lab.inspector() as inspector:

@@ -1,7 +1,7 @@
-"""One host's part of `kofn doctor`: a worker that attaches, contributes known numbers, and checks the sums.
+"""A host's part of `kofn doctor`: a probe that attaches as a worker, contributes known numbers, and checks the sums.
 
-`python -m kofn.doctor.probe PLAN`, with the plan as JSON, inside a host. Writes a JSON line for each step and ends with
-the first one that fails. It uses the certificates, packets and socket of a worker.
+`python -m kofn.doctor.probe PLAN` runs inside a host, with the plan as JSON. The probe writes a JSON line for each
+step, and ends with the first failure. It uses the certificates, packets and socket of a worker.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ Attached: TypeAlias = "grpc.aio.StreamStreamCall[kofn_pb2.WorkerMessage, kofn_pb
 
 
 class ProbeStep(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of our output."""
+    """A line of the probe's output."""
 
     step: str
     ok: bool
@@ -36,7 +36,7 @@ class ProbeStep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def reach(plan: ProbePlan, line: grpc.aio.Channel) -> str:
-    """Check that the controller answers us, with any answer: handshake and token are good."""
+    """Check that the controller answers. Any answer shows that handshake and token are good."""
     begin = time.monotonic()
     try:
         await kofn_pb2_grpc.InspectorStub(line).GetStatus(kofn_pb2.StatusRequest(), timeout=CALL_S)
@@ -67,7 +67,7 @@ async def intrude(plan: ProbePlan, credentials: Credentials) -> str:
 
 
 async def attach(plan: ProbePlan, line: grpc.aio.Channel) -> tuple[Attached, kofn_pb2.Welcome]:
-    """Send Hello as a worker does, and wait until all workers have."""
+    """Send Hello as a worker does, and wait for the Welcome, which comes when all workers have sent Hello."""
     call = kofn_pb2_grpc.CoordinatorStub(line).Attach()
     hello = kofn_pb2.Hello(job=plan.job, rank=plan.rank, peer_address="127.0.0.1:1")
     try:
@@ -88,7 +88,7 @@ async def attach(plan: ProbePlan, line: grpc.aio.Channel) -> tuple[Attached, kof
 
 
 async def take_leave(call: Attached) -> None:
-    """Finish, and stay until all have: an earlier end would lower k for the others."""
+    """Finish, and stay until all probes have finished: an earlier end would lower k for the others."""
     with contextlib.suppress(grpc.aio.AioRpcError, TimeoutError):  # the checks are done
         await call.write(kofn_pb2.WorkerMessage(finished=kofn_pb2.Finished(reason="target")))
         async with asyncio.timeout(ATTACH_S):
@@ -98,7 +98,7 @@ async def take_leave(call: Attached) -> None:
 
 
 async def probe(plan: ProbePlan) -> None:
-    """Do all steps. Raise ProbeError at the first that fails."""
+    """Do all steps. Raise ProbeError at the first failure."""
     credentials = Credentials.load(plan.certs, worker_name(plan.job, plan.rank), [plan.job])
     async with channel(credentials, plan.controller, CONTROLLER) as line:
         await step("gRPC", lambda: reach(plan, line))

@@ -1,4 +1,4 @@
-"""A probe's blocks: contributions of known numbers, repeated until the sum has come."""
+"""A probe's blocks: contributions of known numbers, retransmitted until the sum has come."""
 
 import asyncio
 import contextlib
@@ -35,7 +35,7 @@ RESEND_S = 0.25
 
 
 class ProbePlan(msgspec.Struct, frozen=True, kw_only=True):
-    """Our identity, and the addresses to probe."""
+    """The probe's identity, and the addresses to probe."""
 
     job: int
     rank: int
@@ -52,7 +52,7 @@ class ProbeError(Exception):
 
 @dataclass(slots=True, kw_only=True)
 class ProbeBlocks:
-    """Blocks to the switch and sums back."""
+    """Sends blocks to the switch and checks the sums that come back."""
 
     plan: ProbePlan
     generation: int
@@ -69,7 +69,7 @@ class ProbeBlocks:
             self._socket.close()
 
     def _open(self) -> socket.socket:
-        """Return the socket, opened at the first call. Raise OSError where that fails."""
+        """Return the socket, which the first call opens. Raise OSError if that fails."""
         if self._socket is None:
             self._socket = connected_socket(self.plan.service)
             asyncio.get_running_loop().add_reader(self._socket, self._receive, self._socket)
@@ -86,7 +86,7 @@ class ProbeBlocks:
                 header = header._replace(members=int.from_bytes(b"".join([*racks][::-1])))
             self._take(header, datagram[body:])
         except WireError as error:
-            self._strange = f"; what came was {error}"
+            self._strange = f"; the answer was {error}"
         except (BlockingIOError, ConnectionRefusedError):
             return
 
@@ -99,7 +99,8 @@ class ProbeBlocks:
         self._news.set()
 
     async def block(self, number: int, *, words: int, alone: bool) -> str:
-        """Contribute a block until its sum comes, and check that; `alone`: k = 1, and only we get the sum."""
+        """Contribute a block until the sum comes, and check the sum. With `alone`, k is 1 and only this probe gets the
+        sum."""
         plan = self.plan
         ranks = [plan.rank] if alone else list(range(plan.workers))
         places = places_of(plan.workers, plan.racks)
@@ -130,7 +131,7 @@ class ProbeBlocks:
         return f"{_size(packet)} bytes, {words * WORD_LANES} sums exact, in {(time.monotonic() - begin) * 1e3:.1f} ms"
 
     async def _answer(self, number: int, packet: Packet) -> Packet:
-        """Send repeatedly until an answer comes."""
+        """Send a packet repeatedly until an answer comes; return the answer."""
         opened, sent, deadline = self._open(), 0, time.monotonic() + EXCHANGE_S
         while number not in self._answers:
             if time.monotonic() > deadline:

@@ -2,7 +2,7 @@
 
     certificates -> way -> tunnel -> mtu -> clock -> controller -> p4runtime
 
-The kernel of the switch's machine answers pings in each tunnel (kofn/run/machine.py): no packet goes to the job itself.
+The kernel of the switch's machine answers pings in each tunnel (kofn/run/machine.py), so no packet goes to the job.
 """
 
 import asyncio
@@ -40,12 +40,13 @@ from kofn_common.wire.packet import WORD_BYTES
 
 CONNECT_S = 3.0
 CLOCK_MOST_S = 60.0
-"""Certificates are valid from five minutes before their making, and times in logs should be comparable."""
+"""The most that clocks may differ: certificates are valid from five minutes before their making on, and times in logs
+should be comparable."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteJob:
-    """A worker's addresses of its job's other machines."""
+    """A worker, and the addresses of its job's other machines."""
 
     config: Config
     source: Path
@@ -58,7 +59,7 @@ class RemoteJob:
 
 
 class RemoteChecks:
-    """The checks of one worker's machine; `close` removes the tunnel."""
+    """The checks on a worker's machine; `close` removes the tunnel that they have made."""
 
     def __init__(self, job: RemoteJob) -> None:
         self._job = job
@@ -88,7 +89,7 @@ class RemoteChecks:
             self._tunnel.close()
 
     def _certificates(self) -> str:
-        """Check this worker's certificate (authority, validity, name), and its job's token."""
+        """Check the worker's certificate (authority, validity, name), and the job's token."""
         folder, config = self._job.certs, self._job.config
         if folder is None:
             raise CheckSkipped("plaintext: no --certs")
@@ -142,7 +143,7 @@ class RemoteChecks:
             f" {passes + TUNNEL_BYTES} do; {where}",
             f"job.words up to {fitting}, or a larger MTU on the way to {self._address}"
             if fitting
-            else f"a larger MTU on the way to {self._address}: no packet of kofn's fits",
+            else f"a larger MTU on the way to {self._address}: no kofn packet fits",
         )
 
     def _clock(self) -> str:
@@ -155,7 +156,7 @@ class RemoteChecks:
         return words
 
     async def _controller(self) -> str:
-        """Check TCP, then TLS to its name, then the token."""
+        """Check TCP, then TLS with the controller's name, then the token."""
         job = self._job
         await _connect(job.controller, "kofn controller")
         plan = ProbePlan(
@@ -174,7 +175,7 @@ class RemoteChecks:
             raise CheckError(str(error), "the same `kofn certs` folder on all machines, or none at all") from None
 
     async def _p4runtime(self) -> str:
-        """Check, for the controller's machine, that its certificate opens the switch."""
+        """Check, on the controller's machine, that the switch accepts the controller's certificate."""
         job = self._job
         if job.p4runtime is None:
             raise CheckSkipped("no --p4runtime: it is between controller and switch")
@@ -192,7 +193,7 @@ class RemoteChecks:
 
 
 async def _channel(address: str, folder: Path | None) -> None:
-    """Wait for a ready channel and an answer: a server checks certificates after its client."""
+    """Wait for a ready channel and an answer: a server checks the client's certificate only after the handshake."""
     client = None
     if folder is not None:
         authority, key, own = ((folder / name).read_bytes() for name in ("ca.pem", "client.key", "client.pem"))
@@ -208,7 +209,7 @@ async def _channel(address: str, folder: Path | None) -> None:
 
 
 async def _connect(address: str, command: str) -> None:
-    """Connect by TCP alone, which tells an absent server from one that refuses."""
+    """Connect by TCP alone, which tells an absent server from a server that refuses."""
     host, _, port = address.rpartition(":")
     try:
         async with asyncio.timeout(CONNECT_S):

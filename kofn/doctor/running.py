@@ -1,4 +1,4 @@
-"""The checks of `kofn doctor` during a run: its controller, its switch, its workers. It makes nothing."""
+"""The checks of `kofn doctor` during a run: of the run's controller, switch and workers. They make nothing."""
 
 import asyncio
 import functools
@@ -26,16 +26,16 @@ START_S = 30.0
 
 
 class NotYetError(CheckError):
-    """A part that is missing, as happens while a run starts and between two trials."""
+    """A part of a run is missing, as happens while the run starts and between two trials."""
 
 
 class RunningChecks:
-    """The checks of a run that was started elsewhere."""
+    """The checks of a run that another process carries out."""
 
     def __init__(self, run: Running) -> None:
         self._run, self._folder = run, Path(run.folder)
         self._statuses: list[kofn_pb2.Status] = []
-        """The statuses, one for each job."""
+        """The jobs' statuses."""
 
     def checks(self) -> list[Check]:
         """Return the checks in the order of their dependence."""
@@ -49,8 +49,7 @@ class RunningChecks:
         return [Check(name=name, check=functools.partial(self._patiently, check)) for name, check in checks.items()]
 
     async def _patiently(self, check: Callable[[], Awaitable[str]]) -> str:
-        """Return a check's answer, waiting for parts that are not there yet. Raise CheckSkipped where the run has
-        ended."""
+        """Return a check's answer; wait for missing parts. Raise CheckSkipped if the run has ended."""
         deadline = time.monotonic() + START_S
         while self._run.alive():
             try:
@@ -72,10 +71,10 @@ class RunningChecks:
             raise CheckError(str(error), "kofn stop ends that run") from None
         self._address = f"127.0.0.1:{network.controller_port}"
         self._certs = self._folder / "certs" if network.tls else None
-        return f"pid {self._run.pid}, {self._folder}: no network of its own is made, that run's is looked at"
+        return f"pid {self._run.pid}, {self._folder}: no network is made, the run's network is checked"
 
     async def _controller(self) -> str:
-        """Check that the controller answers the operator, for each of its jobs."""
+        """Check that the controller answers the operator about each of its jobs."""
         first = await self._status(0)
         self._statuses = [first, *[await self._status(job) for job in first.jobs if job != first.job]]
         jobs = ", ".join(str(status.job) for status in self._statuses)
@@ -84,7 +83,7 @@ class RunningChecks:
         )
 
     async def _status(self, job: int) -> kofn_pb2.Status:
-        """Return a job's status. CheckError has the reason where there is none."""
+        """Return a job's status. Raise CheckError with the reason if there is no status."""
         try:
             credentials = Credentials.load(self._certs, OPERATOR)
             async with channel(credentials, self._address, CONTROLLER) as line:

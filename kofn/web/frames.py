@@ -1,4 +1,4 @@
-"""The page's data: one header a run, and a frame for every tenth of a second of a trial.
+"""The page's data: a header for the run, and a frame for every tenth of a second of a trial.
 
 The same frames are made during a run and after it. Times in a frame are seconds since the trial's first iteration
 began, in milliseconds where a name ends in `_ms`.
@@ -20,36 +20,36 @@ class JobHeader(msgspec.Struct, frozen=True, kw_only=True):
     max_iterations: int
     hosts: tuple[str, ...]  # by rank
     link_mbps: tuple[float | None, ...]  # by rank, at the beginning of the run; none: not shaped
-    leaves: tuple[str, ...]  # of a tree, by rack; none: one switch
+    leaves: tuple[str, ...]  # of a tree, by rack; empty: a single switch
     uplink_mbps: tuple[float | None, ...]  # by rack; none: not shaped
-    faults: tuple[str, ...]  # as configured, as text
+    faults: tuple[str, ...]  # the configured faults, as text
 
 
 class RunHeader(msgspec.Struct, frozen=True, kw_only=True):
-    """The constant part."""
+    """The constant part of the data."""
 
     name: str
     folder: str
     started: str
-    target: str  # the switch: "embedded" or "bmv2"; a simulation has none
+    target: str  # the switch: "embedded" or "bmv2"; empty: a simulation
     trials: tuple[str, ...]  # objectives
     jobs: tuple[JobHeader, ...]
 
 
 class IterationPoint(msgspec.Struct, frozen=True, array_like=True):
-    """An iteration, as its first finisher saw it."""
+    """An iteration, as seen by the worker that finished it first."""
 
     iteration: int
     time_s: float
     iteration_ms: float  # since the iteration before was finished
     k: int
-    count: int  # gradients in the sum of its first block
+    count: int  # gradients in the sum of the iteration's first block
     accuracy: float | None  # the metric
     loss: float | None
 
 
 class Span(msgspec.Struct, frozen=True, array_like=True):
-    """A worker's way through an iteration: computing, blocked, waiting for the sum, updating. Ends of each."""
+    """A worker's way through an iteration: the ends of computing, blocking, waiting for the sum, and updating."""
 
     iteration: int
     begin_s: float
@@ -61,21 +61,21 @@ class Span(msgspec.Struct, frozen=True, array_like=True):
 
 
 class WorkerFrame(msgspec.Struct, frozen=True, kw_only=True):
-    """One worker."""
+    """A worker's part of a frame."""
 
     rank: int
-    iteration: int  # the latest that it has finished
-    state: str  # the controller's word for it, "killed" or "not started"
+    iteration: int  # the latest iteration that the worker has finished
+    state: str  # the worker's state by the controller, or "killed" or "not started"
     phase: str  # "computing", "blocked", "waiting", "updating"; empty: between iterations, or unknown
-    late: int  # iterations so far whose sums it missed
-    late_share: float  # of its latest 50 iterations, 0 to 1
+    late: int  # iterations so far whose sums the worker missed
+    late_share: float  # of the worker's latest 50 iterations, 0 to 1
     share: float  # of the gradients in all sums so far, 0 to 1
     lambda_ms: float | None  # estimated mean blocking time, and the ends of its 95 % interval; none: unknown
     low_ms: float | None
     high_ms: float | None
-    injected_ms: float | None  # the truth
-    sent_bytes: int  # over its link to the switch so far, and from it
-    received_bytes: int
+    injected_ms: float | None  # injected mean blocking time
+    sent_bytes: int  # over the worker's link to the switch, so far
+    received_bytes: int  # over the worker's link from the switch, so far
     sent_mbps: float  # between the latest two samples
     received_mbps: float
     spans: tuple[Span, ...]  # that ended in this frame, the latest 64 at most
@@ -91,7 +91,7 @@ class EventFrame(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Frame(msgspec.Struct, frozen=True, kw_only=True):
-    """One job of one trial at one time."""
+    """A job of a trial at a time."""
 
     trial: int  # from 0 on
     job: int
@@ -100,14 +100,14 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True):
     k: int
     objective: str
     late_gradient: str
-    accuracy: float | None  # the latest known; so is the loss
-    loss: float | None
+    accuracy: float | None  # the latest known value
+    loss: float | None  # the latest known value
     iteration_ms: float | None  # mean of the latest 20 iterations
-    predicted_ms: float | None  # iteration time with this k, as the controller predicts it
+    predicted_ms: float | None  # the controller's prediction of the iteration time with this k
     waiting: str  # the reason why the job does not move, if it does not
-    packets: dict[str, int]  # by verdict of the switch, so far; others are left out
+    packets: dict[str, int]  # by verdict of the switch, so far; verdicts without packets are left out
     points: tuple[IterationPoint, ...]  # iterations finished in this frame, 64 at most
     workers: tuple[WorkerFrame, ...]
-    uplinks: tuple[tuple[float, float], ...]  # Mbit/s to the root and from it, by rack
+    uplinks: tuple[tuple[float, float], ...]  # Mbit/s to the root and from the root, by rack
     slots: tuple[SlotSample, ...] | None  # the latest sample; none: not sampled
     events: tuple[EventFrame, ...]  # in this frame

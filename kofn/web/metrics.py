@@ -10,31 +10,31 @@ from kofn.web.frames import Frame
 from kofn.web.reader import RunReader
 
 Gauge = tuple[str, str, str, float]
-"""Name, help, field of a frame, and factor from its unit to the metric's."""
+"""Name, help, field of a frame, and factor from the field's unit to the metric's."""
 
 PER_JOB: tuple[Gauge, ...] = (
     ("kofn_trial", "Number of the trial, from 0 on.", "trial", 1),
     ("kofn_iteration", "Newest iteration that a worker has finished.", "iteration", 1),
     ("kofn_k", "Workers that a sum waits for.", "k", 1),
-    ("kofn_metric", "Metric of the workload; the digits' is accuracy, 0 to 1.", "accuracy", 1),
+    ("kofn_metric", "Metric of the workload; for digits the accuracy, 0 to 1.", "accuracy", 1),
     ("kofn_loss", "Loss at the worker that finished the iteration first.", "loss", 1),
     ("kofn_iteration_seconds", "Mean time of the latest 20 iterations.", "iteration_ms", 1e-3),
-    ("kofn_predicted_iteration_seconds", "Iteration time as predicted for this k.", "predicted_ms", 1e-3),
+    ("kofn_predicted_iteration_seconds", "Predicted iteration time with this k.", "predicted_ms", 1e-3),
 )
 
 PER_WORKER: tuple[Gauge, ...] = (
     ("kofn_worker_iteration", "Newest iteration that the worker has finished.", "iteration", 1),
-    ("kofn_worker_blocking_seconds", "Mean blocking time as estimated.", "lambda_ms", 1e-3),
+    ("kofn_worker_blocking_seconds", "Estimated mean blocking time.", "lambda_ms", 1e-3),
     ("kofn_worker_blocking_low_seconds", "Lower end of the estimate's 95 % interval.", "low_ms", 1e-3),
     ("kofn_worker_blocking_high_seconds", "Upper end of the estimate's 95 % interval.", "high_ms", 1e-3),
-    ("kofn_worker_injected_seconds", "Mean blocking time that is injected.", "injected_ms", 1e-3),
-    ("kofn_worker_late_ratio", "Share of its latest 50 iterations that it was late in.", "late_share", 1),
+    ("kofn_worker_injected_seconds", "Injected mean blocking time.", "injected_ms", 1e-3),
+    ("kofn_worker_late_ratio", "Share of the latest 50 iterations in which the worker was late.", "late_share", 1),
     ("kofn_worker_share_ratio", "Share of the gradients in all sums.", "share", 1),
 )
 
 
 class RunCollector(Collector):
-    """The metrics of a run; unknown ones are left out."""
+    """The metrics of a run; unknown metrics are left out."""
 
     def __init__(self, reader: RunReader) -> None:
         self._reader = reader
@@ -49,7 +49,8 @@ class RunCollector(Collector):
             gauge = GaugeMetricFamily(name, text, labels=["job", "worker"])
             _add(gauge, _of_workers(frames, field), unit)
             yield gauge
-        late = CounterMetricFamily("kofn_worker_late_iterations", "Iterations late in.", labels=["job", "worker"])
+        words = "Iterations in which the worker was late."
+        late = CounterMetricFamily("kofn_worker_late_iterations", words, labels=["job", "worker"])
         _add(late, _of_workers(frames, "late"))
         yield late
         link = CounterMetricFamily("kofn_link_bytes", "Bytes over a link.", labels=["job", "worker", "direction"])

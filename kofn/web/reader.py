@@ -28,8 +28,8 @@ class RunReader:
         """Open a run's folder. `over` returns whether the run has ended, `clock` the Unix time. ConfigError if the
         folder is not that of one run."""
         self.frames: list[bytes] = []
-        """All frames so far as JSON, trial by trial. Within a trial the jobs alternate: each poll appends those of the
-        first job, then those of the next one."""
+        """All frames so far as JSON, trial by trial. Within a trial the jobs alternate: each poll appends the new
+        frames of the first job, then those of the next job."""
         self.newest: dict[int, Frame] = {}
         """The newest frame of each job."""
         self.watchers = 0
@@ -80,8 +80,8 @@ class RunReader:
 
     @property
     def waiting(self) -> str:
-        """Return why the current trial has no frame yet, as its controller reports it; empty if it has, or reports
-        nothing."""
+        """Return the controller's reason why the current trial has no frame yet; empty if the trial has frames or the
+        controller gives no reason."""
         return next((line.waiting for line in self._trials[self._current] if line.waiting), "")
 
     def _next_has_begun(self) -> bool:
@@ -90,8 +90,8 @@ class RunReader:
 
 
 def hosts_of(topology: Path) -> list[tuple[str, float | None]]:
-    """Return the hosts in the order of their workers, each with its link's rate in Mbit/s (None: not shaped); an empty
-    list for a run without a network."""
+    """Return the hosts in the order of their workers, with the rates of their links in Mbit/s (None: not shaped); empty
+    for a run without a network."""
     if not topology.exists():
         return []
     document = json.loads(topology.read_text())
@@ -100,7 +100,7 @@ def hosts_of(topology: Path) -> list[tuple[str, float | None]]:
 
 
 def leaves_of(topology: Path) -> dict[str, float | None]:
-    """Return the rate of each leaf's uplink in Mbit/s (None: not shaped), by rack; empty for one switch."""
+    """Return the rates of the leaves' uplinks in Mbit/s (None: not shaped), by rack; empty for a single switch."""
     if not topology.exists():
         return {}
     hosts, links = (json.loads(topology.read_text())[name] for name in ("hosts", "links"))

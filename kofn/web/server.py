@@ -1,7 +1,7 @@
 """The page of a run and its metrics over HTTP, on the loopback interface alone.
 
-All answers except errors need the token: in the query of the first request, in the cookie that it sets, or as a bearer
-token (Prometheus). Requests for other host names than the loopback's are refused (DNS rebinding).
+All answers except errors need the token: in the query of the first request, in the cookie that the first answer sets,
+or as a bearer token (Prometheus). Requests for other host names than the loopback's are refused (DNS rebinding).
 """
 
 import asyncio
@@ -37,7 +37,7 @@ PAGE = Path(__file__).parent / "page"
 TOKEN_VARIABLE = "KOFN_WEB_TOKEN"
 POLL_S = 0.1
 CLOSE_S = 2.0
-"""The time to send running answers at the end."""
+"""The time to complete running answers at the end."""
 
 INLINE = (PAGE / "index.html").read_text().partition("<script>")[2].partition("</script>")[0]
 """The page's one inline script: it reloads the page when one of its files is lost."""
@@ -93,7 +93,7 @@ class PageServer:
     """
 
     def __init__(self, reader: RunReader, *, port: int = 0) -> None:
-        """Bind the port, 0 for any free one. Raise ConfigError where it is taken."""
+        """Bind the port; 0: any free port. Raise ConfigError if the port is taken."""
         self._reader = reader
         self._socket = socket.socket()
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -102,7 +102,7 @@ class PageServer:
             self._socket.listen()  # early clients wait until the thread serves
         except OSError as error:
             self._socket.close()
-            raise ConfigError(f"cannot serve the page at port {port}: {error.strerror}; 0 takes a free one") from None
+            raise ConfigError(f"cannot serve the page at port {port}: {error.strerror}; 0 takes a free port") from None
         self.port = int(self._socket.getsockname()[1])
         self.token = os.environ.get(TOKEN_VARIABLE) or secrets.token_urlsafe(16)
         self._server = uvicorn.Server(
@@ -126,7 +126,7 @@ class PageServer:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Send running answers, and end."""
+        """Complete running answers, and end."""
         self._server.should_exit = True
         self._thread.join(2 * CLOSE_S)
         self._socket.close()
@@ -166,8 +166,8 @@ def application(reader: RunReader, token: str, port: int, *, closing: Callable[[
 
 
 async def stream(reader: RunReader, first: int, closing: Callable[[], bool]) -> AsyncIterator[bytes]:
-    """Yield server-sent events: `run` with the header, then each `frame` from number `first` on; `live` with the run's
-    reason to wait while it goes on, and `end`."""
+    """Yield server-sent events: `run` with the header, then a `frame` for every frame from number `first` on; `live`
+    with the reason to wait while the run goes on; and `end`."""
     yield event("run", msgspec.json.encode(reader.header))
     waiting: str | None = None
     reader.watchers += 1
@@ -176,7 +176,7 @@ async def stream(reader: RunReader, first: int, closing: Callable[[], bool]) -> 
             reader.poll()
             while first < len(reader.frames):
                 several = reader.frames[first : first + 100]
-                yield b"".join(event("frame", one, first + number) for number, one in enumerate(several))
+                yield b"".join(event("frame", frame, first + number) for number, frame in enumerate(several))
                 first += len(several)
             if reader.over:
                 yield event("end", b"{}")
@@ -191,6 +191,6 @@ async def stream(reader: RunReader, first: int, closing: Callable[[], bool]) -> 
 
 
 def event(kind: str, data: bytes, number: int | None = None) -> bytes:
-    """Return one server-sent event; a client that reconnects asks for events after `number`."""
+    """Return a server-sent event; a client that reconnects asks for the events after `number`."""
     mark = b"" if number is None else b"id: %d\n" % number
     return b"event: %s\n%sdata: %s\n\n" % (kind.encode(), mark, data)

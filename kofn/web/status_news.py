@@ -1,18 +1,18 @@
-"""The changes from one of the controller's statuses to the next, as text for the page."""
+"""The changes from a status of the controller to the next status, as text for the page."""
 
 from collections.abc import Iterator
 
 from kofn.report.recoveries import Status
 
 News = tuple[str, str]
-"""Kind and text of an EventFrame."""
+"""The kind and the words of an EventFrame."""
 
 
 class StatusNews:
-    """The news of one status after another."""
+    """The news in successive statuses of a job."""
 
     def __init__(self) -> None:
-        """Take the first status for no news, except a k that was decided already."""
+        """Begin without a status: the first one gives no news, except a k that was decided already."""
         self._decided: dict[str, object] | None = None  # the latest known change
         self._states: dict[int, str] = {}
         self._waiting = ""

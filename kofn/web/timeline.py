@@ -1,7 +1,7 @@
-"""The frames of one job in one trial, from the trial's files, which may still grow.
+"""The frames of a job in a trial, from the trial's files, which may still grow.
 
-Lines of all files are taken in the order of their times, so that a running trial gives the same frames as later a
-finished one.
+Lines of all files are taken in the order of their times, so that a trial gives the same frames while it runs as
+afterwards.
 """
 
 import itertools
@@ -28,21 +28,21 @@ from kofn_common.results.worker_metrics import Iteration, Tail
 
 FRAME_S = 0.1
 FINE_FRAMES = 1200
-"""The number of frames after which the interval doubles, repeatedly: an hour has 4,200 frames."""
+"""The number of frames after which the interval between frames doubles, repeatedly: an hour has 4,200 frames."""
 
 LAG_S = 0.3
-"""The delay of frames during the run, after which lines of their time are in their files."""
+"""The delay of frames during the run: after it the lines of a frame's time are in the files."""
 
 POINTS = 64
 RECENT = 20
-"""Iterations in a frame's mean time."""
+"""The number of iterations in a frame's mean iteration time."""
 
 Entry = tuple[float, int, Any]
-"""Time, number in the order of reading, and a line of some file."""
+"""The time of a line, its number in the order of reading, and the line."""
 
 
 class TypedTail(LineTail):
-    """New lines of a file as values of one type."""
+    """The new lines of a file as values of a type."""
 
     def __init__(self, path: Path, kind: Any) -> None:
         super().__init__(path)
@@ -53,7 +53,7 @@ class TypedTail(LineTail):
 
 
 class NotesTail(LineTail):
-    """Actions of operators and faults of objectives, from the controller's journal; events are logged elsewhere."""
+    """Actions of operators and faults of objectives, from the controller's journal; other files log events."""
 
     def __init__(self, path: Path, job: int) -> None:
         super().__init__(path)
@@ -64,7 +64,7 @@ class NotesTail(LineTail):
 
 
 class Timeline:
-    """Reads the files, gives frames: poll() as often as frames are wanted."""
+    """Reads the files and gives frames, at every poll()."""
 
     def __init__(self, folder: TrialFolder, config: Config, header: JobHeader, *, trial: int) -> None:
         """Open the files; the first poll() reads them."""
@@ -98,7 +98,7 @@ class Timeline:
         self._events: list[EventFrame] = []
 
     def poll(self, now: float, *, over: bool) -> list[Frame]:
-        """Return the frames up to the last line, and during the trial up to LAG_S before `now` (Unix time)."""
+        """Return new frames up to the last line; before the trial is `over`, up to LAG_S before the Unix time `now`."""
         self._read()
         if self._begin is None:
             self._begin = self._first_start()
@@ -118,7 +118,7 @@ class Timeline:
 
     @property
     def waiting(self) -> str:
-        """Return the job's reason to wait, from the lines read so far, before its first frame."""
+        """Return the job's reason to wait before its first frame, from the lines read so far."""
         statuses = (line for _, _, line in reversed(self._waiting) if isinstance(line, dict))
         return str(next(statuses, {}).get("waiting", ""))
 
@@ -136,19 +136,19 @@ class Timeline:
             self._waiting = deque(sorted((*self._waiting, *new)))
 
     def _first_start(self) -> float | None:
-        """Return the start of the iteration that was finished first."""
+        """Return the start of the first finished iteration."""
         lines = (line for _, _, line in self._waiting if isinstance(line, tuple))
         return next((iteration.started for _, iteration in lines if iteration.started is not None), None)
 
     def _frame(self, time_s: float) -> Frame:
-        """Return a frame with all lines up to this time; later lines give the phases."""
+        """Return a frame with all lines up to a time; later lines give the workers' phases."""
         assert self._begin is not None
         while self._waiting and self._waiting[0][0] <= self._begin + time_s:
             at, _, line = self._waiting.popleft()
             self._enter(max(0.0, at - self._begin), line)
         while self._faults and self._faults[0][0] <= time_s:
             at_s, words = self._faults.pop(0)
-            self._note(at_s, ("fault", words))
+            self._add_event(at_s, ("fault", words))
         phases = self._phases(time_s)
         predicted = predicted_s(self._status) if self._status else None
         counters = self._status.get("counters", {})
@@ -176,7 +176,7 @@ class Timeline:
         return frame
 
     def _phases(self, time_s: float) -> dict[int, str]:
-        """Return each worker's phase, from its lines up to LAG_S later."""
+        """Return each worker's phase at a time, from the lines up to LAG_S later."""
         begin = self._begin or 0.0
         known: dict[int, str] = {}
         near = itertools.takewhile(lambda entry: entry[0] <= begin + time_s + LAG_S, self._waiting)
@@ -191,18 +191,18 @@ class Timeline:
             case Sample():
                 self._sampled(line)
             case LoggedEvent():
-                self._note(time_s, ("event", line.words))
+                self._add_event(time_s, ("event", line.words))
                 if not line.missed and line.name.startswith("worker-") and line.action in ("kill", "start"):
                     state = "killed" if line.action == "kill" else "starting"
                     self._tracks[int(line.name.removeprefix("worker-"))].process(state)
             case ObjectiveNote():
-                self._note(time_s, ("controller", line.words))
+                self._add_event(time_s, ("controller", line.words))
             case _:
                 self._status = line
                 for status in line["worker"]:
                     self._tracks[status["rank"]].update(status)
                 for news in self._news.of(line):
-                    self._note(time_s, news)
+                    self._add_event(time_s, news)
 
     def _finished(self, time_s: float, rank: int, line: Iteration) -> None:
         assert self._begin is not None
@@ -212,7 +212,7 @@ class Timeline:
         self._iteration, self._k = line.iteration, line.k
         for iteration, words in self._stragglers:
             if iteration == line.iteration:
-                self._note(time_s, ("straggler", words))
+                self._add_event(time_s, ("straggler", words))
         self._accuracy = self._accuracy if line.accuracy is None else round(line.accuracy, 5)
         self._loss = self._loss if line.loss is None else round(line.loss, 4)
         self._times_ms.append(1e3 * (time_s - self._finished_at))
@@ -223,20 +223,20 @@ class Timeline:
         )
 
     def _sampled(self, sample: Sample) -> None:
-        """Take a sample; rates are those since the sample before."""
+        """Take a sample; rates are those since the previous sample."""
         before, self._sample = self._sample, sample
         self._slots = sample if sample.slots is not None else self._slots
         for track, host in zip(self._tracks, self._hosts, strict=False):
             track.carried((*sample.links[host], *_rates(host, before, sample)))
         self._uplinks = tuple(_rates(leaf, before, sample) for leaf in self._leaves)
 
-    def _note(self, time_s: float, news: News) -> None:
+    def _add_event(self, time_s: float, news: News) -> None:
         kind, words = news
         self._events.append(EventFrame(time_s=round(time_s, 3), iteration=self._iteration, kind=kind, words=words))
 
 
 def _rates(end: str, before: Sample | None, now: Sample) -> tuple[float, float]:
-    """Return the Mbit/s up and down the link of a host or a leaf between two samples; 0 without an earlier one."""
+    """Return the Mbit/s up and down the link of a host or a leaf between two samples; 0 without an earlier sample."""
     if before is None:
         return 0.0, 0.0
     unit = 8e-6 / (now.time - before.time)
@@ -245,7 +245,7 @@ def _rates(end: str, before: Sample | None, now: Sample) -> tuple[float, float]:
 
 
 def next_frame(time_s: float) -> float:
-    """Return the time of the frame after this one.
+    """Return the time of the frame after the frame at `time_s`.
 
     >>> next_frame(0.0), next_frame(120.0), next_frame(240.0)
     (0.1, 120.2, 240.4)

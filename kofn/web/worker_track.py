@@ -1,4 +1,4 @@
-"""One worker's part of the frames, from its metrics' lines in the order of their times."""
+"""A worker's part of the frames, from the lines of its metrics in the order of their times."""
 
 from collections import deque
 from typing import Any
@@ -8,18 +8,18 @@ from kofn_common.results.worker_metrics import Iteration
 from kofn_common.results.worker_state import worker_state
 
 RECENT = 50
-"""Iterations in `late_share`."""
+"""The number of iterations in `late_share`."""
 
 SPANS = 64
 
 PHASES = ("computing", "blocked", "waiting", "updating")
 
 Link = tuple[int, int, float, float]
-"""Bytes to the switch and from it, and the rates in Mbit/s."""
+"""Bytes to the switch and from the switch, and the rates in Mbit/s."""
 
 
 class WorkerTrack:
-    """Takes lines and statuses; gives frames."""
+    """Takes a worker's lines and statuses, and gives its part of frames."""
 
     def __init__(self, rank: int) -> None:
         self.rank = rank
@@ -40,18 +40,18 @@ class WorkerTrack:
             self._spans.append(span)
 
     def update(self, status: dict[str, Any]) -> None:
-        """Take the controller's status of it."""
+        """Take the controller's status of the worker."""
         self._status = status
 
     def process(self, state: str) -> None:
-        """Note that it was killed, or started."""
+        """Take the state of the worker's process after a kill or a start."""
         self._process = state
 
     def carried(self, link: Link) -> None:
         self._link = link
 
     def frame(self, phase: str) -> WorkerFrame:
-        """Return all news since the frame before."""
+        """Return the worker's part of a frame, with all spans since the previous frame."""
         spans, status = tuple(self._spans), self._status
         self._spans.clear()
         known = int(status.get("samples", 0)) > 0
@@ -77,10 +77,10 @@ class WorkerTrack:
 
 
 def span_of(line: Iteration, begin: float) -> Span | None:
-    """Return the span; None where the worker did not compute the iteration.
+    """Return the span of an iteration; None if the worker did not compute the iteration.
 
-    A blocked worker that gave up was blocked for less than was drawn. `time` is when the update's record was begun; it
-    and the step end within microseconds.
+    A worker that gave up its gradient was blocked for less than the drawn time. `time` is the beginning of the line's
+    record, microseconds after the end of the step.
     """
     if line.started is None or line.first_block_s is None:
         return None
@@ -93,7 +93,7 @@ def span_of(line: Iteration, begin: float) -> Span | None:
 
 
 def phase_at(span: Span | None, time_s: float) -> str:
-    """Return the phase of the span at a time; empty outside of it."""
+    """Return the phase at a time; empty outside of the span."""
     if span is None or not span.begin_s <= time_s < span.end_s:
         return ""
     ends = (span.computed_s, span.unblocked_s, span.exchanged_s, span.end_s)

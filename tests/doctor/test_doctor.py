@@ -262,7 +262,7 @@ def test_checks_depend_on_each_other() -> None:
     findings = asyncio.run(walk(checks, shown.append))
     assert findings == shown
     assert [finding.state for finding in findings] == ["ok", "skipped", "FAILED", "skipped"]
-    assert [finding.detail for finding in findings] == ["1 ms", "no b here", "2 lines", "rests on 'c'"]
+    assert [finding.detail for finding in findings] == ["1 ms", "no b here", "2 lines", "depends on 'c'"]
     failed = first_failure(findings)
     assert failed is not None and (failed.name, failed.advice) == ("c", "mend c")
     assert first_failure(findings[:2]) is None
