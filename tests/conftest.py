@@ -56,6 +56,32 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return None
 
 
+PROCESSES = 4
+"""A quick test starts no more interpreters, so that `make quick` keeps to its minute on any machine."""
+
+_started = 0
+
+
+def _count(event: str, arguments: tuple[object, ...]) -> None:
+    global _started  # noqa: PLW0603 - an audit hook has no other state
+    _started += event == "os.fork" or (event == "subprocess.Popen" and "python" in Path(str(arguments[0])).name)
+
+
+sys.addaudithook(_count)
+
+
+@pytest.fixture(autouse=True)
+def few_processes(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fail a test of `make quick` that starts many interpreters."""
+    before = _started
+    yield
+    if request.config.getoption("--hypothesis-profile") == "quick":
+        found = _started - before
+        assert found <= PROCESSES, (
+            f"a quick test must start at most {PROCESSES} interpreters, got {found}: mark it slow"
+        )
+
+
 @pytest.fixture(scope="session", autouse=True)
 def own_state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Hide active runs from all commands of tests, unless a test sets up its own machine."""

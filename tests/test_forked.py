@@ -47,6 +47,7 @@ def fail() -> None:
     raise ConfigError("what is wrong")
 
 
+@pytest.mark.slow
 def test_results_come_in_order() -> None:
     with forked([lambda number=number: number**2 for number in range(7)]) as results:
         assert [*results] == [number**2 for number in range(7)]
