@@ -110,7 +110,7 @@ proto: setup-dev ## regenerate the gRPC stubs in common/kofn_common/rpc/
 
 shell: ## look into the running switch (SWITCH=HOST:PORT) with p4runtime-shell
 	@(exec 3<>/dev/tcp/$(subst :,/,$(SWITCH))) 2>/dev/null \
-	    || { echo 'kofn: no switch answers at $(SWITCH): `make run` or `kofn run` starts one' >&2; exit 3; }
+	    || { echo 'kofn: no switch answers at $(SWITCH): `make run` or `kofn run` starts a switch' >&2; exit 3; }
 	@kofn/run/setup.sh shell
 	@exec .venv-shell/bin/python -m p4runtime_sh --grpc-addr $(SWITCH) --device-id 0 --election-id 0,1 $(ARGS)
 

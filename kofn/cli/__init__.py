@@ -1,1 +1,1 @@
-"""The `kofn` command: arguments in, text or JSON out."""
+"""The `kofn` command, which takes arguments and prints text or JSON."""

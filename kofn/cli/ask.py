@@ -1,4 +1,4 @@
-"""One call to a controller for a command: with which certificates, and in words what went wrong."""
+"""A command's call to a controller: the choice of certificates, and errors in words."""
 
 import asyncio
 import functools
@@ -33,11 +33,11 @@ class Asking:
 
     address: str
     certs: Path | None
-    job: int  # 0: the controller's first one
+    job: int  # 0: the controller's first job
     as_json: bool
 
     def ask(self, call: Callable[[Any], Coroutine[Any, Any, Answer]]) -> Answer:
-        """Make a call of the Inspector; end with one line and an exit code where it fails."""
+        """Make a call of the Inspector; if it fails, end the process with a line and an exit code."""
         try:
             return asyncio.run(self._call(call))
         except SecurityError as error:
@@ -52,7 +52,7 @@ class Asking:
 
     @property
     def _folder(self) -> Path | None:
-        """The certificates' folder; None: there are none, so plaintext."""
+        """The folder of certificates; None: plaintext, because there are no certificates."""
         if self.certs is not None or (run := running()) is None:
             return self.certs
         folder = Path(run.folder) / "certs"
@@ -63,10 +63,10 @@ class Asking:
         folder = self._folder
         used = f"{folder}" if folder else "none"
         if reason := refused_handshake(error, secure=folder is not None):
-            advice = "--certs DIR names the folder of its certificates, a run has it in RUNFOLDER/certs"
+            advice = "--certs DIR names the folder of its certificates, for a run RUNFOLDER/certs"
             return f"{self.address} answers, but {reason} (certificates: {used}): {advice}", EXIT_REFUSED
         if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
-            advice = unknown_host(self.address) or "`make run` or `kofn run` starts one"
+            advice = unknown_host(self.address) or "`make run` or `kofn run` starts a controller"
             return f"no controller answers at {self.address}: {advice}", EXIT_NO_CONTROLLER
         if error.code() is grpc.StatusCode.UNAUTHENTICATED:
             advice = "--certs DIR names the folder that this controller was started with"
@@ -80,7 +80,7 @@ def _end(message: str, code: int) -> NoReturn:
 
 
 def asking(command: Callable[..., None]) -> Callable[..., None]:
-    """The options of every command that asks a controller; the command gets an `Asking` first."""
+    """Add the options of every command that asks a controller; the command gets an `Asking` as its first argument."""
 
     @click.option(
         "--controller",
@@ -94,7 +94,7 @@ def asking(command: Callable[..., None]) -> Callable[..., None]:
         help="The controller to ask.",
     )
     @click.option("--certs", type=click.Path(path_type=Path), envvar="KOFN_CERTS", metavar="DIR", help=CERTS_HELP)
-    @click.option("--job", type=click.IntRange(1, 255), metavar="N", help="Which job.  [default: the first one]")
+    @click.option("--job", type=click.IntRange(1, 255), metavar="N", help="The job's id.  [default: the first job]")
     @click.option("--json", "as_json", is_flag=True, help="JSON on stdout.")
     @functools.wraps(command)
     def wrapper(*, address: str, certs: Path | None, job: int | None, as_json: bool, **options: Any) -> None:

@@ -1,11 +1,11 @@
-"""The parts of a status, as rpc.document gives it, that the commands print with --json."""
+"""The parts of a status that commands print with --json. The status is a dict, as rpc.document makes it."""
 
 from collections.abc import Iterable
 from typing import Any
 
 
 def k_document(status: dict[str, Any]) -> dict[str, Any]:
-    """The part of a status that explains k."""
+    """Return the part of a status that explains k."""
     chosen = ("k", "live", "workers", "objective", "objective_fault", "iteration", "expected", "overhead_s", "changes")
     measured = ("noise_scale", "alignment")
     pushed = ("switch_k", "switch_differs", "switch_k_age_s", "k_first", "k_certain", "k_torn")
@@ -13,10 +13,10 @@ def k_document(status: dict[str, Any]) -> dict[str, Any]:
 
 
 def lambda_document(status: dict[str, Any]) -> dict[str, Any]:
-    """The part of a status that holds the model."""
+    """Return the part of a status that holds the model."""
     return _part(status, ("iteration", "service_s", "event_s", "worker"))
 
 
 def _part(status: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    """These fields, in this order."""
+    """Return the fields with these names, in this order."""
     return {name: status[name] for name in names}

@@ -16,8 +16,8 @@ Examples:
   kofn export runs/latest --to tensorboard && tensorboard --logdir runs/latest/tensorboard
 
 \b
-Exit codes: 0 written, 1 a file is damaged or a package is missing, 2 FOLDER is not that of a run, or the folder for
-the files holds something.
+Exit codes: 0 written, 1 a file is damaged or a package is missing, 2 FOLDER is not a run's folder, or the folder for
+the files is not empty.
 """
 
 
@@ -28,9 +28,9 @@ the files holds something.
 def command(folder: Path, to: str, out: Path | None) -> None:
     """Write the data frames of the run in FOLDER as files for other programs.
 
-    csv and parquet are a file for each data frame (docs/reference/python.md). tensorboard is a folder of event files
-    for each trial and worker, with a curve over the iterations for each column of `metrics` that has numbers. trace
-    is a file of trace events for ui.perfetto.dev: what each worker computed, sent and waited for in a run with
+    csv and parquet give a file for each data frame (docs/reference/python.md). tensorboard gives a folder of event
+    files for each trial and worker, with a curve over the iterations for each column of `metrics` that has numbers.
+    trace gives a file of trace events for ui.perfetto.dev: what each worker computed, sent and waited for in a run with
     [schedule].
     """
     with ending("export"):

@@ -1,4 +1,4 @@
-"""`kofn hosts`, `kofn exec` and `kofn shell`: the hosts of the network that runs, and any command inside one."""
+"""`kofn hosts`, `kofn exec` and `kofn shell`: the hosts of the running network, and any command inside a host."""
 
 import os
 import shutil
@@ -55,9 +55,9 @@ Exit codes: those of kofn exec.
 @click.command(epilog=HOSTS_EXAMPLES)
 @click.option("--json", "as_json", is_flag=True, help="JSON on stdout.")
 def hosts(*, as_json: bool) -> None:
-    """Show the hosts of the current run: addresses, and the switch's interface to each.
+    """Show the hosts of the current run: addresses, and the switch's interface to each host.
 
-    Worker 0 runs in the first host, worker 1 in the second, and so on, then the parameter servers.
+    Worker 0 runs in the first host, worker 1 in the second, and so on; parameter servers run in the last hosts.
     """
     found = _network("hosts").hosts
     if as_json:
@@ -73,8 +73,8 @@ def hosts(*, as_json: bool) -> None:
 def command(host: str, argv: Sequence[str]) -> None:
     """Run a command inside a host of the current run.
 
-    It has the host's network, and everything else of this machine: files, users, processes. Its input, output, signals
-    and exit code are those of this command.
+    The command has the host's network, and everything else of this machine: files, users, processes. Input, output,
+    signals and exit code of `kofn exec` are the command's.
     """
     _enter("exec", host, argv)
 
@@ -84,7 +84,7 @@ def command(host: str, argv: Sequence[str]) -> None:
 def shell(host: str) -> None:
     """Open a shell inside a host of the current run; its prompt names the host.
 
-    It stays open when the run ends, without the network.
+    When the run ends the shell stays open, without the network.
     """
     if shutil.which("bash") is None:
         _enter("shell", host, ["sh"], {"PS1": f"{host}# "})
@@ -94,25 +94,24 @@ def shell(host: str) -> None:
 def _network(name: str) -> NetworkRecord:
     network = running_network()
     if network is None:
-        _end(name, "no network runs: `make run` or `kofn run` starts one", EXIT_NO_NETWORK)
+        _end(name, "no network runs: `make run` or `kofn run` starts a network", EXIT_NO_NETWORK)
     if not network.hosts:
         _end(name, f"the network of pid {network.pid} is not made yet: try again in a second", EXIT_REFUSED)
     return network
 
 
 def _enter(name: str, host: str, argv: Sequence[str], environment: Mapping[str, str] | None = None) -> NoReturn:
-    """Become the command, inside the host."""
+    """Replace this process by a command inside the host."""
     found = _network(name).hosts
     if host not in found:
-        there = f"{', '.join(found)} are there{did_you_mean(host, found)}"
-        _end(name, f"no host is called {host!r}: {there}", EXIT_REFUSED)
+        _end(name, f"HOST must be among {', '.join(found)}, got {host!r}{did_you_mean(host, found)}", EXIT_REFUSED)
     if os.geteuid() != 0:
         _end(name, f"entering a host needs root: sudo .venv/bin/kofn {name} {host} ...", EXIT_REFUSED)
     for needed in ("nsenter", argv[0]):
         if shutil.which(needed) is None:
             _end(name, f"no command {needed!r} is on the PATH", EXIT_NO_COMMAND)
     os.environ.update(environment or {}, KOFN_HOST=host)
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it, and that would be handed on
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores SIGPIPE, and the command would inherit that
     os.execvp("nsenter", ["nsenter", f"--net={found[host].namespace}", "--", *argv])
 
 
@@ -122,7 +121,8 @@ def _end(name: str, message: str, code: int) -> NoReturn:
 
 
 def _startup(host: str) -> str:
-    """A file that is read as ~/.bashrc, which it reads, and is gone with the shell: the prompt begins with the host."""
+    """Return a file to read in place of ~/.bashrc, which it reads itself; it also puts the host's name into the prompt.
+    The file ends with the shell."""
     descriptor = os.memfd_create("kofn-shell", 0)
     os.write(descriptor, f'[ -f ~/.bashrc ] && . ~/.bashrc\nPS1="[{host}] ${{PS1}}"\n'.encode())
     return f"/proc/self/fd/{descriptor}"

@@ -1,4 +1,4 @@
-"""`kofn jobs`: training requests on a cluster; and the same file on this machine, without one."""
+"""`kofn jobs`: training requests on a cluster, or on this machine without a cluster."""
 
 import os
 import re
@@ -34,14 +34,14 @@ if TYPE_CHECKING:
 EXIT_FAILED = 1
 
 FAILED_RUN = 1
-"""`kofn run`'s exit code for a run that failed: what it says of the command line would be said again."""
+"""The exit code of `kofn run` for a failed run. Other failures, as of the command line, would only be repeated."""
 
 THIS_MACHINE = "this machine"
 
 EXAMPLES = """
 \b
 Examples:
-  kofn jobs run job.yaml                  on this machine, without any cluster
+  kofn jobs run job.yaml                  on this machine, without a cluster
   kofn jobs submit job.yaml -n ml
   kofn jobs list
   kofn jobs logs digits --rank 3 --follow
@@ -52,14 +52,15 @@ Exit codes: 0 done, 1 refused or failed, 2 the command line is wrong.
 """
 
 _file = click.argument("path", metavar="FILE", type=click.Path(path_type=Path))
-_namespace = click.option("--namespace", "-n", help="Of the cluster.  [default: the context's]")
+_namespace = click.option("--namespace", "-n", help="The cluster's namespace.  [default: the context's]")
 
 
 @click.group(epilog=EXAMPLES)
 def jobs() -> None:
     """Training jobs: submit a TrainingRequest to a Kubernetes cluster, or run it on this machine.
 
-    The cluster is the one of KUBECONFIG or ~/.kube/config, where the operator of jobs/deploy/ runs; needs kofn[jobs].
+    KUBECONFIG or ~/.kube/config names the cluster, where the operator of jobs/deploy/ runs. The commands need
+    kofn[jobs].
     """
 
 
@@ -67,7 +68,7 @@ def jobs() -> None:
 @_file
 @_namespace
 def submit(path: Path, namespace: str | None) -> None:
-    """Check a request and submit it: its fields, its configuration and, if it names its nodes, the split."""
+    """Check a request and submit it. Fields, configuration and, if the request names nodes, the split are checked."""
     with ending("jobs submit"), cluster(namespace) as client:
         from kofn_jobs.api import CONFLICT, ApiError, decoded  # noqa: PLC0415  # needs kofn[jobs]
 
@@ -95,9 +96,9 @@ def listing(namespace: str | None) -> None:
     with ending("jobs list"), cluster(namespace) as client:
         from kofn_jobs.api import Requests  # noqa: PLC0415
 
-        found = [_read(each) for each in client.list(Requests)]
+        found = [_read(request) for request in client.list(Requests)]
         headings = ("job", "accelerators", "phase", "ready", "attempt", "k", "message")
-        make_console().print(PlainTable(headings, [_row(each) for each in found], texts=("job", "phase", "message")))
+        make_console().print(PlainTable(headings, list(map(_row, found)), texts=("job", "phase", "message")))
 
 
 def _row(request: TrainingRequest) -> tuple[str, ...]:
@@ -109,12 +110,12 @@ def _row(request: TrainingRequest) -> tuple[str, ...]:
 
 @jobs.command()
 @click.argument("name")
-@click.option("--rank", type=click.IntRange(min=0), default=0, show_default=True, help="Whose log.")
+@click.option("--rank", type=click.IntRange(min=0), default=0, show_default=True, help="The worker whose log it is.")
 @click.option("--control", type=click.Choice(["switch", "controller"]), help="The switch's or the controller's log.")
-@click.option("--follow", "-f", is_flag=True, help="Go on until it ends.")
+@click.option("--follow", "-f", is_flag=True, help="Follow the log until its end.")
 @_namespace
 def logs(name: str, rank: int, control: str | None, follow: bool, namespace: str | None) -> None:
-    """Print the log of a worker, the switch or the controller, of the newest attempt."""
+    """Print the log of a worker, the switch or the controller, in the newest attempt."""
     with ending("jobs logs"), cluster(namespace) as client:
         from kofn_jobs.api import Pod  # noqa: PLC0415
 
@@ -122,7 +123,7 @@ def logs(name: str, rank: int, control: str | None, follow: bool, namespace: str
         pods: list[Any] = list(client.list(Pod, labels={REQUEST_LABEL: name, ROLE_LABEL: role}))
         if not pods:
             _found(client, name, client.namespace)
-            raise ClusterError(f"{name} has no pods of a {role}: they are gone, or not there yet")
+            raise ClusterError(f"{name} has no pods of a {role}: the pods are gone, or not there yet")
         newest = max(_attempt(pod) for pod in pods)
         names = _of_ranks([pod for pod in pods if _attempt(pod) == newest])
         if control is None and rank >= len(names):
@@ -137,7 +138,7 @@ def _attempt(pod: Any) -> int:
 
 
 def _of_ranks(pods: list[Any]) -> list[str]:
-    """Return a pod for each rank, in the order of node and index; of an evicted pod and its successor the latter.
+    """Return the names of the pods by rank, in the order of node and index; an evicted pod gives way to its successor.
 
     A Job adds five characters to the names of its pods.
     """
@@ -168,8 +169,8 @@ def delete(name: str, namespace: str | None) -> None:
 def run(path: Path, data: Path | None, out: Path | None) -> None:
     """Train what a request asks for on this machine, in namespaces, without a cluster. Needs root.
 
-    The request is split as on a cluster, over the nodes that it names; without names this machine runs all workers. A
-    run that fails is tried again, up to spec.backoffLimit times, unless it fails before its first iteration.
+    The request is split as on a cluster, over the nodes that it names; if it names none, this machine runs all workers.
+    A run that fails is repeated, up to spec.backoffLimit times, unless it fails before its first iteration.
     """
     with ending("jobs run"):
         request = checked(load(path))
@@ -184,7 +185,7 @@ def _nodes(request: TrainingRequest) -> tuple[Capacity, ...]:
 
 
 def _devices(request: TrainingRequest) -> str:
-    """The devices of the workers on this machine."""
+    """Return a line about the workers' devices on this machine."""
     resource = request.spec.resource
     if not request.spec.script or resource == "cpu":
         return "the workers use the CPU"
@@ -194,7 +195,7 @@ def _devices(request: TrainingRequest) -> str:
 
 
 def _train(request: TrainingRequest, data: Path | None, out: Path | None) -> int:
-    """The exit code of the last attempt."""
+    """Train, with repetitions after failures; return the exit code of the last attempt."""
     environment = os.environ | ({"KOFN_DATA": str(data.resolve())} if data is not None else {})
     with tempfile.TemporaryDirectory(prefix="kofn-job-") as folder:
         config, file = configuration(request), Path(folder) / "job.toml"
@@ -217,14 +218,14 @@ def _train(request: TrainingRequest, data: Path | None, out: Path | None) -> int
                 return code
             failed = f"attempt {attempt} of {attempts} failed"
             if not _has_trained(path, config.job.workers):
-                say(Console(stderr=True), f"{failed} before its first iteration: another would fail in the same way")
+                say(Console(stderr=True), f"{failed} before its first iteration: it would only fail again")
                 return EXIT_FAILED
             say(Console(stderr=True), failed)
     return EXIT_FAILED
 
 
 def _has_trained(path: Path, workers: int) -> bool:
-    """Whether a worker of this run has ended an iteration."""
+    """Return whether a worker of a run has finished an iteration."""
     try:
         return any(read_begun(trial, workers) for job in RunFolder.open(path).jobs for trial in job.trials)
     except KofnError:
@@ -232,7 +233,7 @@ def _has_trained(path: Path, workers: int) -> bool:
 
 
 def load(path: Path) -> dict[str, Any]:
-    """Read a YAML file with one object; RequestError names the fault."""
+    """Read a YAML file with an object. RequestError names the fault."""
     import yaml  # noqa: PLC0415  # needs kofn[jobs]
     from lightkube.models.meta_v1 import ObjectMeta  # noqa: PLC0415
 
@@ -250,7 +251,7 @@ def load(path: Path) -> dict[str, Any]:
 
 
 def checked(document: dict[str, Any]) -> TrainingRequest:
-    """Make the operator's checks that are possible here; RequestError or SplitError."""
+    """Make those of the operator's checks that this machine can make. Raise RequestError or SplitError for a fault."""
     request = TrainingRequest.read(document)
     configuration(request)
     if request.spec.nodes:
@@ -260,7 +261,7 @@ def checked(document: dict[str, Any]) -> TrainingRequest:
 
 @contextmanager
 def cluster(namespace: str | None) -> Iterator["Client"]:
-    """A client; ClusterError in one line for what the server refuses, or where none answers."""
+    """Yield a client of the cluster. Raise ClusterError, in a line, if the server refuses a call or does not answer."""
     import httpx2  # noqa: PLC0415
     from lightkube import Client  # noqa: PLC0415
 

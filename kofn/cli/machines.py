@@ -38,7 +38,7 @@ Examples:
   kofn switch --leaves 2 --p4runtime 192.0.2.1:50051
                                                     the root of a tree of two racks
   kofn switch --rack 0 --tunnels 4 --root 192.0.2.1 --p4runtime 192.0.2.2:50051
-                                                    the leaf of its first rack, of four workers
+                                                    the leaf of the first rack, with four workers
 
 \b
 Exit codes: 0 ended by a signal, 1 an interface is not available, 2 the command line is wrong.
@@ -51,7 +51,7 @@ Examples:
   kofn controller job.toml --listen 192.0.2.1:50052 --listen 127.0.0.1:50052
 
 \b
-Exit codes: 0 ended by a signal, 2 it cannot start.
+Exit codes: 0 ended by a signal, 2 the controller cannot start.
 """
 
 WORKER_EXAMPLES = """
@@ -61,7 +61,7 @@ Examples:
   kofn worker job.toml --rank 0 --interface eth1 --controller 192.0.2.1:50052
 
 \b
-Exit codes: 0 trained to the end, 1 it cannot take part, 2 the configuration is wrong.
+Exit codes: 0 trained to the end, 1 the worker cannot take part, 2 the configuration is wrong.
 """
 
 LINK_EXAMPLES = """
@@ -71,7 +71,7 @@ Examples:
   kofn link job.toml --rank 0 --interface eth1
 
 \b
-Exit codes: 0 the way is there, 1 it cannot be made, 2 the configuration is wrong.
+Exit codes: 0 the interface is made, 1 it cannot be made, 2 the configuration is wrong.
 """
 
 _config = click.argument("path", metavar="JOB.toml", type=click.Path(path_type=Path))
@@ -84,7 +84,7 @@ _rank = click.option(
 _switch = click.option(
     "--switch", "host", metavar="HOST", help="The machine of the switch, or of the rack's leaf, in an IP network."
 )
-_interface = click.option("--interface", metavar="NAME", help="The cable to the switch, in place of --switch.")
+_interface = click.option("--interface", metavar="NAME", help="The interface of a cable to the switch.")
 
 
 @click.command(epilog=SWITCH_EXAMPLES)
@@ -93,19 +93,22 @@ _interface = click.option("--interface", metavar="NAME", help="The cable to the 
     "interfaces",
     multiple=True,
     metavar="NAME",
-    help="The interface to worker 0, worker 1, and so on; a leaf's last one leads to the root, a root's to the leaves.",
+    help="The interface to worker 0, then to worker 1, and so on. The last interface of a leaf leads to the root; the"
+    " interfaces of a root lead to the leaves.",
 )
 @click.option("--tunnels", type=click.IntRange(1, RACK_WORKERS_MAX), metavar="N", help="A tunnel to each of N workers.")
-@click.option("--leaves", type=click.IntRange(2, RACKS_MAX), metavar="R", help="A tunnel to each of R leaves: a root.")
-@click.option("--rack", type=click.IntRange(0, RACKS_MAX - 1), help="The rack whose leaf this switch is.")
-@click.option("--root", metavar="HOST", help="With --rack and --tunnels: the root's machine.")
+@click.option(
+    "--leaves", type=click.IntRange(2, RACKS_MAX), metavar="R", help="For a root: a tunnel to each of R leaves."
+)
+@click.option("--rack", type=click.IntRange(0, RACKS_MAX - 1), help="For a leaf: its rack.")
+@click.option("--root", metavar="HOST", help="For a leaf with --tunnels: the root's machine.")
 @click.option(
     "--p4runtime",
     type=checked_address,
     default="127.0.0.1:50051",
     show_default=True,
     metavar="HOST:PORT",
-    help="Where P4Runtime is served.",
+    help="The address of the P4Runtime server.",
 )
 @click.option(
     "--certs", type=click.Path(path_type=Path), help="The folder of `kofn certs --p4runtime`; without it: plaintext."
@@ -119,19 +122,22 @@ def switch(
     p4runtime: str,
     certs: Path | None,
 ) -> None:
-    """A switch of a job whose workers are on other machines. Needs root.
+    """Run a switch of a job whose workers are on other machines. Needs root.
 
-    Workers reach it by a cable each (--interface), or through any IP network (--tunnels): VXLAN over UDP port 19277,
-    which firewalls must let pass. In a tree, leaves reach the root (--leaves) in the same way (--root). The controller
-    brings the program, so that all start in any order. Without --certs every process that reaches the switch's
-    P4Runtime can program it: then use an address of this machine alone, or a network that you trust.
+    A worker reaches the switch by a cable (--interface), or through any IP network (--tunnels): VXLAN over UDP port
+    19277, which firewalls must let pass. In a tree, leaves (--root) reach the root (--leaves) in the same way. The
+    controller brings the program, so switches, controller and workers start in any order. Without --certs every process
+    that reaches the switch's P4Runtime can program the switch: then use an address of this machine alone, or a network
+    that you trust.
     """
     if sum((bool(interfaces), tunnels is not None, leaves is not None)) != 1:
-        raise click.UsageError("--interface NAME for each neighbour, --tunnels N or --leaves R: one of them is needed")
+        raise click.UsageError(
+            "exactly one of --interface NAME (for each neighbour), --tunnels N, --leaves R is needed"
+        )
     if (root is None) == (rack is not None and tunnels is not None):
         raise click.UsageError("--root HOST is needed with --rack and --tunnels, and only then")
     if rack is not None and leaves is not None:
-        raise click.UsageError("--leaves is a root's and --rack a leaf's: one of them is possible")
+        raise click.UsageError("--leaves is for a root and --rack for a leaf: both must not be given")
     with ending("switch"):
         names = list(interfaces)
         if names:
@@ -162,7 +168,7 @@ def _tls(folder: Path | None) -> list[str]:
     default=["127.0.0.1:50051"],
     show_default=True,
     metavar="HOST:PORT",
-    help="The switch's P4Runtime; repeat it for a tree: the root's, then each leaf's.",
+    help="The switch's P4Runtime server; repeat it for a tree: the root's, then each leaf's.",
 )
 @click.option(
     "--listen",
@@ -171,7 +177,7 @@ def _tls(folder: Path | None) -> list[str]:
     default=["0.0.0.0:50052"],
     show_default=True,
     metavar="HOST:PORT",
-    help="For workers.",
+    help="The address for workers; may be repeated.",
 )
 @click.option("--decisions", type=click.Path(path_type=Path), help="Append decisions and samples, as JSON lines.")
 @click.option(
@@ -195,10 +201,10 @@ def controller(
     p4runtime_certs: Path | None,
     certs: Path | None,
 ) -> None:
-    """The controller of a job whose workers are on other machines; k is chosen by policy.objective."""
+    """Run the controller of a job whose workers are on other machines; policy.objective chooses k."""
     with ending("controller"):
         config = Config.load(path)
-        topology = _kept(f"job-{config.job.id}.topology", wanted_topology(config, path, hosts=config.job.workers))
+        topology = _written(f"job-{config.job.id}.topology", wanted_topology(config, path, hosts=config.job.workers))
         _become(
             [
                 *(sys.executable, "-m", "kofn_controller", "--config", str(path), "--topology", str(topology)),
@@ -218,9 +224,9 @@ def controller(
 @_switch
 @_interface
 def link(path: Path, rank: int, host: str | None, interface: str | None) -> None:
-    """Make the interface of a worker to the switch, for a worker that torchrun starts. Needs root.
+    """Make a worker's interface to the switch, for a worker that torchrun starts. Needs root.
 
-    The interface stays when this command has ended.
+    The interface stays when the command has ended.
     """
     with ending("link"):
         _linked(Config.load(path), path, rank, host, interface)
@@ -234,16 +240,17 @@ def link(path: Path, rank: int, host: str | None, interface: str | None) -> None
 )
 @_switch
 @_interface
-@click.option("--address", help="This machine's address for other workers.  [default: that towards the controller]")
+@click.option("--address", help="This machine's address for other workers.  [default: the one towards the controller]")
 @click.option(
     "--metrics",
     type=click.Path(path_type=Path),
-    help="File for JSON lines, with the ledger beside.  [default: worker-RANK.jsonl]",
+    help="File for JSON lines; the ledger is written beside it.  [default: worker-RANK.jsonl]",
 )
 @click.option(
     "--checkpoints",
     type=click.Path(path_type=Path),
-    help="Folder of the job's checkpoints, the same for all workers (run.checkpoint_every); resume at the newest one.",
+    help="Folder of the job's checkpoints (run.checkpoint_every), which all workers share; resume at the newest"
+    " checkpoint.",
 )
 @_certs
 def worker(
@@ -257,10 +264,10 @@ def worker(
     checkpoints: Path | None,
     certs: Path | None,
 ) -> None:
-    """Run one worker of a job on this machine. Needs root.
+    """Run a worker of a job on this machine. Needs root.
 
-    Trains the configuration's workload, or its torch.script by torchrun. Restarted with the same
-    arguments on the same machine, it continues. Ends if no controller answers for a minute.
+    The worker trains the configuration's workload, or its torch.script by torchrun. If it is restarted with the same
+    arguments on the same machine, it continues. It ends if no controller answers for a minute.
     """
     with ending("worker"):
         config, own = Config.load(path), address or own_address(peer)
@@ -273,9 +280,9 @@ def worker(
 
 
 def _linked(config: Config, path: Path, rank: int, host: str | None, interface: str | None) -> str:
-    """The interface through which this worker reaches the switch, ready to be used."""
+    """Prepare the interface through which this worker reaches the switch; return its name."""
     if (host is None) == (interface is None):
-        raise click.UsageError("--switch HOST or --interface NAME: one of them is needed")
+        raise click.UsageError("exactly one of --switch HOST, --interface NAME is needed")
     if rank >= config.job.workers:
         raise ConfigError(f"--rank must be 0 to {config.job.workers - 1} (job.workers - 1), got {rank}")
     name = interface or make_tunnel(host or "", rank)
@@ -294,13 +301,13 @@ def _train(
     metrics: Path,
     checkpoints: Path | None,
 ) -> NoReturn:
-    """Become what `kofn run` would start here."""
+    """Replace this process by the process that `kofn run` would start for the worker."""
     folder = None if checkpoints is None else str(checkpoints.resolve())
     if config.torch.script is None:
         more = [] if folder is None else ["--checkpoints", folder]
         _become(commands.worker(path, rank, own, metrics, ["--interface", link, *more]))
     if config.torch.group != "worker":
-        raise ConfigError(f"torch.group must be 'worker' on machines of their own, got {config.torch.group!r}")
+        raise ConfigError(f"torch.group must be 'worker' on several machines, got {config.torch.group!r}")
     environment = commands.torch_environment(path, rank, link, own, metrics) | {"KOFN_INTERFACE": link}
     accelerators.check(config.torch)
     environment |= accelerators.visible(config.torch, rank)
@@ -309,13 +316,14 @@ def _train(
 
 
 def _become(argv: Sequence[str], environment: Mapping[str, str] | None = None) -> NoReturn:
-    """This process is that one from now on: signals reach it, and its exit code is ours."""
+    """Replace this process by another one, which gets its signals, and whose exit code is the command's."""
     sys.stdout.flush()
     os.execve(argv[0], list(argv), {**os.environ, **ENVIRONMENT, **(environment or {})})
 
 
-def _kept(name: str, text: str) -> Path:
-    """A file that the process reads which this one becomes; no .json, such as records of networks are."""
+def _written(name: str, text: str) -> Path:
+    """Write a file for the process that replaces this one; the name must not end in .json, as records of networks
+    do."""
     path = state_path().with_name(name)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)

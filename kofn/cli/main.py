@@ -1,6 +1,6 @@
-"""`kofn`: run experiments, and look at a running controller.
+"""`kofn`: run experiments, and inspect a running controller.
 
-A command is imported when it is used: a simulation must not wait for gRPC, nor a look at a controller for SciPy.
+A command is imported when it is used: a simulation must not wait for gRPC, and a call to a controller not for SciPy.
 """
 
 import contextlib
@@ -22,12 +22,12 @@ class Lazy(NamedTuple):
     module: str
     attribute: str
     text: str
-    """A line for `kofn --help`, which imports no command."""
+    """The command's line in `kofn --help`, which imports no command."""
 
 
 LAZY = {
     "run": Lazy("kofn.run.runner", "command", "train through the switch, once for each trial"),
-    "simulate": Lazy("kofn.sim.runner", "command", "the same in virtual time, without a network"),
+    "simulate": Lazy("kofn.sim.runner", "command", "train in virtual time, without a network"),
     "report": Lazy("kofn.cli.report", "command", "write the summary and the page of a run again"),
     "runs": Lazy("kofn.cli.runs", "command", "list the runs and experiments in runs/"),
     "stop": Lazy("kofn.run.clean", "stop", "end the run that is going on"),
@@ -42,48 +42,48 @@ LAZY = {
     ),
     "certs": Lazy("kofn.run.certs", "command", "make certificates for controller, workers and commands"),
     "jobs": Lazy("kofn.cli.jobs", "jobs", "submit training requests to a Kubernetes cluster"),
-    "switch": Lazy("kofn.cli.machines", "switch", "the switch of a job on several machines"),
-    "controller": Lazy("kofn.cli.machines", "controller", "the controller of a job on several machines"),
-    "worker": Lazy("kofn.cli.machines", "worker", "one worker of a job, on this machine"),
-    "link": Lazy("kofn.cli.machines", "link", "a worker's interface to a switch on another machine"),
+    "switch": Lazy("kofn.cli.machines", "switch", "run the switch of a job on several machines"),
+    "controller": Lazy("kofn.cli.machines", "controller", "run the controller of a job on several machines"),
+    "worker": Lazy("kofn.cli.machines", "worker", "run a worker of a job on this machine"),
+    "link": Lazy("kofn.cli.machines", "link", "make a worker's interface to a switch on another machine"),
     "slots": Lazy("kofn.cli.slots", "command", "show which workers are missing from open slots"),
     "hosts": Lazy("kofn.cli.hosts", "hosts", "show the hosts of the current run"),
     "exec": Lazy("kofn.cli.hosts", "command", "run a command inside a host of the current run"),
     "shell": Lazy("kofn.cli.hosts", "shell", "open a shell inside a host of the current run"),
     "schedule": Lazy("kofn.cli.schedule", "command", "show the schedules of a run"),
     "export": Lazy("kofn.cli.export", "command", "write the data frames of a run as files"),
-    "k": Lazy("kofn.cli.query_commands", "k", "for each k its expected and measured iteration time"),
-    "lambda": Lazy("kofn.cli.query_commands", "lambda_", "each worker's mean blocking time, with its interval"),
+    "k": Lazy("kofn.cli.query_commands", "k", "show the expected and measured iteration time of each k"),
+    "lambda": Lazy("kofn.cli.query_commands", "lambda_", "show the workers' mean blocking times and intervals"),
     "set-k": Lazy("kofn.cli.query_commands", "set_k", "set k: a number, all workers, or by an objective"),
     "status": Lazy("kofn.cli.query_commands", "status", "show k, workers and the latest decisions once"),
-    "watch": Lazy("kofn.cli.query_commands", "watch", "show the same live"),
+    "watch": Lazy("kofn.cli.query_commands", "watch", "show the status live"),
 }
-"""Commands by name.  A command without its package is not listed."""
+"""The commands by name.  A command whose package is not installed is not listed."""
 
 
 class LazyGroup(click.Group):
     """A group that imports its commands when they are used."""
 
     def list_commands(self, context: click.Context) -> list[str]:
-        """Everything, in the order in which a newcomer needs it."""
+        """Return the names of all commands, in the order in which a newcomer needs them."""
         return [name for name in LAZY if _there(name)]
 
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
-        """The command; None where it is not installed, or there is none of this name."""
+        """Return the command; None if it is not installed, or no command has this name."""
         if not _there(name):
             return None
-        with _kept():
+        with _without_collection():
             command = getattr(importlib.import_module(LAZY[name].module), LAZY[name].attribute)
         assert isinstance(command, click.Command)
         return command
 
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the list of commands without importing one."""
+        """Write the list of commands, without importing a command."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, LAZY[name].text) for name in self.list_commands(context)])
 
     def invoke(self, context: click.Context) -> object:
-        """Run the command; 130 where Ctrl-C comes before it handles signals, or it handles none."""
+        """Run the command; end with 130 after a Ctrl-C that the command does not handle."""
         try:
             return super().invoke(context)
         except KeyboardInterrupt:
@@ -92,15 +92,15 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, context: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command of these words; of a misspelt one, what it may have been."""
+        """Return the command of these words; suggest a command for a misspelt word."""
         if args[0] not in LAZY and (meant := did_you_mean(args[0], LAZY)):
             context.fail(f"no command {args[0]!r}{meant}")
         return super().resolve_command(context, args)
 
 
 @contextlib.contextmanager
-def _kept() -> Iterator[None]:
-    """Keep everything that is loaded inside out of later garbage collections."""
+def _without_collection() -> Iterator[None]:
+    """Suspend garbage collection within the block: imports allocate much and free little."""
     gc.disable()
     try:
         yield
@@ -109,7 +109,7 @@ def _kept() -> Iterator[None]:
 
 
 def _there(name: str) -> bool:
-    """Whether there is such a command, and what it is in is installed."""
+    """Return whether a command has this name and its module is installed."""
     return name in LAZY and importlib.util.find_spec(LAZY[name].module) is not None
 
 
@@ -122,7 +122,7 @@ def main() -> None:
     Examples:
       kofn doctor                 check this machine
       kofn run                    the default experiment
-      kofn experiment k           compare the chosen k with every fixed one, on several seeds
+      kofn experiment k           compare the chosen k with every fixed k, on several seeds
       kofn experiment codecs      compare codecs: bytes, iterations, time
       kofn compare --quick        compare parameter server, ring and switch
       kofn status                 show what a running controller sees
@@ -133,5 +133,5 @@ def main() -> None:
 
     \b
     Exit codes of commands that ask a controller: 0 answered, 2 refused or the command line is wrong,
-    3 no controller answers. Those of the others: kofn COMMAND --help.
+    3 no controller answers. Exit codes of other commands: kofn COMMAND --help.
     """

@@ -13,7 +13,7 @@ EXIT_REFUSED = 2
 
 
 def watch_page(folder: Path | None, port: int) -> None:
-    """Serve the page of a run until Ctrl-C; ends with one line where there is no run, or the port is taken."""
+    """Serve the page of a run until Ctrl-C; end with a line if there is no run, or the port is taken."""
     try:
         with contextlib.suppress(KeyboardInterrupt):
             _serve(folder or _going_on(), port)
@@ -25,7 +25,7 @@ def watch_page(folder: Path | None, port: int) -> None:
 def _going_on() -> Path:
     run = running()
     if run is None:
-        raise ConfigError("no run is going on: kofn watch --web FOLDER shows a finished one, runs/latest for example")
+        raise ConfigError("no run is going on: kofn watch --web FOLDER shows a finished run, runs/latest for example")
     return Path(run.folder)
 
 

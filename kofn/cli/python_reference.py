@@ -1,4 +1,4 @@
-"""docs/reference/python.md: what `import kofn` and `import kofn_torch` give, and the columns of the data frames."""
+"""docs/reference/python.md: the names of `kofn` and `kofn_torch`, and the columns of the data frames."""
 
 import ast
 import inspect
@@ -15,10 +15,10 @@ from kofn.run import RunPackage
 from kofn_common.exports import exports
 
 INTRODUCTION = """\
-`import kofn` gives the names below; each is loaded when it is first used. [How to](../howto/python.md) use them.
+`import kofn` gives the names below; a name is loaded at its first use. [How to](../howto/python.md) use them.
 
 - `kofn.run`, `kofn.simulate` and `kofn.read` give a `kofn.Run`.
-- A configuration is a `kofn.Config`, a path, TOML text (what has a line break or a `=`), or a dict of tables.
+- A configuration is a `kofn.Config`, a path, TOML text (any text with a line break or a `=`), or a dict of tables.
 - `kofn.Communicator` is the interface of all collectives; [how to make and use one](../howto/communicator.md).
 - Your own codec, workload, objective or protocol derives from a [class of `kofn`](#classes-to-derive-from).
 - `kofn.KofnError` is the base of all errors, with the texts that the commands print; `kofn.ConfigError` is a
@@ -57,7 +57,7 @@ DERIVED_INTRODUCTION = """\
 class from its module in this table."""
 
 TORCH = Path(kofn.__file__).parents[1] / "pytorch" / "kofn_torch"
-"""Read, not imported: PyTorch may not be there."""
+"""The folder of kofn_torch, which is read, not imported: PyTorch may be missing."""
 
 OF_SESSION = ("iteration", "iterations", "done", "loss", "state_dict", "load_state_dict", "save_every", "close")
 
@@ -78,7 +78,7 @@ def python() -> str:
         "Columns that end in `_s` are seconds. In a simulation, time begins with the trial at 0.",
     ]
     for name, schema in TABLES.items():
-        rows = [[f"`{one.name}`", one.unit, f"`{one.dtype}`", meaning(one)] for one in schema.columns()]
+        rows = [[f"`{column.name}`", column.unit, f"`{column.dtype}`", meaning(column)] for column in schema.columns()]
         lines += [f"### {name}", f"A row is {schema.rows}.", table(["column", "unit", "dtype", ""], rows)]
     return "\n\n".join(lines) + "\n"
 
@@ -107,26 +107,28 @@ def _summary(kind: type) -> str:
 
 
 def _torch() -> Iterator[str]:
-    """kofn_torch's functions, and its Session."""
-    functions = {one.name: one for one in _parsed("attach.py") if isinstance(one, ast.FunctionDef)}
+    """Yield the functions and the Session of kofn_torch."""
+    functions = {
+        statement.name: statement for statement in _parsed("attach.py") if isinstance(statement, ast.FunctionDef)
+    }
     for name in ("ddp_hook", "elastic"):
         text = _with_code(ast.get_docstring(functions[name]) or "")
         yield from (f"## kofn_torch.{name}", f"```text\nkofn_torch.{name}{written(functions[name])}\n```", text)
-    for used in (one for one in _parsed("process_group.py") if isinstance(one, ast.FunctionDef)):
+    for used in (statement for statement in _parsed("process_group.py") if isinstance(statement, ast.FunctionDef)):
         if used.name in ("use", "follow"):
             call = f"```text\nkofn_torch.{used.name}{written(used)}\n```"
             yield from (f"## kofn_torch.{used.name}", call, ast.get_docstring(used) or "")
     state, session = (
-        next(one for one in _parsed(file) if isinstance(one, ast.ClassDef) and one.name == name)
+        next(statement for statement in _parsed(file) if isinstance(statement, ast.ClassDef) and statement.name == name)
         for file, name in (("state.py", "ResumableSession"), ("session.py", "Session"))
     )
     members = {
-        one.name: ast.get_docstring(one) or ""
-        for one in (*reversed(state.body), *reversed(session.body))
-        if isinstance(one, ast.FunctionDef)
+        statement.name: ast.get_docstring(statement) or ""
+        for statement in (*reversed(state.body), *reversed(session.body))
+        if isinstance(statement, ast.FunctionDef)
     }
     rows = [[f"`{name}`", members[name].replace("\n", " ")] for name in OF_SESSION]
-    rows = [["`rank`, `workers`", "Who this worker is, from 0, among how many."], *rows]
+    rows = [["`rank`, `workers`", "This worker's rank, from 0, and the number of workers."], *rows]
     yield from ("## kofn_torch.Session", ast.get_docstring(session) or "", table(["member", ""], rows))
 
 
@@ -139,7 +141,7 @@ def _text(kind: type) -> str:
 
 
 def _with_code(text: str) -> str:
-    """A docstring whose indented lines are code."""
+    """Return a docstring as Markdown: its indented lines are code."""
     return re.sub(r"(?m)((?:^    .*\n)+)", lambda code: f"```python\n{textwrap.dedent(code[1])}```\n", text)
 
 
@@ -151,18 +153,18 @@ def signature(function: Callable[..., Any]) -> str:
 
 
 def written(definition: ast.FunctionDef) -> str:
-    """The signature of a function that is not imported."""
+    """Return the signature of a function that is not imported."""
     assert definition.returns
     arguments = definition.args
     positional = arguments.posonlyargs + arguments.args
     defaults = [None] * (len(positional) - len(arguments.defaults)) + arguments.defaults
     parameters = [
-        _parameter(*one) for one in zip(positional, defaults, strict=True) if one[0].arg not in ("self", "cls")
+        _parameter(*pair) for pair in zip(positional, defaults, strict=True) if pair[0].arg not in ("self", "cls")
     ]
     parameters += [f"*{_parameter(arguments.vararg)}"] if arguments.vararg else ["*"] * bool(arguments.kwonlyargs)
-    parameters += [_parameter(*one) for one in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)]
+    parameters += [_parameter(*pair) for pair in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)]
     parameters += [f"**{_parameter(arguments.kwarg)}"] if arguments.kwarg else []
-    return "".join(["(", *(f"\n    {one}," for one in parameters), f"\n) -> {_plain(definition.returns)}"])
+    return "".join(["(", *(f"\n    {text}," for text in parameters), f"\n) -> {_plain(definition.returns)}"])
 
 
 def _parameter(argument: ast.arg, default: ast.expr | None = None) -> str:
@@ -171,7 +173,7 @@ def _parameter(argument: ast.arg, default: ast.expr | None = None) -> str:
 
 
 def _plain(annotation: ast.expr) -> str:
-    """Without the quotes of a name that is defined elsewhere."""
+    """Return an annotation without the quotes around names that are defined later."""
     return ast.unparse(annotation).strip("'")
 
 

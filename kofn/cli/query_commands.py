@@ -1,6 +1,6 @@
 """Commands that ask a running controller.
 
-Only arguments and calls; `show` forms the output, `ask` finds the controller and explains errors.
+This module has only arguments and calls; `show` forms the output, `ask` finds the controller and explains errors.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ _wide = click.option("--wide", is_flag=True, help="Every column and every disagr
 @asking
 @_wide
 def status(asked: Asking, wide: bool) -> None:
-    """The job at a glance: k, workers, the latest decisions, the switch.
+    """Show the job at a glance: k, workers, the latest decisions, the switch.
 
     \b
     Examples:
@@ -45,10 +45,10 @@ def status(asked: Asking, wide: bool) -> None:
 @click.command()
 @asking
 def k(asked: Asking) -> None:
-    """For each k its expected, predicted and measured iteration time, its cost, and why the present one is in force.
+    """Show expected, predicted and measured iteration time and cost of each k, and why the present k is in force.
 
-    JSON has these as iteration_s (E_k[T]), predicted_s, measured_s and cost, all in seconds, and in_force; overhead_s
-    is the time after the first blocks.
+    JSON has them as iteration_s (E_k[T]), predicted_s, measured_s and cost, all in seconds, and in_force. overhead_s is
+    the time after the first blocks.
 
     \b
     Examples:
@@ -62,7 +62,7 @@ def k(asked: Asking) -> None:
 @asking
 @_wide
 def lambda_(asked: Asking, wide: bool) -> None:
-    """Each worker's mean blocking time: estimate, interval, samples, fit, and how often it came too late.
+    """Show each worker's mean blocking time: estimate, interval, samples, fit, and how often the worker was late.
 
     \b
     Examples:
@@ -83,15 +83,15 @@ def lambda_(asked: Asking, wide: bool) -> None:
     help="Seconds between updates, at least.",
 )
 @click.argument("folder", type=click.Path(path_type=Path), required=False)
-@click.option("--web", is_flag=True, help="Serve a page of the current run, or of the one in FOLDER.")
+@click.option("--web", is_flag=True, help="Serve a page of the current run, or of the run in FOLDER.")
 @click.option(
-    "--port", type=click.IntRange(0, 65535), default=0, help="The page's port at 127.0.0.1.  [default: a free one]"
+    "--port", type=click.IntRange(0, 65535), default=0, help="The page's port at 127.0.0.1.  [default: a free port]"
 )
 def watch(asked: Asking, interval: float, wide: bool, folder: Path | None, web: bool, port: int) -> None:
-    """The status, live, until Ctrl-C or the controller's end. --json: one line for each change.
+    """Show the status live, until Ctrl-C or the controller's end. --json prints a line for each change.
 
-    With --web it serves a page with the topology, slots, workers and curves, of the current run, or of a finished
-    run or simulation in FOLDER (play, pause, speed, seek), until Ctrl-C.
+    With --web the command serves a page until Ctrl-C, with the topology, slots, workers and curves of the current run,
+    or of a finished run or simulation in FOLDER (play, pause, speed, seek).
 
     \b
     Examples:
@@ -124,7 +124,7 @@ def watch(asked: Asking, interval: float, wide: bool, folder: Path | None, web: 
 @click.argument("objective", metavar="N|auto|all|progress|throughput|fixed:K|RULE:K|NAME")
 @asking
 def set_k(asked: Asking, objective: str) -> None:
-    """Set k: a number, all workers, or the best for an objective. It holds until it is set again.
+    """Set k: a number, all workers, or the best for an objective. The setting holds until the next one.
 
     \b
     Examples:
@@ -151,7 +151,7 @@ def _print(
     select: Callable[[dict[str, Any]], dict[str, Any]],
     render: Callable[[pb.Status], Any],
 ) -> None:
-    """Ask for a status; print what `select` takes of its JSON, or what `render` makes of it."""
+    """Ask for a status; print the part of its JSON that `select` returns, or the text that `render` returns."""
 
     async def get(inspector: Any) -> pb.Status:
         answer: pb.Status = await inspector.GetStatus(pb.StatusRequest(job=asked.job), timeout=TIMEOUT_S)
@@ -165,7 +165,7 @@ def _print(
 
 
 async def _until_end(call: AsyncIterable[pb.Status]) -> AsyncIterator[pb.Status]:
-    """The statuses; a controller that ends after the first one ends them, too."""
+    """Yield statuses until the controller ends; raise its error if it does not answer at all."""
     statuses = aiter(call)
     yield await anext(statuses)
     with contextlib.suppress(grpc.aio.AioRpcError):
@@ -174,6 +174,6 @@ async def _until_end(call: AsyncIterable[pb.Status]) -> AsyncIterator[pb.Status]
 
 
 async def _print_lines(statuses: AsyncIterator[pb.Status], as_json: bool) -> None:
-    """One line for each status."""
+    """Print a line for each status."""
     async for answer in statuses:
         click.echo(json.dumps(document(answer)) if as_json else show.line(answer))

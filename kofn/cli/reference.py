@@ -1,7 +1,7 @@
-"""`make reference`: docs/reference/ from the code: configuration, commands, the files of a run, and the Python package.
+"""`make reference`: makes pages of docs/reference/ from the code: configuration, commands, files of a run, Python.
 
-Texts are the comments and docstrings beside the definitions, so that they are written once.  A test fails when a file
-in docs/reference/ is not what this module makes.
+The texts are the comments and docstrings beside the definitions, so that a text is written once.  A test fails if a
+page differs from the page that this module makes.
 """
 
 import dataclasses
@@ -44,7 +44,7 @@ MADE = "<!-- Made by `make reference`: change the code, not this file. -->"
 WIDTH = 100
 
 REPEATED = ("layer", "straggler", "shock", "shard", "fault", "link", "cpu", "event")
-"""Tables of the configuration that may stand there several times."""
+"""The tables that a configuration may have several times."""
 
 
 FRAMES = (
@@ -66,7 +66,7 @@ def main() -> int:
 
 
 def documents() -> dict[str, str]:
-    """Name of each file in docs/reference/ and what belongs into it."""
+    """Return the content of the made pages of docs/reference/, by file name."""
     return {
         "configuration.md": configuration(),
         "commands.md": commands(),
@@ -79,7 +79,7 @@ def documents() -> dict[str, str]:
 
 
 def configuration() -> str:
-    """Every table and key of the TOML file."""
+    """Return the page of every table and key of a configuration."""
     lines = [
         "# Configuration",
         MADE,
@@ -131,7 +131,7 @@ def _kind(kind: Any) -> str:  # noqa: PLR0911  # one return for each kind of val
     """Return the values of a kind in words."""
     match kind:
         case types.UnionType():
-            return " or ".join(_kind(one) for one in kind.types if not isinstance(one, types.NoneType))
+            return " or ".join(_kind(member) for member in kind.types if not isinstance(member, types.NoneType))
         case types.LiteralType():
             return _codes(f'"{value}"' for value in kind.values)
         case types.VarTupleType():
@@ -169,7 +169,7 @@ def _codes(values: Iterable[str]) -> str:
 
 
 def commands() -> str:
-    """The help of every command."""
+    """Return the page with the help of every command."""
     lines = [
         "# Commands",
         MADE,
@@ -227,13 +227,13 @@ def results() -> str:
         inspect.getdoc(Account) or "",
         _fields(Account),
         "## worker-R.npz",
-        "NumPy arrays of int64, of the shape (blocks,): checksums of `gradients` (all of them, added up), `aggregated`"
-        " (what of them is in sums), `residual` (what is pending), `discarded`, and `results` (all applied results,"
-        " added up). The checksum of a block is linear: the sum of its values, in units of 2**-40, times fixed odd"
-        " factors, modulo 2**64 ([ledger.c](../../host/kofn_host/compression/ledger.c)). So for every block"
-        " gradients = aggregated + residual + discarded, and `aggregated` of all workers add up to `results`, where"
-        " `received` is 1: where it is 0 another worker alone gets the block's sums, and `results` is 0. Ring, gloo and"
-        " MPI leave no such file.",
+        "NumPy arrays of int64, of the shape (blocks,). They are checksums of `gradients` (the sum of all gradients),"
+        " `aggregated` (the part in sums), `residual` (the pending part), `discarded`, and `results` (the sum of all"
+        " applied results). The checksum of a block is linear: the sum of its values, in units of 2**-40, times fixed"
+        " odd factors, modulo 2**64 ([ledger.c](../../host/kofn_host/compression/ledger.c)). So for every block"
+        " gradients = aggregated + residual + discarded. Where `received` is 1, `aggregated` of all workers add up to"
+        " `results`. Where `received` is 0, only another worker gets the block's sums, and `results` is 0. Ring, gloo"
+        " and MPI leave no such file.",
         "## status.jsonl",
         "The controller's `Status` message of [kofn.proto](../../common/kofn_common/rpc/kofn.proto) as JSON, about"
         " twice a second; `kofn status --json` prints the same.",
@@ -250,11 +250,11 @@ def results() -> str:
         (inspect.getdoc(Journal) or "").partition("\n\n")[2],
         "## summary.json",
         "An object with `ok` (nothing failed, and no trial was changed by hand), `failures` (sentences), `job`,"
-        " `metric` (`name`, `target`, `better`, `percent`; null where there is none), `speedup` (the baseline's"
-        " time to the target over the first trial's; null where these do not compare), `not_compared` (which trials,"
-        " and why), `early_end` (why the run ended before its last trial did), `not_run` (trials that did not come to"
-        " an iteration), `provenance` (see run.json) and `trials`: of"
-        " each trial its `name` (the objective, and what was changed) and:",
+        " `metric` (`name`, `target`, `better`, `percent`; null without a metric), `speedup` (the baseline's"
+        " time to the target over the first trial's; null if they cannot be compared), `not_compared` (trials that are"
+        " not compared, with reasons), `early_end` (why the run ended before its last trial did), `not_run` (trials"
+        " that finished no iteration), `provenance` (see run.json) and `trials`. A trial has a `name` (the objective,"
+        " and the changes during the trial) and:",
         _fields(TrialSummary),
         "`interventions` is a list of",
         _fields(Intervention),
@@ -263,8 +263,8 @@ def results() -> str:
         "`compressed` is",
         inspect.getdoc(Compressed) or "",
         _fields(Compressed),
-        "With `run.seeds` the object above the seeds' has `ok`, `failures`, `early_end`, `seeds`, `provenance` and"
-        " `over_seeds`, a list of jobs with `trials`:",
+        "With `run.seeds`, summary.json in the folder above the seeds' folders has `ok`, `failures`, `early_end`,"
+        " `seeds`, `provenance` and `over_seeds`, a list of jobs with `trials`:",
         _fields(TrialOverSeeds),
         "An interval is",
         inspect.getdoc(Interval) or "",
@@ -282,7 +282,7 @@ def results() -> str:
 
 
 def _fields(kind: type) -> str:
-    """A table of a class's fields: name, type, comment or docstring."""
+    """Return a table of a class's fields: name, type, comment or docstring."""
     notes = comments(kind)
     names = [field.name for field in dataclasses.fields(kind)] if dataclasses.is_dataclass(kind) else _names(kind)
     written = annotations(kind)
@@ -295,7 +295,7 @@ def _names(kind: Any) -> tuple[str, ...]:
 
 
 def _messages(*names: str) -> Iterator[str]:
-    """Tables of a message's fields, from the proto file."""
+    """Yield the tables of messages' fields, from the proto file."""
     text = (ROOT / "common" / "kofn_common" / "rpc" / "kofn.proto").read_text()
     for name in names:
         found = re.search(rf"^message {name} {{\n(.*?)^}}", text, re.MULTILINE | re.DOTALL)

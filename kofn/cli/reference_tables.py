@@ -8,7 +8,7 @@ import tokenize
 
 
 def _assignments(kind: type) -> list[ast.stmt]:
-    """The statements of a class's body, with their lines in its own source."""
+    """Return the statements of a class's body, with lines counted in the class's source."""
     tree = ast.parse(inspect.getsource(kind))
     body = tree.body[0]
     assert isinstance(body, ast.ClassDef)
@@ -17,9 +17,9 @@ def _assignments(kind: type) -> list[ast.stmt]:
 
 def annotations(kind: type) -> dict[str, str]:
     return {
-        one.target.id: ast.unparse(one.annotation)
-        for one in _assignments(kind)
-        if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name)
+        statement.target.id: ast.unparse(statement.annotation)
+        for statement in _assignments(kind)
+        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name)
     }
 
 
@@ -31,15 +31,15 @@ def comments(kind: type) -> dict[str, str]:
         if token.type == tokenize.COMMENT and not token.string.startswith("# noqa"):
             said[token.start[0]] = token.string.removeprefix("#").strip()
     body = _assignments(kind)
-    ends = [one.lineno for one in body[1:]] + [len(source.splitlines()) + 1]
+    ends = [statement.lineno for statement in body[1:]] + [len(source.splitlines()) + 1]
     notes: dict[str, str] = {}
     name = ""
-    for one, end in zip(body, ends, strict=True):
-        if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name):
-            name = one.target.id
-            notes[name] = " ".join(said[line] for line in range(one.lineno, end) if line in said)
-        elif isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant) and name:
-            notes[name] = f"{notes[name]} {inspect.cleandoc(str(one.value.value))}".strip().replace("\n", " ")
+    for statement, end in zip(body, ends, strict=True):
+        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+            name = statement.target.id
+            notes[name] = " ".join(said[line] for line in range(statement.lineno, end) if line in said)
+        elif isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant) and name:
+            notes[name] = f"{notes[name]} {inspect.cleandoc(str(statement.value.value))}".strip().replace("\n", " ")
         else:
             name = ""
     return notes
@@ -51,6 +51,6 @@ def table(head: list[str], rows: list[list[str]]) -> str:
 
 
 def linked(text: str) -> str:
-    """With links to the documents that it names, and "none" as TOML's reader has it."""
+    """Return a text with links to the documents that it names, and with "none" in place of Python's None."""
     text = re.sub(r"\bdocs/(explanation|howto)/([\w-]+)\.md", r"[\2](../\1/\2.md)", text)
     return re.sub(r"\bNone:", "none:", text)

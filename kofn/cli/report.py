@@ -1,4 +1,4 @@
-"""`kofn report`: the summary and the report of a run again, from the files in its folder."""
+"""`kofn report`: write the summary and the report of a run again, from the files in the run's folder."""
 
 import sys
 from pathlib import Path
@@ -14,7 +14,7 @@ from kofn_common.results.folder import RunFolder
 
 
 def _goes_on(folder: Path) -> bool:
-    """This run, or one of its seeds'."""
+    """Return whether the run in the folder, or the run of one of its seeds, goes on."""
     run = running()
     return run is not None and folder in (Path(run.folder), *Path(run.folder).parents)
 
@@ -26,8 +26,8 @@ def _goes_on(folder: Path) -> bool:
 def command(*, folder: Path, as_json: bool, details: bool) -> None:
     """Write summary.json and report.html of a run again, from the files in its folder, and show the summary.
 
-    FOLDER is a run's, by default runs/latest. The run may have been stopped or killed, or be the current one: of an
-    unfinished trial the report has what its workers have written.
+    FOLDER is a run's folder, by default runs/latest. The run may have been stopped or killed, or be the current run:
+    the report has what the workers of an unfinished trial have written.
 
     \b
     Examples:
@@ -36,7 +36,7 @@ def command(*, folder: Path, as_json: bool, details: bool) -> None:
       kofn report runs/mine --json | jq .trials
 
     \b
-    Exit codes: those of the run (kofn run --help), 1 if it did not end; 2 FOLDER is no run's.
+    Exit codes: those of the run (kofn run --help), 1 if the run did not end; 2 FOLDER is not a run's folder.
     """
     with ending("report"):
         found = RunFolder.open(folder)

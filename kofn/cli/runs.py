@@ -1,4 +1,4 @@
-"""`kofn runs`: which runs there are, which may go, and two of them side by side."""
+"""`kofn runs`: list runs, remove old runs, and show two runs side by side."""
 
 import json
 from pathlib import Path
@@ -15,23 +15,23 @@ from kofn.run.state import running
 KEEP = 20
 
 folder_option = click.option(
-    "--folder", type=click.Path(path_type=Path), default=Path("runs"), show_default=True, help="Where the runs are."
+    "--folder", type=click.Path(path_type=Path), default=Path("runs"), show_default=True, help="The folder of the runs."
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="JSON on stdout.")
 
 
 @click.group(invoke_without_command=True)
 @folder_option
-@click.option("--prune", is_flag=True, help="Remove all but the newest runs; never the latest, nor a current one.")
+@click.option("--prune", is_flag=True, help="Remove all but the newest runs; never runs/latest or a current run.")
 @click.option(
     "--keep",
     type=click.IntRange(min=0),
     default=KEEP,
     show_default=True,
     metavar="N",
-    help="With --prune: how many to keep.",
+    help="With --prune: the number of runs to keep.",
 )
-@click.option("--dry-run", is_flag=True, help="With --prune: print what would be removed, remove nothing.")
+@click.option("--dry-run", is_flag=True, help="With --prune: print the runs that would be removed; remove nothing.")
 @json_option
 @click.pass_context
 def command(context: click.Context, *, folder: Path, prune: bool, keep: int, dry_run: bool, as_json: bool) -> None:
@@ -77,16 +77,16 @@ def _say_pruned(gone: list[ListedRun], before: int, *, dry_run: bool) -> None:
 @folder_option
 @json_option
 def compare(*, first: str, second: str, folder: Path, as_json: bool) -> None:
-    """Show two runs side by side: times to the target, k, bytes, and in what their configurations differ.
+    """Show two runs side by side: times to the target, k, bytes, and the differences of their configurations.
 
     A and B are folders of runs, or their names in runs.  Trials that were changed by hand have no ratio.
 
     \b
-    Exit codes: 0 done, 2 one of them is no run, or has no summary.
+    Exit codes: 0 done, 2 A or B is not a run, or has no summary.
     """
     with ending("runs compare"):
-        one, other = (RunSide.read(find_run(name, folder)) for name in (first, second))
-        found = SideBySide(sides=(one, other))
+        left, right = (RunSide.read(find_run(name, folder)) for name in (first, second))
+        found = SideBySide(sides=(left, right))
         if as_json:
             click.echo(json.dumps(found.to_dict(), indent=2))
             return

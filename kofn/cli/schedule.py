@@ -1,4 +1,4 @@
-"""`kofn schedule`: which schedules a run has tried, what each cost, and which is in force."""
+"""`kofn schedule`: the schedules that a run has tried, their iteration times, and the schedule in force."""
 
 import json
 from dataclasses import asdict
@@ -22,8 +22,8 @@ TEXTS = ("trial", "family", "")
 def command(folder: Path, as_json: bool) -> None:
     """Show the schedules of the run in FOLDER, finished or current.  [default: runs/latest]
 
-    A row for each that was in force, with the median time of its iterations at the slowest worker, without blocking.
-    The threshold is in KiB of float32.
+    A row is a schedule that was in force, with the median time of its iterations at the slowest worker, without
+    blocking. The threshold is in KiB of float32.
 
     \b
     Examples:
@@ -32,21 +32,21 @@ def command(folder: Path, as_json: bool) -> None:
       kofn export runs/mine --to trace        timelines for ui.perfetto.dev
 
     \b
-    Exit codes: 0 done, 2 FOLDER is no run's, or the run has no [schedule].
+    Exit codes: 0 done, 2 FOLDER is not a run's folder, or the run has no [schedule].
     """
     with ending("schedule"):
         found = ScheduleInForce.of(read(folder).metrics)
         if not found:
-            raise ConfigError(f"{folder} has no schedule: [schedule] in its configuration is needed")
+            raise ConfigError(f"{folder} has no schedule: the configuration must have [schedule]")
         if as_json:
-            click.echo(json.dumps([asdict(one) for one in found], indent=2))
+            click.echo(json.dumps([asdict(schedule) for schedule in found], indent=2))
         else:
-            make_console().print(PlainTable(HEADINGS, [_cells(one) for one in found], texts=TEXTS))
+            make_console().print(PlainTable(HEADINGS, [_cells(schedule) for schedule in found], texts=TEXTS))
 
 
-def _cells(one: ScheduleInForce) -> list[str]:
-    threshold = f"{one.schedule.threshold * 4 / 1024:,.4g} KiB"
-    took = f"{1000 * one.iteration_s:.1f} ms"
-    front = str(one.schedule.front) if one.schedule.family.has_front else "-"
-    which = (one.trial, str(one.job), one.schedule.name, threshold, front)
-    return [*which, str(one.first), str(one.iterations), took, "in force" if one.last else ""]
+def _cells(entry: ScheduleInForce) -> list[str]:
+    threshold = f"{entry.schedule.threshold * 4 / 1024:,.4g} KiB"
+    took = f"{1000 * entry.iteration_s:.1f} ms"
+    front = str(entry.schedule.front) if entry.schedule.family.has_front else "-"
+    which = (entry.trial, str(entry.job), entry.schedule.name, threshold, front)
+    return [*which, str(entry.first), str(entry.iterations), took, "in force" if entry.last else ""]

@@ -1,4 +1,4 @@
-"""A Status message as text for the command line. No calls, no arguments."""
+"""A Status message as text for the command line. This module makes no calls and knows no arguments."""
 
 import io
 from collections.abc import Sequence
@@ -16,13 +16,13 @@ from kofn_common.rpc import kofn_pb2 as pb
 CHANGES_SHOWN = 5
 
 OLD = 50
-"""A k whose measurement is OLD iterations old is marked."""
+"""The age in iterations from which on the measurement of a k is marked as old."""
 
 OTHER_LINES = 10
-"""Lines of a status beside those of workers and changes."""
+"""The lines of a status besides those of workers and changes."""
 
 WIDE = ("samples", "in a row", "pending", "age", "reports", "arrivals")
-"""Columns that do not fit a terminal of 80."""
+"""Columns for which a terminal of 80 columns has no space."""
 
 DISAGREEING = 0.05
 """Share of a worker's iterations in which its report and the switch's digests may differ without a remark."""
@@ -33,11 +33,11 @@ ADMITTED = frozenset(
         *("FULL", "OVERLAP", "ASKED", "SENT", "PASSED", "HEARD", "IGNORED"),
     )
 )
-"""Verdicts (p4src/metadata.p4) on packets of workers and switches that may speak; all others are reasons for drops."""
+"""Verdicts (p4src/metadata.p4) on packets from admitted workers and switches; other verdicts are reasons for drops."""
 
 
 def line(status: pb.Status) -> str:
-    """The status in one line, for logs."""
+    """Return the status in a line, for logs."""
     lambdas = " ".join(f"{1e3 * worker.lambda_s:.1f}" for worker in status.worker)
     return (
         f"iteration {status.iteration}: k = {status.k} of {status.live} live ({status.objective}), "
@@ -46,7 +46,7 @@ def line(status: pb.Status) -> str:
 
 
 def output(file: TextIO, rendered: RenderableType) -> None:
-    """Print for a person; where there is no terminal without the tables' padding."""
+    """Print to a terminal, or to a file without the padding of tables."""
     if file.isatty():
         make_console(file=file).print(rendered)
         return
@@ -56,7 +56,7 @@ def output(file: TextIO, rendered: RenderableType) -> None:
 
 
 def status(answer: pb.Status, *, wide: bool = False, lines: int | None = None) -> RenderableType:
-    """Return the job at a glance; with `lines`, leave out workers so that it fits, if possible."""
+    """Return the job at a glance; with `lines`, leave out workers so that it fits into so many lines, if possible."""
     parts: list[RenderableType] = [_headline(answer), _switch(answer)]
     changes = [_changes(answer)] if answer.changes else []
     most = None if lines is None else max(lines - OTHER_LINES - len(answer.changes[-CHANGES_SHOWN:]), 1)
@@ -64,9 +64,9 @@ def status(answer: pb.Status, *, wide: bool = False, lines: int | None = None) -
 
 
 def lambdas(answer: pb.Status, *, wide: bool = False, most: int | None = None) -> RenderableType:
-    """A row a worker, within 80 columns unless `wide`; then where report and switch disagree.
+    """Return a row for each worker, within 80 columns unless `wide`, and the disagreements of reports and switch.
 
-    With more workers than `most` only those of the largest lambda, and one line about the others.
+    If there are more workers than `most`, those with the largest lambda have rows, and a line names the others.
     """
     table = Table(box=None, pad_edge=False, header_style="bold")
     columns = ("worker", "lambda ms", "95 % interval", "var/mean", "late", "share")
@@ -90,7 +90,7 @@ def _left_out(answer: pb.Status, slowest: Sequence[pb.WorkerStatus]) -> list[Tex
 
 
 def k_choice(answer: pb.Status) -> RenderableType:
-    """Every k with its forecast and cost, and the reason for the present one."""
+    """Return every k with its forecast and cost, and the reason for the present k."""
     if not answer.expected:
         return Text(f"k = {answer.k}: still measuring (objective {answer.objective}); no forecast yet")
     table = Table(box=None, pad_edge=False, header_style="bold")
@@ -111,39 +111,39 @@ def k_choice(answer: pb.Status) -> RenderableType:
 
 
 def _force(answer: pb.Status) -> list[Text]:
-    """Since when it holds, where a switch has confirmed it."""
+    """Return a line about the k in the switch, if a switch has confirmed a k."""
     return [Text(in_switch(answer))] if answer.switch_k else []
 
 
 def _has_costs(answer: pb.Status) -> bool:
-    """Whether the objective's costs are other ones than the column x n/k, and mean something."""
+    """Return whether the objective has meaningful costs that differ from the column x n/k."""
     return answer.objective not in ("throughput", "all") and not answer.objective.startswith("fixed:")
 
 
 def _legend(answer: pb.Status) -> str:
-    """Explain the columns, and name the one that decides."""
+    """Explain the columns, and name the column that decides."""
     overhead = f"{_milliseconds(answer.overhead_s)} ms of " if answer.overhead_s else ""
     deciding = "decides" if answer.objective == "throughput" else "decides under objective 'throughput'"
     return (
-        f"Times in ms. E_k[T]: all workers start together. x n/k: the same for one round of all blocks; it {deciding}. "
-        "predicted: late workers first finish their gradient, where they do not give it up. "
+        f"Times in ms. E_k[T]: all workers start together. x n/k: E_k[T] for one round of all blocks; it {deciding}. "
+        "predicted: late workers first finish their gradients, unless they give them up. "
         f"measured: from iteration to iteration, under the rule in force, with {overhead}transfer and step."
         + (_worth(answer) if answer.objective == "progress" else "")
-        + (f" cost: objective {answer.objective!r}'s own; it decides." if _has_costs(answer) else "")
+        + (f" cost: by objective {answer.objective!r}; it decides." if _has_costs(answer) else "")
     )
 
 
 def _worth(answer: pb.Status) -> str:
     """Return the values behind the worth of an iteration."""
-    words = " worth: what an iteration brings, 1 with exact and fresh gradients"
+    words = " worth: the progress of an iteration, 1 with exact and fresh gradients"
     if not answer.noise_scale:
         return f"{words}; still measuring."
     left = ", ".join(f"{100 * answer.alignment[age]:.0f} % after {age}" for age in (1, 2, 4, 8))
-    return f"{words}. Noise scale {answer.noise_scale:.1f} batches; of a gradient is left {left} iterations."
+    return f"{words}. Noise scale {answer.noise_scale:.1f} batches; a gradient keeps {left} iterations."
 
 
 def reason(answer: pb.Status, best: int) -> str:
-    """Why the k in force is the one, in one or two sentences."""
+    """Return the reason for the k in force, in a sentence or two."""
     if answer.objective == "all":
         why = f"k = {answer.k}: objective 'all' waits for every live worker.{_cheaper(answer, best)}"
     elif answer.objective.startswith("fixed:"):
@@ -158,9 +158,9 @@ def reason(answer: pb.Status, best: int) -> str:
 
 
 def _chosen(answer: pb.Status, best: int) -> str:
-    """Why an objective that goes by costs left k where it is."""
+    """Return the reason why an objective with costs keeps the present k."""
     if answer.objective_fault:
-        return f"the last one stays in force, because {answer.objective_fault}"
+        return f"the last k stays in force, because {answer.objective_fault}"
     if answer.k == best and _has_costs(answer):
         return f"the least cost by objective {answer.objective!r}"
     if answer.k == best:
@@ -184,12 +184,12 @@ def _mark(entry: pb.Expected, best: int, now: int) -> str:
 
 
 def _cheaper(answer: pb.Status, best: int) -> str:
-    """Return the k of 'throughput', if it is another one."""
+    """Return a sentence about the cheapest k, if it is another k."""
     return "" if answer.k == best else f" The cheapest is k = {best}; `kofn set-k throughput` chooses it."
 
 
 def _headline(answer: pb.Status) -> Text:
-    """Job, k, iteration; then what it waits for, if it does."""
+    """Return job, k and iteration, and what the job waits for, if it waits."""
     lost = f" (n = {answer.workers})" if answer.live != answer.workers else ""
     line = Text(
         f"job {answer.job}: k = {answer.k} of {answer.live} live workers{lost}, "
@@ -212,7 +212,7 @@ def _headline(answer: pb.Status) -> Text:
 
 
 def _switch(answer: pb.Status) -> Text:
-    """The switch, the job's generation, and the packets of all jobs by what became of them."""
+    """Return the switch, the job's generation, and the packets of all jobs by verdict."""
     state = "connected" if answer.switch_connected else "NOT CONNECTED (the last k stays in force)"
     lines = [f"switch {answer.switch_address}: {state}" + _generation(answer)]
     if answer.tree:
@@ -230,17 +230,18 @@ def _tree_switch(switch: pb.TreeSwitch) -> str:
 
 
 def in_switch(answer: pb.Status) -> str:
-    """The k in force in the switch, since when, from which iteration on for certain; why it is not the wanted one."""
+    """Return the k in the switch: its age, the iteration from which on it is certain, or why it differs from the wanted
+    k."""
     line = f"k = {answer.switch_k} in the switch since {answer.switch_k_age_s:.0f} s"
     if answer.switch_differs:
         return f"{line}, not {answer.k}: {answer.switch_differs}"
     if answer.k_torn:
-        return f"{line}; {answer.k_torn} reports of blocks that closed under another one"
+        return f"{line}; {answer.k_torn} reports of blocks that closed under another k"
     return f"{line}, every block from iteration {answer.k_certain} on" if answer.k_certain else line
 
 
 def _generation(answer: pb.Status) -> str:
-    """Return the time since which the job's slots hold, and how often they were lost."""
+    """Return the generation of the job's slots, and how often the slots were lost."""
     if not answer.generation:
         return ""
     times = f", regrouped {answer.regroups} time{'s' * (answer.regroups > 1)}" if answer.regroups else ""
@@ -248,12 +249,12 @@ def _generation(answer: pb.Status) -> str:
 
 
 def _counters(counters: dict[str, int]) -> str:
-    """Those that are not 0."""
+    """Return the counters above 0."""
     return " ".join(f"{name}={count:,}" for name, count in sorted(counters.items()) if count)
 
 
 def _model(answer: pb.Status) -> Text:
-    """s and tau, and what else predicted times rest on."""
+    """Return s and tau, and the other foundations of predicted times."""
     if not answer.service_s:
         return Text("no reports yet")
     lines = [
@@ -268,13 +269,13 @@ def _model(answer: pb.Status) -> Text:
 
 
 def _interval(worker: pb.WorkerStatus) -> str:
-    """Return lambda's interval; without an upper end while that is unknown."""
+    """Return lambda's interval; "?" for an unknown upper end."""
     high = _milliseconds(worker.lambda_high_s) if worker.lambda_high_s else "?"
     return f"{_milliseconds(worker.lambda_low_s)} .. {high}"
 
 
 def _numbers(worker: pb.WorkerStatus) -> tuple[str, ...]:
-    """The cells of one worker."""
+    """Return the cells of a worker."""
     known = worker.samples > 0
     return (
         str(worker.rank),
@@ -287,23 +288,23 @@ def _numbers(worker: pb.WorkerStatus) -> tuple[str, ...]:
 
 
 def _counts(worker: pb.WorkerStatus) -> tuple[str, ...]:
-    """The cells of one worker under WIDE."""
+    """Return the cells of a worker in the columns WIDE."""
     pending = f"{worker.waiting:.2f}", str(worker.late_for)
     return str(worker.samples), str(worker.late_in_a_row), *pending, str(worker.reports), str(worker.arrivals)
 
 
 def _milliseconds(value_s: float) -> str:
-    """At most five characters up to 100 s."""
+    """Return milliseconds in at most five characters, up to 100 s."""
     return f"{1e3 * value_s:.2f}" if value_s < 0.1 else f"{1e3 * value_s:.0f}"
 
 
 def _matters(worker: pb.WorkerStatus, wide: bool) -> bool:
-    """One disagreement now and then is scheduling, on one side or the other; a share of the iterations is not."""
+    """Return whether disagreements are worth a line: the scheduling of processes causes a few, but not a share."""
     return worker.disagreements > (0 if wide else max(1, DISAGREEING * worker.reports))
 
 
 def _disagreement(worker: pb.WorkerStatus) -> Text:
-    """How often the two views of a worker differ, and the latest case."""
+    """Return how often a worker's reports and the switch's digests differ, and the latest case."""
     times = "1 disagreement" if worker.disagreements == 1 else f"{worker.disagreements} disagreements"
     return Text(f"worker {worker.rank}: {times} with the switch in {worker.reports} reports; {worker.disagreement}")
 

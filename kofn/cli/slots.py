@@ -1,4 +1,4 @@
-"""`kofn slots`: the workers that are missing from each slot of a running switch."""
+"""`kofn slots`: the workers that are missing from the slots of a running switch."""
 
 import asyncio
 import json
@@ -33,11 +33,11 @@ EXAMPLES = """
 Examples:
   kofn slots                                  open slots, oldest first, and their missing workers
   kofn slots --all                            every slot that holds a block
-  kofn slots --watch                          the same, live, until Ctrl-C
+  kofn slots --watch                          open slots, live, until Ctrl-C
   kofn slots --json | jq '.[0].slots[] | select(.state == "open") | .missing'
 
 \b
-Exit codes: 0 shown, 2 the switch cannot show its slots (BMv2 cannot), 3 no switch answers.
+Exit codes: 0 shown, 2 the switch cannot show its slots (as BMv2), 3 no switch answers.
 """
 
 
@@ -56,9 +56,9 @@ Exit codes: 0 shown, 2 the switch cannot show its slots (BMv2 cannot), 3 no swit
 @click.option(
     "--device-id", type=click.IntRange(min=0), default=0, show_default=True, help="The switch's P4Runtime device id."
 )
-@click.option("--job", type=click.IntRange(1, 255), metavar="N", help="Which job.  [default: all]")
-@click.option("--all", "everything", is_flag=True, help="Closed slots, too.")
-@click.option("--watch", is_flag=True, help="Read again until Ctrl-C. --json: one line for each reading.")
+@click.option("--job", type=click.IntRange(1, 255), metavar="N", help="The job's id.  [default: all jobs]")
+@click.option("--all", "everything", is_flag=True, help="Show closed slots as well.")
+@click.option("--watch", is_flag=True, help="Read repeatedly until Ctrl-C. --json: a line for each reading.")
 @click.option(
     "--interval", type=FiniteRange(0.05, 3600), default=0.5, show_default=True, help="Seconds between readings."
 )
@@ -68,9 +68,10 @@ def command(
 ) -> None:
     """Show which workers are missing from the slots of a running switch.
 
-    A slot is open until k workers are in its sum, then closed until another block takes it: workers that are missing
-    then came, or will come, too late. Slots are read one after another, 1,024 of them in about a second, so rows show
-    different moments. The switch is only read; it must be the embedded one, whose registers P4Runtime can read.
+    A slot is open until k workers are in its sum, then closed until another block takes it. Workers that are missing
+    from a closed slot came, or will come, too late. Slots are read one after another, 1,024 slots in about a second, so
+    rows show different moments. The switch is only read; it must be the embedded switch, whose registers P4Runtime can
+    read.
     """
 
     def look() -> list[JobSlots]:
@@ -93,7 +94,7 @@ def _asked(address: str, device_id: int, job: int | None) -> list[JobSlots]:
     except fy.P4ClientError as error:
         if error.code not in (fy.GRPCStatusCode.UNAVAILABLE, fy.GRPCStatusCode.DEADLINE_EXCEEDED):
             _end(f"the switch at {address} refuses: {error.message}", EXIT_REFUSED)
-        advice = unknown_host(address) or "`make run` or `kofn run` starts one"
+        advice = unknown_host(address) or "`make run` or `kofn run` starts a switch"
         _end(f"no switch answers at {address}: {advice}", EXIT_NO_SWITCH)
 
 
@@ -125,7 +126,7 @@ def _follow(look: Callable[[], list[JobSlots]], everything: bool, as_json: bool,
 
 
 def document(job: JobSlots) -> dict[str, Any]:
-    """One job as JSON: every slot that holds a block."""
+    """Return a job as JSON, with every slot that holds a block."""
     return {
         "job": job.job,
         "k": job.k,
@@ -147,7 +148,7 @@ def document(job: JobSlots) -> dict[str, Any]:
 
 
 def rendered(jobs: Sequence[JobSlots], *, everything: bool) -> RenderableType:
-    """A headline and a table for each job."""
+    """Return a headline and a table for each job."""
     if not jobs:
         return Text("no job: a controller has to admit one")
     return Group(*(part for job in jobs for part in _job(job, everything)))
@@ -155,8 +156,8 @@ def rendered(jobs: Sequence[JobSlots], *, everything: bool) -> RenderableType:
 
 def _job(job: JobSlots, everything: bool) -> list[RenderableType]:
     counts = {state: sum(slot.state == state for slot in job.slots) for state in ("open", "closed", "empty")}
-    said = ", ".join(f"{count:,} {state}" for state, count in counts.items())
-    parts: list[RenderableType] = [Text(f"job {job.job}: k = {job.k} of {len(job.workers)} workers; slots: {said}")]
+    slots = ", ".join(f"{count:,} {state}" for state, count in counts.items())
+    parts: list[RenderableType] = [Text(f"job {job.job}: k = {job.k} of {len(job.workers)} workers; slots: {slots}")]
     wanted = [slot for slot in job.slots if slot.state == "open" or (everything and slot.state == "closed")]
     wanted.sort(key=lambda slot: (slot.iteration, slot.block))
     shown = wanted if everything else wanted[:SHOWN]
@@ -167,8 +168,8 @@ def _job(job: JobSlots, everything: bool) -> list[RenderableType]:
     missing = Counter(rank for slot in job.slots if slot.state == "open" for rank in slot.missing)
     if missing:
         most = sorted(missing, key=lambda rank: (-missing[rank], rank))[:MISSING_SHOWN]
-        whom = ", ".join(f"worker {rank} in {missing[rank]:,}" for rank in most)
-        parts.append(Text(f"missing from open slots: {whom}{', ...' if len(missing) > len(most) else ''}"))
+        workers = ", ".join(f"worker {rank} in {missing[rank]:,}" for rank in most)
+        parts.append(Text(f"missing from open slots: {workers}{', ...' if len(missing) > len(most) else ''}"))
     return parts
 
 
@@ -185,4 +186,4 @@ def _table(slots: Sequence[Slot]) -> Table:
 
 
 def _ranks(ranks: Sequence[int]) -> str:
-    return ranges(ranks) or "nobody"
+    return ranges(ranks) or "none"

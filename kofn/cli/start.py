@@ -1,4 +1,4 @@
-"""`kofn` from its first moment: Ctrl-C while libraries are loaded ends it like any other, a missing one in a line."""
+"""The start of `kofn`: Ctrl-C while libraries are loaded ends it, and a missing library ends it with a line."""
 
 import gc
 import sys
@@ -7,7 +7,7 @@ from kofn_common.extras import remedy
 
 
 def main() -> None:
-    """Load the commands, run the one that is asked for; exit code 130 where it was interrupted before."""
+    """Load the commands, and run the requested command; end with exit code 130 after a Ctrl-C before that."""
     try:
         from kofn.cli.main import main as command  # noqa: PLC0415  # half a second, in which a key may be pressed
     except KeyboardInterrupt:
@@ -17,7 +17,7 @@ def main() -> None:
     except ModuleNotFoundError as error:
         sys.exit(f"kofn: {remedy(error)}")
     finally:
-        gc.freeze()  # the end of the process frees all: it need not be looked through once more
+        gc.freeze()  # the end of the process frees everything: a last garbage collection would only cost time
 
 
 if __name__ == "__main__":

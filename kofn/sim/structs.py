@@ -8,7 +8,9 @@ class Clock(ctypes.Structure):
     """struct clock, up to now_s."""
 
     now_s: float
-    _fields_ = (("now_s", c_double),)
+    _fields_ = (
+        ("now_s", c_double),
+    )
 
 
 class Link(ctypes.Structure):

@@ -103,7 +103,7 @@ def test_absent_controller_is_reported_with_certificates_too(certs: Path, tmp_pa
     environment = {"KOFN_CONTROLLER": "127.0.0.1:1", "KOFN_STATE_DIR": str(tmp_path)}
     result = CliRunner().invoke(main, ["status", "--certs", str(certs)], env=environment)
     assert result.exit_code == 3
-    assert result.output == "kofn: no controller answers at 127.0.0.1:1: `make run` or `kofn run` starts one\n"
+    assert result.output == "kofn: no controller answers at 127.0.0.1:1: `make run` or `kofn run` starts a controller\n"
 
 
 @pytest.mark.parametrize("spoil", [lambda path: path.unlink(), lambda path: path.write_text("x")])

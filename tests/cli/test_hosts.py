@@ -88,13 +88,13 @@ def test_shell_names_its_host(kofn: Kofn) -> None:
 
 def test_missing_host_or_command_is_one_line(kofn: Kofn) -> None:
     assert kofn.refused(2, "exec", "h11", "true") == (
-        "kofn exec: no host is called 'h11': h1, h2 are there: did you mean 'h1'?"
+        "kofn exec: HOST must be among h1, h2, got 'h11': did you mean 'h1'?"
     )
-    assert kofn.refused(2, "shell", "s1").endswith("no host is called 's1': h1, h2 are there")
+    assert kofn.refused(2, "shell", "s1").endswith("HOST must be among h1, h2, got 's1'")
     assert kofn.refused(127, "exec", "h1", "nosuch") == "kofn exec: no command 'nosuch' is on the PATH"
 
 
 @pytest.mark.parametrize("command", [["hosts"], ["exec", "h1", "true"], ["shell", "h1"]])
 def test_missing_network_is_reported(tmp_path: Path, command: list[str]) -> None:
     words = Kofn(tmp_path).refused(3, *command)
-    assert words == f"kofn {command[0]}: no network runs: `make run` or `kofn run` starts one"
+    assert words == f"kofn {command[0]}: no network runs: `make run` or `kofn run` starts a network"

@@ -193,7 +193,7 @@ def test_watching_ends_with_the_controller() -> None:
 def test_absent_controller_is_reported(command: list[str]) -> None:
     result = invoke(*command)
     assert result.exit_code == 3
-    assert result.output == f"kofn: no controller answers at {NO_SWITCH}: `make run` or `kofn run` starts one\n"
+    assert result.output == f"kofn: no controller answers at {NO_SWITCH}: `make run` or `kofn run` starts a controller\n"
 
 
 @pytest.mark.parametrize(("command", "who"), [("status --controller", "controller"), ("slots --switch", "switch")])
@@ -258,7 +258,7 @@ def test_controllers_topology_file_is_no_record_of_a_network(tmp_path: Path, mon
 def test_remote_options_of_doctor_need_remote(option: str) -> None:
     result = invoke("doctor", *option.split())
     assert result.exit_code == 2
-    assert f"{option.split(maxsplit=1)[0]}: with --remote alone" in result.output
+    assert f"{option.split(maxsplit=1)[0]} needs --remote" in result.output
 
 
 @pytest.mark.parametrize("address", ["localhost:1", "[::1]:65535", "node-1.example.org:50052"])

@@ -23,7 +23,7 @@ def test_missing_switch_is_reported_before_anything_is_installed() -> None:
     result = make("shell", f"SWITCH={NO_SWITCH}")
     assert result.returncode != 0
     said, makes_own = result.stderr.splitlines()
-    assert said == f"kofn: no switch answers at {NO_SWITCH}: `make run` or `kofn run` starts one"
+    assert said == f"kofn: no switch answers at {NO_SWITCH}: `make run` or `kofn run` starts a switch"
     assert makes_own.startswith("make: ***")  # reports that the target failed
     assert result.stdout == ""
 

@@ -79,7 +79,7 @@ def test_table_of_ks_fits_80_columns() -> None:
     assert lines[3].endswith("<- in force (set by you, fewer live)")
     assert lines[4].split() == ["3", "27000", "640000", "30000", "-"]
     legend = " ".join(lines[66:])
-    assert "x n/k: the same for one round of all blocks; it decides under objective 'throughput'." in legend
+    assert "x n/k: E_k[T] for one round of all blocks; it decides under objective 'throughput'." in legend
     assert (
         "measured: from iteration to iteration, under the rule in force, with 4.20 ms of transfer and step." in legend
     )

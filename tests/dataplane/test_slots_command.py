@@ -131,4 +131,4 @@ def test_blocks_open_for_milliseconds_are_seen(plane: DataPlane) -> None:
 def test_absent_switch_is_reported() -> None:
     result = kofn_slots("127.0.0.1:1")
     assert result.exit_code == 3
-    assert "no switch answers at 127.0.0.1:1: `make run` or `kofn run` starts one" in result.output
+    assert "no switch answers at 127.0.0.1:1: `make run` or `kofn run` starts a switch" in result.output
