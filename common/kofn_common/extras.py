@@ -1,4 +1,4 @@
-"""Packages that only parts of kofn need, and the extra of `pip install 'kofn[EXTRA]'` that installs each."""
+"""Packages that only parts of kofn need, and the extra of `pip install 'kofn[EXTRA]'` that installs each package."""
 
 EXTRAS = {
     "cryptography": "certs",

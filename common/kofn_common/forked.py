@@ -66,7 +66,8 @@ def processors() -> int:
 
 
 class _Children(Generic[T]):
-    """One call for each processor runs from the beginning; the next one starts when the oldest result has arrived."""
+    """The calls in progress: at first one for each processor; the next call starts when the oldest result has
+    arrived."""
 
     def __init__(self, calls: Iterable[Callable[[], T]]) -> None:
         self._calls, self._running = iter(calls), deque[_Child[T]]()
@@ -113,7 +114,7 @@ class _Child(Generic[T]):
         return result  # type: ignore[no-any-return]  # the call's own type
 
     def end(self) -> None:
-        """End in order, with files closed; where that takes too long, kill."""
+        """End the child in order, with files closed; kill it if that takes too long."""
         self._process.terminate()
         self._process.join(GRACE_S)
         self._process.kill()

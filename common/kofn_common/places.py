@@ -7,9 +7,9 @@ from pathlib import Path
 
 @cache
 def folder_of(package: str) -> Path:
-    """Return the folder of a package, which may be one of files alone (kofn_p4src, kofn_mininet).
+    """Return the folder of a package, which may hold files alone (kofn_p4src, kofn_mininet).
 
-    Where it is not installed, a path that does not exist, with its name.
+    If the package is not installed, return a path with its name that does not exist.
     """
     spec = find_spec(package)
     places = [*(spec.submodule_search_locations or ())] if spec else []

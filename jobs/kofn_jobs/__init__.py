@@ -7,7 +7,7 @@
     manifests.py    the objects that are made; workloads.py makes those of the workers
     operator/       carries the actions out with kopf; needs kofn[jobs]
 
-It knows nothing of packets: pods run `kofn` commands.
+The package knows nothing of packets: pods run `kofn` commands.
 """
 
 from kofn_common import check_name

@@ -14,11 +14,11 @@ TIME = "%Y-%m-%dT%H:%M:%SZ"
 def with_conditions(
     before: TrainingStatus, status: TrainingStatus, now: datetime.datetime | None = None
 ) -> TrainingStatus:
-    """Return the status with its conditions; times are those of the last change."""
+    """Return the status with its conditions; a condition has the time of its last change."""
     if status.phase == "Pending":
         return status
     at = (now or datetime.datetime.now(datetime.UTC)).strftime(TIME)
-    old = {each.type: each for each in before.conditions}
+    old = {condition.type: condition for condition in before.conditions}
     return replace(status, conditions=tuple(_condition(name, status, old.get(name), at) for name in CONDITIONS))
 
 

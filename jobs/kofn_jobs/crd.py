@@ -85,13 +85,13 @@ def _inline(schema: dict[str, Any], definitions: dict[str, Any]) -> Document:
     if "$ref" in schema:
         return _inline(definitions[schema["$ref"]], definitions) | _kept(schema)
     if "anyOf" in schema:
-        (other,) = (each for each in schema["anyOf"] if each.get("type") != "null")
+        (other,) = (option for option in schema["anyOf"] if option.get("type") != "null")
         return _inline(other, definitions) | _kept(schema)
     found = _kept(schema)
     if "items" in schema:
         found["items"] = _inline(schema["items"], definitions)
     if "properties" in schema:
-        found["properties"] = {name: _inline(each, definitions) for name, each in schema["properties"].items()}
+        found["properties"] = {name: _inline(member, definitions) for name, member in schema["properties"].items()}
     if schema.get("required"):
         found["required"] = schema["required"]
     if schema.get("default") not in (None, (), [], {}, ""):

@@ -24,7 +24,7 @@ PAUSE_MOST_S = 300
 EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 Made: TypeAlias = tuple[Role, int]
-"""An existing object, and its attempt; 0: of all attempts."""
+"""An existing object, and its attempt; 0 for an object that serves all attempts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +39,7 @@ class Observed:
     """The kinds of workloads in the cluster."""
     made: frozenset[Made] = frozenset()
     foreign: str = ""
-    """An object of another owner that has the name of one of ours."""
+    """An object of another owner that has the name of an object of the request."""
     refused: str = ""
     """An object of this attempt that the cluster has refused, and the reason."""
     trouble: str = ""
@@ -114,7 +114,7 @@ def step(request: TrainingRequest, observed: Observed) -> tuple[Action, ...]:
 
 
 def _become(request: TrainingRequest, phase: Phase, message: str, **changes: object) -> tuple[Become, ...]:
-    """Return the same status in another phase, or no action where it has that already."""
+    """Return the status with these changes, or no action where the status has them already."""
     status = replace(request.status, phase=phase, message=message, **changes)
     return () if status == request.status else (Become(status),)
 
@@ -193,7 +193,7 @@ def _progress(request: TrainingRequest, observed: Observed) -> dict[str, object]
 
 
 def _lost(request: TrainingRequest, observed: Observed) -> tuple[Action, ...]:
-    """Return another attempt where an object of this one was deleted."""
+    """Return another attempt where an object of the present attempt was deleted."""
     attempt = request.status.attempt
     gone = [role for role in OF_ATTEMPT if (role, attempt) not in observed.made]
     return _again(request, observed, f"attempt {attempt}: its {gone[0].value} was deleted") if gone else ()
@@ -206,7 +206,7 @@ def _conclude(request: TrainingRequest, observed: Observed) -> tuple[Action, ...
 
 
 def _again(request: TrainingRequest, observed: Observed, reason: str) -> tuple[Action, ...]:
-    """Try again after a growing pause, as another attempt may fail at once, too."""
+    """Retry after a growing pause, because another attempt may fail at once, too."""
     limit, attempt = request.spec.backoff_limit, request.status.attempt
     if attempt > limit:
         return _become(request, "Failed", f"{reason}; spec.backoffLimit is {limit}")
@@ -224,7 +224,11 @@ def pause_s(status: TrainingStatus, now: datetime.datetime) -> float:
 
 def left_s(request: TrainingRequest, now: datetime.datetime) -> float:
     """Return the seconds until spec.activeDeadlineSeconds have passed since the request was accepted; inf: no limit."""
-    held = [each for each in request.status.conditions if each.type == "Accepted" and each.status == "True"]
+    held = [
+        condition
+        for condition in request.status.conditions
+        if condition.type == "Accepted" and condition.status == "True"
+    ]
     if request.spec.active_deadline_seconds is None or not held:
         return math.inf
     passed_s = (now - _parsed(held[0].last_transition_time)).total_seconds()
@@ -236,7 +240,7 @@ def _parsed(time: str) -> datetime.datetime:
 
 
 def _retry(request: TrainingRequest, observed: Observed) -> tuple[Action, ...]:
-    """Remove everything of the attempt before the next one begins."""
+    """Remove all objects of the attempt before the next attempt begins."""
     status = request.status
     if left := _remove(observed):
         return left
@@ -255,7 +259,7 @@ def _retry(request: TrainingRequest, observed: Observed) -> tuple[Action, ...]:
 
 
 def _clean(request: TrainingRequest, observed: Observed) -> tuple[Action, ...]:
-    """Clean up by the policy. The workload ends its other pods by itself, the switch runs until it is removed."""
+    """Clean up by the policy. The workload ends its other pods by itself; the switch's pod runs until it is removed."""
     policy = "All" if request.status.phase == "Refused" else request.spec.clean_pod_policy
     roles = {"All": OF_ATTEMPT, "Running": (Role.CONTROL,), "None": ()}[policy]
     return tuple(Remove(role, attempt) for role, attempt in _of_attempts(observed) if role in roles)

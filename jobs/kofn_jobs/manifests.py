@@ -171,7 +171,7 @@ def worker_template(
 ) -> Document:
     """Return the template of workers' pods; `rank` is shell text, `place` selects their nodes.
 
-    `indexed` are the ranks of a Job's pods, by their completion index. Each then sees only its own certificate.
+    `indexed` are the ranks of a Job's pods, by their completion index. Each pod then sees only its own certificate.
     """
     spec = request.spec
     own = _own_certificates(request, indexed) if indexed is not None else _certificates(request, _all_pairs(request))
@@ -182,7 +182,7 @@ def worker_template(
         volumes.append(_claim("checkpoints", spec.checkpoint.claim, read_only=False))
     container = worker_container(request, rank)
     if indexed is not None:
-        mount = next(each for each in container["volumeMounts"] if each["name"] == "certificates")
+        mount = next(volume for volume in container["volumeMounts"] if volume["name"] == "certificates")
         mount["subPathExpr"] = "$(JOB_COMPLETION_INDEX)"
     return {
         "metadata": {"labels": labels(request, attempt, WORKER)},
@@ -245,7 +245,8 @@ def _certificates(request: TrainingRequest, names: list[str]) -> Document:
 
 
 def _own_certificates(request: TrainingRequest, ranks: range) -> Document:
-    """Return a folder for each rank, named by its place: one template makes all pods, and each mounts one folder."""
+    """Return a folder for each rank, named by the rank's index: one template makes all pods, and each pod mounts one
+    folder."""
     items = [
         {"key": name, "path": f"{index}/{name}"} for index, rank in enumerate(ranks) for name in [*COMMON, *_pair(rank)]
     ]

@@ -33,7 +33,7 @@ REQUESTER_EXTRA = f"{GROUP}/requester-extra"
 Name = Annotated[str, Meta(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", min_length=1, max_length=63)]
 
 JobName = Annotated[str, Meta(pattern=r"^[a-z]([-a-z0-9]*[a-z0-9])?$", min_length=1, max_length=40)]
-"""Pods' names, which are host names of 63 characters, begin with it."""
+"""A job's name: pods' names, which are host names of up to 63 characters, begin with it."""
 
 WorkloadKind = Literal["auto", "JobSet", "MPIJob", "TrainJob"]
 
@@ -157,7 +157,7 @@ class TrainingSpec(ApiStruct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def capacities(self) -> tuple[Capacity, ...]:
-        """The accelerators of the nodes that it names."""
+        """The accelerators of the nodes that the request names."""
         return tuple(Capacity(node.name, node.accelerators) for node in self.nodes)
 
     @property

@@ -1,4 +1,4 @@
-"""Distributes accelerators over nodes: each takes as many as it can, in order, but no fewer than a ring needs.
+"""Distributes accelerators over nodes: each node takes as many as it can, in order, but no fewer than a ring needs.
 
 >>> nodes = [Capacity("a", 10), Capacity("b", 10)]
 >>> [str(part) for part in split(15, nodes)], [str(part) for part in split(11, nodes)]
@@ -40,7 +40,7 @@ def split(total: int, nodes: Sequence[Capacity], least: int = RING_LEAST) -> tup
     """Return the parts of `total`, each at least `least`. Raise SplitError where there are none.
 
     Nodes are filled in the order given, or in the order of their size where that leaves a part too small. Preceding
-    parts, the nearest first, fill up the last one.
+    parts, the nearest first, give accelerators to a last part that is too small.
     """
     able = [node for node in nodes if node.accelerators >= least]
     for order in (able, sorted(able, key=lambda node: -node.accelerators)):
@@ -51,7 +51,7 @@ def split(total: int, nodes: Sequence[Capacity], least: int = RING_LEAST) -> tup
 
 
 def _fill(total: int, capacities: Sequence[int]) -> list[int]:
-    """Return counts by node, up to the last that is needed."""
+    """Return counts by node, up to the last node that is needed."""
     counts: list[int] = []
     for capacity in capacities:
         if left := total - sum(counts):

@@ -1,6 +1,7 @@
 """The objects that run the workers: a JobSet for parts of any size, an MPIJob or a TrainJob for equal ones.
 
-A JobSet makes one Job for each part, on its node. The others have one kind of pod, spread evenly over the nodes.
+A JobSet makes one Job for each part, on the part's node. An MPIJob or a TrainJob has one kind of pod, spread evenly
+over the nodes.
 """
 
 from itertools import accumulate
@@ -29,7 +30,7 @@ def workload(request: TrainingRequest, attempt: int) -> Document:
 
 
 def job_set(request: TrainingRequest, attempt: int) -> Document:
-    """Return a Job for each part; ranks continue from one to the next, so that a node's workers are neighbours in a
+    """Return a Job for each part; ranks continue from one Job to the next, so that a node's workers are neighbours in a
     ring."""
     counts = [part.accelerators for part in request.status.parts]
     firsts = [0, *accumulate(counts)]

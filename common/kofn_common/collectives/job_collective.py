@@ -19,7 +19,8 @@ class JobCollective:
     ks: ClassVar[Ks] = "all"
     """The supported objectives: "any"; "fixed" (fixed:K and all: k never changes); "all" only."""
     ledger: ClassVar[bool] = False
-    """Whether it sums kofn's packets; codecs, late gradients, late joiners, records and ledgers need this."""
+    """Whether the collective sums kofn's packets; codecs, late gradients, late joiners, records and ledgers need
+    this."""
     counts_packets: ClassVar[bool] = False
     """Whether its statistics have the packets of its protocol and retransmissions."""
     faults: ClassVar[tuple[str, ...]] = ()
@@ -29,10 +30,10 @@ class JobCollective:
     server: ClassVar[str] = ""
     """The module of a server on a separate host, which `python -m` runs before the workers; empty: there is none.
 
-    Its options are those of `parameter_server`: --address, --worker for each one by rank, --k, --job and --slots.
+    Its options are those of `parameter_server`: --address, --worker for each worker by rank, --k, --job and --slots.
     """
     simulated: ClassVar[bool] = False
-    """Whether `kofn simulate` supports it."""
+    """Whether `kofn simulate` supports the collective."""
     data_plane: ClassVar[str] = "kofn"
     """The data plane that the switch runs: kofn's, or `module:Name` of a class like kofn_controller's DataPlane."""
     port: ClassVar[int] = FORWARDED_PORT

@@ -27,7 +27,7 @@ class EventSection(Section, frozen=True):
     objective: str | None = None  # as for `kofn set-k`
 
     def actions(self) -> dict[str, str]:
-        """Return those of the three that are given."""
+        """Return the given ones of kill, start and objective, with their values."""
         return {name: value for name in ACTIONS if (value := getattr(self, name)) is not None}
 
     def check(self, workers: int, control_plane: Sequence[str]) -> None:

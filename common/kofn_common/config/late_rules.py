@@ -27,9 +27,10 @@ RuleChoice = Literal["auto", RuleName]
 class LateRule:
     """A worker's behaviour.
 
-    `counts`: a late gradient counts among the k. `keeps`: it waits for the worker's next contribution in time; else it
-    is merged at once. `discards`: none of it is used. `gives_up`: a worker stops computing when its iteration is over.
-    `repeats`: a worker that has contributed computes another gradient with the same parameters.
+    `counts`: a late gradient counts among the k. `keeps`: a late gradient waits for the worker's next contribution in
+    time; else it is merged at once. `discards`: no part of a late gradient is used. `gives_up`: a worker stops
+    computing when its iteration is over. `repeats`: a worker that has contributed computes another gradient with the
+    same parameters.
     """
 
     name: RuleName
@@ -64,8 +65,8 @@ AGE_WEIGHT = 0.5
 """The factor of a gradient's weight for each iteration of age, by default."""
 
 LEAST_WEIGHT = 1 / 16
-"""The least weight of a late gradient within policy.age_limit, unless late ones weigh nothing. Without it, a worker
-that is many times slower than the others would be in no sum."""
+"""The least weight of a late gradient within policy.age_limit, unless late gradients weigh nothing. Without this bound,
+a worker that is many times slower than the others would be in no sum."""
 
 
 def weight_at(age: int, age_weight: float) -> float:

@@ -1,8 +1,8 @@
-"""Plug-ins by name: built-in ones, those of installed packages, and `module:Name` of a user.
+"""Plug-ins by name: built-in plug-ins, those of installed packages, and `module:Name` of a user.
 
-A built-in one is a file: `ring` is the `ring` of host/kofn_host/collectives/kinds/ring.py. An installed package gives a
-name by an entry point. `module:Name` is looked for in the working folder, then in the folder of the configuration
-(job.modules), then in Python's search path. A registry knows names; nothing is imported before load().
+A built-in plug-in is a file: `ring` is the `ring` of host/kofn_host/collectives/kinds/ring.py. An installed package
+gives a name by an entry point. `module:Name` is looked for in the working folder, then in the folder of the
+configuration (job.modules), then in Python's search path. A registry knows names; nothing is imported before load().
 """
 
 import os
@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registry:
-    """All plug-ins of one kind; `folders`, PACKAGE/FOLDER, hold a module for each built-in one.
+    """All plug-ins of one kind; `folders`, PACKAGE/FOLDER, hold a module for each built-in plug-in.
 
     `several`: modules that give other names than their own. `reserved`: names that no installed package can use.
 
@@ -60,7 +60,7 @@ class Registry:
 
     @property
     def built_in(self) -> tuple[str, ...]:
-        """The names of the built-in ones."""
+        """The names of the built-in plug-ins."""
         return tuple(self._modules())
 
     @property
@@ -69,8 +69,8 @@ class Registry:
         return (*self.built_in, *sorted({entry.name for entry in self._installed()}))
 
     def find(self, name: str) -> EntryPoint | None:
-        """Return the entry point; None without one. Raise ConfigError where two installed packages give one of this
-        name."""
+        """Return the entry point of this name; None if there is none. Raise ConfigError where two installed packages
+        give it."""
         if module := self._modules().get(name):
             return EntryPoint(name, f"{module}:{name}", self.group)
         if MODULE.fullmatch(name):
@@ -83,25 +83,25 @@ class Registry:
         return next(iter(found.values()), None)
 
     def known(self, name: str) -> bool:
-        """Return whether there is one of this name, or may be: the distributions with the built-in ones are not
-        installed here, so whoever needs it, elsewhere, finds out."""
+        """Return whether a plug-in has this name. Also return True if the packages with the built-in plug-ins are not
+        installed here: the process that loads the plug-in, elsewhere, checks the name."""
         return self.find(name) is not None or (not self.built_in and NAME.fullmatch(name) is not None)
 
     def check(self, name: str, field: str) -> None:
-        """Raise ConfigError where there is none of this name; load() checks the Name of `module:Name`."""
+        """Raise ConfigError if no plug-in has this name; load() checks the Name of `module:Name`."""
         if not self.known(name):
             meant = did_you_mean(name, self.names)
             raise ConfigError(f"{field} must be {', '.join(self.names)} or module:Name, got {name!r}{meant}")
 
     def load(self, name: str) -> Any:
-        """Load the plug-in. Raise ConfigError where there is none, or it cannot be imported."""
+        """Load the plug-in. Raise ConfigError if there is none of this name, or it cannot be imported."""
         self.check(name, self.kind)
         entry = self.find(name)
         if entry is None:
             raise ConfigError(f"{self.kind} {name!r} cannot be loaded: {' or '.join(self.packages)} is not installed")
         if entry.value == name:
             folders = [folder for folder in (os.getcwd(), *_FOLDERS) if folder not in sys.path]
-            sys.path[:0] = folders  # `python -m` already has the first one there
+            sys.path[:0] = folders  # `python -m` has put the working folder there already
         try:
             return entry.load()
         except ModuleNotFoundError as error:
@@ -131,14 +131,14 @@ class Registry:
         return f"{self.kind} {name!r}{origin}"
 
     def _modules(self) -> dict[str, str]:
-        """Return the module of each built-in one."""
+        """Return the module of each built-in plug-in."""
         stems = sorted((stem not in self.several, stem, at) for at in self.folders for stem in _stems(at))
         return {
             name: f"{at.replace('/', '.')}.{stem}" for _, stem, at in stems for name in self.several.get(stem, (stem,))
         }
 
     def _installed(self) -> list[EntryPoint]:
-        """Return installed ones that can be named: they do not replace built-in ones."""
+        """Return the installed plug-ins that can be named: they do not replace built-in plug-ins."""
         taken = {*self._modules(), *self.reserved}
         return [
             entry for entry in entry_points(group=self.group) if NAME.fullmatch(entry.name) and entry.name not in taken

@@ -18,7 +18,7 @@ TREE_RULES = ("auto", "stash", "abort", "drop")
 
 
 def check_switches(job: JobSection, network: NetworkSection, switches: int) -> None:
-    """Check that a switch for each rack can sum its workers, and one more the racks."""
+    """Check that a switch for each rack can sum the rack's workers, and one more switch the racks."""
     racks, workers = job.racks, job.workers
     if racks > RACKS_MAX:
         raise ConfigError(f"job.racks must be 1 to {RACKS_MAX}, got {racks}")

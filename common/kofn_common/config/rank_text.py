@@ -8,7 +8,7 @@ from typing import Any
 from kofn_common.config.errors import ConfigError
 
 SECTIONS = ("straggler", "shock", "fault", "link", "cpu")
-"""Those whose entries have workers."""
+"""The sections whose entries have workers."""
 
 RANGE = re.compile(r"(\d+)(?:-(\d*)(?::([1-9]\d*))?)?", re.ASCII)
 
@@ -16,7 +16,7 @@ RACK = re.compile(r"rack (\d+)", re.ASCII)
 
 
 def expand(document: dict[str, Any], workers: int) -> None:
-    """Replace every such text of a TOML document by the list of ranks; `workers`: job.workers where it is not given."""
+    """Replace every text of ranks in a TOML document by the list of ranks; `workers` is the default of job.workers."""
     job = document.get("job")
     given = job if isinstance(job, dict) else {}
     count, racks = given.get("workers", workers), given.get("racks", 1)

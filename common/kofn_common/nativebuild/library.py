@@ -1,9 +1,10 @@
 """C text to a shared library, compiled once: the result is kept under ~/.cache/kofn by a hash of all its inputs.
 
-The first process that needs a library builds it; others wait for it. The KEPT latest used libraries are kept; a process
-may go on using one that is removed.
+The first process that needs a library builds it; others wait for it. The cache keeps the KEPT libraries that were used
+last; a process may go on using a removed library.
 
-Set KOFN_CACHE to keep it elsewhere, CC to use another compiler, KOFN_KEEP_C=1 to find the C text beside the library.
+Set KOFN_CACHE to keep libraries elsewhere, CC to use another compiler, KOFN_KEEP_C=1 to find the C text beside the
+library.
 """
 
 import contextlib
@@ -88,10 +89,12 @@ def _one_builder(library: Path) -> Iterator[None]:
     """Wait for other builders of the library. The kernel frees the lock of a builder that dies."""
     path = library.with_suffix(".lock")
     with contextlib.ExitStack() as held:
-        with contextlib.suppress(OSError):  # no lock: several build it, and the last one's is kept
+        with contextlib.suppress(OSError):  # no lock: several processes build the library, and the last build is kept
             lock = held.enter_context(path.open("w"))
             fcntl.flock(lock, fcntl.LOCK_EX)
-            held.callback(fcntl.flock, lock, fcntl.LOCK_UN)  # closing does not suffice: a forked child may have it open
+            held.callback(
+                fcntl.flock, lock, fcntl.LOCK_UN
+            )  # closing does not suffice: a forked child may have the file open
             held.callback(path.unlink, missing_ok=True)
         yield
 

@@ -2,7 +2,7 @@
 
 `python -m kofn_common.nativebuild.struct_text` writes a module for each product; tests fail while one is stale. The C
 headers are the only definition: Python code subclasses the generated classes and repeats no field. A declaration whose
-layout this module cannot tell for certain raises StructError. It runs neither when C is compiled nor in a run.
+layout this module cannot tell for certain raises StructError. The module runs neither when C is compiled nor in a run.
 """
 
 import keyword
@@ -49,7 +49,7 @@ import ctypes
 
 
 class StructError(Exception):
-    """A declaration must have a layout that this module can tell; the message names the one that has not."""
+    """A declaration must have a layout that this module can tell; the message names the declaration."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +129,9 @@ class Declarations:
         found: dict[str, list[StructField]] = {}
         for tag, last in wanted.items():
             fields = self.fields(tag, last)
-            inner = {kind: "" for kind in self.structs if any(class_name(kind) in each.kind.split() for each in fields)}
+            inner = {
+                kind: "" for kind in self.structs if any(class_name(kind) in field.kind.split() for field in fields)
+            }
             found |= {kind: of for kind, of in self.structs_of(inner).items() if kind not in found}
             found[tag] = fields
         return found
@@ -139,16 +141,16 @@ class Declarations:
         struct = self.structs.get(tag)
         if struct is None:
             raise StructError(f"struct {tag} must be declared completely, found no fields")
-        names = [each.name for each in struct.decls]
+        names = [decl.name for decl in struct.decls]
         if last and last not in names:
             raise StructError(f"struct {tag} must have a field {last}, found {', '.join(map(str, names))}")
-        return [self._field(tag, each) for each in struct.decls[: names.index(last) + 1 if last else None]]
+        return [self._field(tag, decl) for decl in struct.decls[: names.index(last) + 1 if last else None]]
 
     def members(self, enum: str) -> dict[str, int]:
         """Return an enum's names and numbers."""
         if enum not in self.enums:
             raise StructError(f"enum {enum} must be declared, found none")
-        return {each.name: self.numbers[each.name] for each in self.enums[enum].values.enumerators}
+        return {enumerator.name: self.numbers[enumerator.name] for enumerator in self.enums[enum].values.enumerators}
 
     def number(self, node: Any, where: str) -> int:
         """Return the value of a constant expression."""
@@ -220,9 +222,9 @@ class _Collector(c_ast.NodeVisitor):  # type: ignore[misc]  # pycparser has no t
         if node.name:
             self._into.enums[node.name] = node
         number = -1
-        for each in node.values.enumerators:
-            number = number + 1 if each.value is None else self._into.number(each.value, f"enumerator {each.name}")
-            self._into.numbers[each.name] = number
+        for entry in node.values.enumerators:
+            number = number + 1 if entry.value is None else self._into.number(entry.value, f"enumerator {entry.name}")
+            self._into.numbers[entry.name] = number
 
     def visit_Pragma(self, node: c_ast.Pragma) -> None:  # noqa: N802
         raise StructError(f"headers must have no pragma but once, found {node.string}")
@@ -252,8 +254,8 @@ def _enum_text(enum: str, members: Mapping[str, int]) -> str:
 
 
 def _struct_text(tag: str, last: str, fields: Sequence[StructField]) -> str:
-    values = "".join(f"    {each.name}: {each.value}\n" for each in fields)
-    kinds = "".join(f'        ("{each.name}", {each.kind}),\n' for each in fields)
+    values = "".join(f"    {field.name}: {field.value}\n" for field in fields)
+    kinds = "".join(f'        ("{field.name}", {field.kind}),\n' for field in fields)
     return (
         f'\n\nclass {class_name(tag)}(ctypes.Structure):\n    """struct {tag}{last and f", up to {last}"}."""\n\n'
         f"{values}    _fields_ = (\n{kinds}    )\n"

@@ -14,7 +14,7 @@ class Account:
     """
 
     entered: float = 0.0  # gradients so far, by weight
-    summed: float = 0.0  # of these, in sums
-    waiting: float = 0.0  # of these, pending
-    discarded: float = 0.0  # of these, lost to age
+    summed: float = 0.0  # the part of `entered` that is in sums
+    waiting: float = 0.0  # the part that is pending
+    discarded: float = 0.0  # the part that was lost to age
     late_since: int = 0  # first iteration with a sum that closed without a gradient that still waits; 0: none

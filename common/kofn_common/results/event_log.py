@@ -15,7 +15,7 @@ class LoggedEvent(msgspec.Struct, frozen=True, kw_only=True):
     action: str  # "kill", "start", "objective", "link" or "cpu"; "late": a started worker could not join in time;
     # "resume": kofn run --resume continued after the iteration
     name: str  # of the process or objective; "link": host and rate; "cpu": process and share; "resume": repeated work
-    missed: str = ""  # why it was not done; empty: it was done
+    missed: str = ""  # why the action was not done; empty: it was done
 
     @property
     def words(self) -> str:
@@ -66,7 +66,7 @@ def never_started(events: Sequence[LoggedEvent]) -> set[str]:
 
 
 def restarts(events: Iterable[LoggedEvent]) -> int:
-    """How many processes were started again after they had been killed."""
+    """Return how often a process was restarted after it had been killed."""
     killed: Counter[str] = Counter()
     again = 0
     for entry in events:

@@ -8,11 +8,7 @@ from kofn_common.config.compress import Residual
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """Bytes of arrays, without the interpreter, its libraries and packets on their way.
-
-    residuals: errors of encoding, and gradients that came too late. ledger: space for the values sent in two
-    iterations, and the accounts.
-    """
+    """Bytes of arrays, without the interpreter, its libraries and packets on their way."""
 
     parameters: int = 0  # of the model, and of the worker's shard where that is a copy
     gradients: int = 0  # held until the step, or longer

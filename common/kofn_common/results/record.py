@@ -20,12 +20,12 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     started: str  # local time
     target: str
-    driver: str  # the one in use once the network is up
+    driver: str  # the driver in use once the network is up
     jobs: tuple[tuple[int, int], ...]  # (id, workers)
     trials: tuple[tuple[str, str], ...]  # (objective, folder)
     finished: int = 0  # number of trials, from the first one on, that ended
-    ended: str = ""  # why it ended before the other trials did; empty: not so, still running, or killed (SIGKILL)
-    seeds: tuple[int, ...] = ()  # of the runs in folders seed-N, which have the trials; empty: this is one run
+    ended: str = ""  # why the run ended before all trials did; empty: it did not, still runs, or was killed (SIGKILL)
+    seeds: tuple[int, ...] = ()  # seeds of the runs in folders seed-N, which have the trials; empty: this is one run
     provenance: Provenance = Provenance()
 
     @property

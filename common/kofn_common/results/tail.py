@@ -14,7 +14,7 @@ class LineTail:
         self._rest = b""
 
     def lines(self) -> list[bytes]:
-        """Return every complete new line that is not empty; an incomplete one waits for the next read."""
+        """Return every complete new line that is not empty; an incomplete line waits for the next read."""
         if self._file is None:
             if not self.path.exists():
                 return []

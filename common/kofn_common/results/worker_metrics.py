@@ -34,7 +34,7 @@ class TimelineEntry(msgspec.Struct, frozen=True, array_like=True):
     """One layer's pass or transfer, with its begin and end in seconds since the start of the iteration."""
 
     what: str  # forward, error, weight, wait or transfer
-    layer: str  # its name
+    layer: str  # the name of the layer
     begin_s: float
     end_s: float
 
@@ -122,7 +122,7 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True):
     memory: Memory | None = None  # of arrays that it kept between two iterations
 
     def plus(self, other: Self) -> Self:
-        """Return both together; reason, account and memory are those of the later one."""
+        """Return the sums of both; reason, account and memory are those of the later `other`."""
         numbers = {name: getattr(self, name) + getattr(other, name) for name in _NUMBERS}
         return msgspec.structs.replace(self, **numbers, reason=other.reason, account=other.account, memory=other.memory)
 
@@ -174,7 +174,7 @@ class Tail(LineTail):
     """Reads the lines appended to a metrics file since the last read; the file may not exist yet."""
 
     def read(self) -> Iterator[Iteration | Logged | Totals]:
-        """Yield every complete new line; an incomplete one waits for the next read."""
+        """Yield every complete new line; an incomplete line waits for the next read."""
         for line in self.lines():
             yield parse(line, self.path)
 

@@ -1,11 +1,11 @@
 """The state of a worker, in words."""
 
 STARTING = "starting"
-"""Its process runs, but has not attached to the controller yet."""
+"""The worker's process runs, but has not attached to the controller yet."""
 
 
 def worker_state(said: str, iteration: int) -> str:
-    """Return `said`, or another state if that is empty; `iteration`: the newest that the worker has finished, 0: none.
+    """Return `said`, or another state if that is empty; `iteration`: the newest finished iteration; 0: none.
 
     The controller says "absent" for a starting worker as well as for one that has left.
     """

@@ -79,7 +79,7 @@ def make_server_certificate(folder: Path, host: str) -> None:
 def make_p4runtime_certificates(folder: Path) -> None:
     """Make files for the switch (ca.pem, server.pem, server.key) and its one client (client.pem, client.key).
 
-    They have their own authority: a worker's certificate opens nothing here.
+    The files have their own authority: the switch accepts no worker's certificate.
     """
     with _appearing(folder) as draft:
         authority = _make_server(draft, SWITCH_HOST)

@@ -26,7 +26,7 @@ class Credentials:
     certificate: bytes  # PEM
     key: bytes = field(repr=False)  # PEM
     tokens: Mapping[int, str] = field(repr=False)
-    """Tokens by job. A server accepts each of them, a client shows the first one, or none."""
+    """Tokens by job. A server accepts each of them; a client shows the first token, or none."""
 
     @classmethod
     def load(cls, folder: Path | None, name: str, jobs: Collection[int] = ()) -> Self | None:
@@ -81,7 +81,7 @@ def _token(path: Path) -> str:
 
 
 def _check(folder: Path, name: str, authority: bytes, certificate: bytes, key: bytes) -> None:
-    """Check the files, and name the wrong one; without cryptography only gRPC's handshake fails, and names none."""
+    """Check the files, and name the wrong one; without cryptography only gRPC's handshake fails, and names no file."""
     try:
         from kofn_common.rpc.certificate_check import check_certificate  # noqa: PLC0415  # needs kofn[certs]
     except ModuleNotFoundError as error:

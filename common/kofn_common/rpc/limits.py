@@ -1,4 +1,4 @@
 """Sizes in messages."""
 
 LAGS = 16
-"""Earlier iterations with whose aggregates a Report has products."""
+"""The number of earlier iterations for which a Report has the product of their aggregate with its own."""

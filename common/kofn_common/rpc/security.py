@@ -5,8 +5,8 @@
     server = grpc_server(credentials)
     port = add_port(server, "172.30.255.5:0", credentials)
 
-A caller whose certificate is not signed by the folder's authority fails in the handshake. One without a valid token
-gets UNAUTHENTICATED from every method. The services use `permit` to decide what a caller may do.
+A caller whose certificate is not signed by the folder's authority fails in the handshake. A caller without a valid
+token gets UNAUTHENTICATED from every method. The services use `permit` to decide what a caller may do.
 """
 
 import asyncio
@@ -84,7 +84,8 @@ def add_port(server: grpc.aio.Server, address: str, credentials: Credentials | N
 
 
 def peer_identity(context: Context) -> Identity | None:
-    """Return the owner of the caller's certificate; None in plaintext, and unless one name in it is known."""
+    """Return the identity in the caller's certificate; None in plaintext, and unless exactly one name in it is
+    known."""
     names = context.auth_context().get("x509_subject_alternative_name", ())
     found = [who for name in names if (who := identity(name.decode(errors="replace"))) is not None]
     return found[0] if len(found) == 1 else None
@@ -136,7 +137,7 @@ class _Guard(grpc.aio.ServerInterceptor):
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Any:
-        """Return the method's own handler, or one that refuses unary and streaming calls."""
+        """Return the method's own handler, or a handler that refuses unary and streaming calls."""
         shown = [value for key, value in handler_call_details.invocation_metadata or () if key == TOKEN_KEY]
         job = self._job_of(shown[0]) if len(shown) == 1 else None
         if job is None:

@@ -57,8 +57,8 @@ class Flag(IntEnum):
     """In FORMAT_MISMATCH: the slot's block has another number of words, hence other lanes."""
 
     AGAIN = 8
-    """In a request: it is a retransmission.  Answers repeat the flag: a RESULT says whether the packet that closed the
-    block was a retransmission, a LATE whether it answers one."""
+    """In a request: the request is a retransmission.  In a RESULT: the packet that closed the block was a
+    retransmission. In a LATE: the request that it answers was a retransmission."""
 
 
 class Lanes(IntEnum):
@@ -234,8 +234,8 @@ def places_of(workers: int, racks: int = 1) -> list[int]:
     A place is a packet's `recipient`, and the bit of the worker's part 0 among the members of all racks.  Racks have
     equal numbers of workers: rack 0 has the first ranks.
     """
-    each = workers // racks
-    return [rank // each * MEMBERS_BITS + rank % each for rank in range(workers)]
+    size = workers // racks
+    return [rank // size * MEMBERS_BITS + rank % size for rank in range(workers)]
 
 
 def bit_of(place: int, part: int) -> int:

@@ -1,7 +1,7 @@
 """The Scapy layer of a kofn packet, for crafting, dissecting captures, tests, and the agent with packets = "scapy".
 
-It is derived from the field table of kofn_common.wire.packet, so they cannot differ.  Scapy is GPL-2.0-only and slow:
-the hot path does not import this module unless it is chosen.
+The layer is derived from the field table of kofn_common.wire.packet, so the two cannot differ.  Scapy is GPL-2.0-only
+and slow: the hot path does not import this module unless it is chosen.
 
     >>> packet = Kofn(kind=1, job=1, worker=2, iteration=3, words=1)
     >>> packet.mysummary()

@@ -7,5 +7,5 @@
     permissions.py  may this person train?
     lease.py        one operator at a time
 
-All its state is in the cluster: it may die at any moment, and continues after a restart.
+All state of the operator is in the cluster: the operator may die at any moment, and continues after a restart.
 """

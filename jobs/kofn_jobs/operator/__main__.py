@@ -22,7 +22,7 @@ from kofn_jobs.operator.operate import configured, webhook_server
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--namespace", "-n", "namespaces", multiple=True, help="Watch only this one; may be repeated.")
+@click.option("--namespace", "-n", "namespaces", multiple=True, help="Watch only this namespace; may be repeated.")
 @click.option("--lease-namespace", default="kofn-system", show_default=True, help="Where the leader's Lease is.")
 @click.option("--webhook-host", metavar="NAME", help="The Service that leads here; without it: no admission webhook.")
 @click.option("--webhook-port", type=click.IntRange(1, 65535), default=9443, show_default=True)

@@ -26,8 +26,8 @@ REFUSALS = (400, 403, 404, 422)
 class Hands:
     """Carries out the actions for any request.
 
-    `foreign` has objects of other owners in the way, by request's uid; `refused` the attempt whose objects the cluster
-    refused, and the reason.
+    `foreign` has, by a request's uid, an object of another owner that is in the way. `refused` has the attempt of which
+    the cluster refused an object, and the reason.
     """
 
     def __init__(self, client: Any, permissions: Permissions) -> None:
@@ -41,8 +41,8 @@ class Hands:
         return why if attempt == request.status.attempt else ""
 
     async def carry_out(self, request: TrainingRequest, action: Action) -> bool:
-        """Carry out an action and return whether it succeeded. Raise ApiError where the server refuses, unless it is
-        done already."""
+        """Carry out an action and return whether it succeeded. Raise ApiError where the server refuses, unless the
+        action is done already."""
         match action:
             case AskPermission():
                 await self._permissions.ask(request)
@@ -97,8 +97,8 @@ class Hands:
         return True
 
     async def _claim(self, request: TrainingRequest, role: Role, attempt: int, kind: str) -> bool:
-        """Return whether the existing object of this name is ours; one of an earlier request with this name is being
-        deleted."""
+        """Return whether the existing object of this name is ours; Kubernetes is deleting the object of an earlier
+        request with this name."""
         name = name_of(request, role, attempt)
         try:
             found = await self._client.get(
@@ -140,7 +140,7 @@ class Hands:
                 raise
 
     async def _start(self, request: TrainingRequest, pod: str) -> None:
-        """Remove a pod's gates, of which workers have no other one."""
+        """Remove a pod's gates: workers have only ours."""
         patch = {"spec": {"schedulingGates": None}}
         try:
             await self._client.patch(Pod, pod, patch, namespace=request.metadata.namespace, patch_type=PatchType.MERGE)

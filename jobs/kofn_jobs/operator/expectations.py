@@ -1,4 +1,5 @@
-"""Actions of this operator whose effect its watches do not show yet. They keep it from repeating them."""
+"""Actions of this operator whose effect its watches do not show yet. The operator remembers them, so that it does not
+repeat them."""
 
 import time
 from collections.abc import Callable
@@ -14,7 +15,7 @@ KEPT_S = 60.0
 
 @dataclass
 class _Done:
-    """The actions for one request, each with the time until which it is believed."""
+    """The actions for one request, each with the time until which its effect is expected."""
 
     made: dict[Made, float] = field(default_factory=dict)
     gone: dict[Made, float] = field(default_factory=dict)
@@ -46,7 +47,7 @@ class Expectations:
                 done.replaced = request.metadata.resource_version
 
     def outdated(self, request: TrainingRequest) -> bool:
-        """Return whether its status is one that we have replaced; the new one is on its way."""
+        """Return whether the request has a status that we have replaced; the new status is on its way."""
         done = self._done.get(request.metadata.uid)
         return done is not None and done.replaced == request.metadata.resource_version != ""
 

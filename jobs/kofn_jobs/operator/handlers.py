@@ -1,6 +1,6 @@
 """kopf's handlers: indices of objects, one daemon for each request, and the admission webhook.
 
-A daemon decides when an object of its request has changed, and from time to time without.
+A daemon takes a decision whenever an object of its request changes, and also at intervals.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ LOOK_S = 30.0
 BEHIND_S = 0.25
 """A handler may hear of a change before the daemon's document has it."""
 SETTLE_S = 0.1
-"""Changes come many at a time, and the daemon's own return to it."""
+"""Changes come many at a time, and the daemon is told of its own changes as well."""
 
 OURS = {REQUEST_LABEL: kopf.PRESENT, UID_LABEL: kopf.PRESENT}
 SIMPLE = ("configmaps", "secrets", "services")
@@ -75,7 +75,7 @@ class Handlers:
         for version, plural in watched:
             kopf.index(*_selected(version, plural), id="objects", labels=OURS, registry=registry)(_object)
             kopf.on.event(*_selected(version, plural), id=plural, labels=OURS, registry=registry)(self._tell)
-        kopf.on.event(GROUP, VERSION, PLURAL, id="request-changed", registry=registry)(self._tell_itself)
+        kopf.on.event(GROUP, VERSION, PLURAL, id="request-changed", registry=registry)(self._tell_daemon)
         kopf.daemon(GROUP, VERSION, PLURAL, id="follow", cancellation_timeout=5.0, registry=registry)(self._follow)
         kopf.on.delete(GROUP, VERSION, PLURAL, id="remove", registry=registry)(self._remove)
         if webhook:
@@ -83,9 +83,9 @@ class Handlers:
             kopf.on.validate(GROUP, VERSION, PLURAL, id="request", registry=registry)(check_request)
 
     async def _tell(self, namespace: str | None, labels: Mapping[str, str], **_: Any) -> None:
-        await self._tell_itself(namespace, labels[REQUEST_LABEL])
+        await self._tell_daemon(namespace, labels[REQUEST_LABEL])
 
-    async def _tell_itself(self, namespace: str | None, name: str, **_: Any) -> None:
+    async def _tell_daemon(self, namespace: str | None, name: str, **_: Any) -> None:
         if changed := self._changed.get((namespace, name)):
             changed.set()
 
@@ -112,7 +112,7 @@ class Handlers:
             for action in actions:
                 if await self.hands.carry_out(request, action):
                     self._expected.note(request, action)
-                    self._note(body, request, action)
+                    self._post(body, request, action)
                 elif self.hands.refusal(request):
                     break
         except RequestError as error:
@@ -152,7 +152,7 @@ class Handlers:
         )
         return self._expected.applied(request, seen)
 
-    def _note(self, body: kopf.Body, request: TrainingRequest, action: Action) -> None:
+    def _post(self, body: kopf.Body, request: TrainingRequest, action: Action) -> None:
         """Post an event for each new phase, and for each new message within a phase, which reports trouble."""
         self.metrics.actions.labels(type(action).__name__).inc()
         if not isinstance(action, Become):
@@ -166,7 +166,7 @@ class Handlers:
         (kopf.warn if trouble else kopf.info)(body, reason=now.phase, message=now.message)
 
     async def _remove(self, body: kopf.Body, **indices: Any) -> None:
-        """End the pods before the request is deleted; Kubernetes deletes the objects that it owns."""
+        """End the pods before the request is deleted; Kubernetes deletes all objects that the request owns."""
         request = TrainingRequest.read(dict(body))
         for role, attempt in self._observed(request, indices).made:
             if role in OF_ATTEMPT:
@@ -236,7 +236,7 @@ def _selected(api_version: str, plural: str) -> tuple[str, ...]:
 
 
 async def _first(*waits: Any) -> None:
-    """Wait until one of them is over."""
+    """Wait until the first of these waits is over."""
     tasks = [asyncio.ensure_future(wait) for wait in waits]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

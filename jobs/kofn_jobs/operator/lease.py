@@ -1,7 +1,7 @@
 """One operator at a time: the holder of the Lease `kofn-operator`.
 
-The holder renews it. One that fails to do so for the duration of the lease ends, so that two operators act at once no
-longer than their clocks differ. (Two at once do no harm: tests/jobs/test_lifecycle.py.)
+The holder renews the Lease. A holder that fails to renew for the Lease's duration ends, so that two operators act at
+once no longer than their clocks differ. (Two operators at once do no harm: tests/jobs/test_lifecycle.py.)
 """
 
 import asyncio
@@ -31,13 +31,13 @@ class Leadership:
         self._client, self._namespace, self._identity, self._lasts_s = client, namespace, identity, lasts_s
 
     async def acquire(self) -> None:
-        """Wait until no other operator holds it."""
+        """Wait until no other operator holds the Lease, and take it."""
         while not await self._try_patiently():
             await asyncio.sleep(LOOK_S)
         _LOG.info("%s leads", self._identity)
 
     async def keep(self) -> None:
-        """Renew it; return once it is lost."""
+        """Renew the Lease; return once it is lost."""
         loop = asyncio.get_running_loop()
         until = loop.time() + self._lasts_s
         while loop.time() < until:
@@ -58,7 +58,7 @@ class Leadership:
             return False
 
     async def _try(self) -> bool:
-        """Take or renew it. Return False when another operator holds it."""
+        """Take or renew the Lease. Return False when another operator holds it."""
         now = datetime.datetime.now(datetime.UTC)
         try:
             lease = await self._client.get(Lease, NAME, namespace=self._namespace)

@@ -28,7 +28,7 @@ class SeenPod(msgspec.Struct, frozen=True):
     ready: bool
     address: str = ""
     trouble: str = ""
-    """The reason why it cannot start; empty: none is known."""
+    """The reason why the pod cannot start; empty: none is known."""
 
 
 class SeenObject(msgspec.Struct, frozen=True):
@@ -57,7 +57,9 @@ class SeenRefusal(msgspec.Struct, frozen=True):
 
 def seen_pod(name: str, labels: Mapping[str, str], spec: Mapping[str, Any], status: Mapping[str, Any]) -> SeenPod:
     """Return the relevant part of a pod's document."""
-    ready = any(each["type"] == "Ready" and each["status"] == "True" for each in status.get("conditions", ()))
+    ready = any(
+        condition["type"] == "Ready" and condition["status"] == "True" for condition in status.get("conditions", ())
+    )
     return SeenPod(
         name=name,
         attempt=int(labels.get(ATTEMPT_LABEL, 0)),
@@ -71,16 +73,15 @@ def seen_pod(name: str, labels: Mapping[str, str], spec: Mapping[str, Any], stat
 
 def _trouble(name: str, status: Mapping[str, Any]) -> str:
     """Return why no node takes the pod, or why one of its containers does not start; empty without trouble."""
-    for each in status.get("conditions", ()):
-        if each["type"] == "PodScheduled" and each.get("reason") == "Unschedulable":
-            return f"{name}: Unschedulable: {each.get('message', '')}"
-    for each in status.get("containerStatuses", ()):
-        reason = each.get("state", {}).get("waiting", {}).get("reason", "")
+    for condition in status.get("conditions", ()):
+        if condition["type"] == "PodScheduled" and condition.get("reason") == "Unschedulable":
+            return f"{name}: Unschedulable: {condition.get('message', '')}"
+    for container in status.get("containerStatuses", ()):
+        reason = container.get("state", {}).get("waiting", {}).get("reason", "")
         if reason and reason not in IN_ORDER:
-            # The kubelet reports the two alternately.
-            return (
-                f"{name}: {reason.replace('ErrImagePull', 'ImagePullBackOff')} of {each.get('image') or each['name']}"
-            )
+            # The kubelet reports ErrImagePull and ImagePullBackOff alternately.
+            image = container.get("image") or container["name"]
+            return f"{name}: {reason.replace('ErrImagePull', 'ImagePullBackOff')} of {image}"
     return ""
 
 
@@ -94,7 +95,9 @@ def seen_object(kind: str, labels: Mapping[str, str], status: Mapping[str, Any])
 
 def seen_node(name: str, spec: Mapping[str, Any], status: Mapping[str, Any], labels: Mapping[str, str]) -> SeenNode:
     """Return the relevant part of a node's document; without resources unless it is ready and takes pods."""
-    ready = any(each["type"] == "Ready" and each["status"] == "True" for each in status.get("conditions", ()))
+    ready = any(
+        condition["type"] == "Ready" and condition["status"] == "True" for condition in status.get("conditions", ())
+    )
     usable = ready and not spec.get("unschedulable")
     return SeenNode(labels.get("kubernetes.io/hostname", name), dict(status.get("allocatable", {})) if usable else {})
 
@@ -119,16 +122,16 @@ def observed(
     controls = {(Role.CONTROL, pod.attempt) for pod in every if pod.role == CONTROL}
     jobs = f"{name_of(request, Role.WORKLOAD, attempt)}-"
     troubles = [pod.trouble for pod in ours if pod.trouble] + [
-        f"{each.job}: {each.message}"
-        for each in refusals
-        if each.namespace == request.metadata.namespace and each.job.startswith(jobs)
+        f"{refusal.job}: {refusal.message}"
+        for refusal in refusals
+        if refusal.namespace == request.metadata.namespace and refusal.job.startswith(jobs)
     ]
-    current = [each for each in there if each.role is Role.WORKLOAD and each.attempt == attempt]
+    current = [seen for seen in there if seen.role is Role.WORKLOAD and seen.attempt == attempt]
     return Observed(
         permission=permission,
         capacities=capacities(nodes, request.spec.resource),
         installed=frozenset(installed),
-        made=frozenset((each.role, each.attempt) for each in there) | controls,
+        made=frozenset((seen.role, seen.attempt) for seen in there) | controls,
         foreign=foreign,
         refused=refused,
         trouble=min(troubles, default=""),

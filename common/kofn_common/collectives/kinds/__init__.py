@@ -1,1 +1,1 @@
-"""Those that the network or a server carries out."""
+"""The collectives that the network or a server carries out."""

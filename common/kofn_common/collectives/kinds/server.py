@@ -4,7 +4,7 @@ from kofn_common.collectives.job_collective import JobCollective
 
 
 class Server(JobCollective):
-    """A server with a fixed k; it takes no part in regrouping, so it cannot be restarted."""
+    """A server with a fixed k; the server takes no part in regrouping, so it cannot be restarted."""
 
     ks = "fixed"
     ledger = True
