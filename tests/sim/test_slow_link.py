@@ -60,14 +60,14 @@ def lines(trained: Trained) -> list[dict[str, Any]]:
     return [line for line in read if "iteration" in line]
 
 
-@pytest.mark.parametrize("mbps", [5.0, 20.0])
+@pytest.mark.parametrize("mbps", [5.0, pytest.param(20.0, marks=pytest.mark.long)])
 def test_iteration_takes_as_long_as_the_slowest_link_needs_for_a_gradient(tmp_path: Path, mbps: float) -> None:
     """The link pays for all its bytes; its burst returns only after it has been idle for long enough."""
     assert mean_s(run(tmp_path, "all", (mbps, 1))) == pytest.approx(GRADIENT_BYTES * 8e-6 / mbps, rel=0.1)
 
 
-@pytest.mark.parametrize("objective", ["throughput", "progress"])
-@pytest.mark.parametrize("mbps", [5.0, 20.0])
+@pytest.mark.parametrize("objective", [pytest.param("throughput", marks=pytest.mark.long), "progress"])
+@pytest.mark.parametrize("mbps", [5.0, pytest.param(20.0, marks=pytest.mark.long)])
 def test_worker_behind_a_slow_link_is_left_out(tmp_path: Path, mbps: float, objective: str) -> None:
     """This ends when the others have finished and worker 3 continues alone."""
     trained = run(tmp_path, objective, (mbps, 12))
@@ -78,7 +78,14 @@ def test_worker_behind_a_slow_link_is_left_out(tmp_path: Path, mbps: float, obje
     assert mean_s(trained) < 1.1 * mean_s(run(tmp_path, "fixed:3", (mbps, 12)))
 
 
-@pytest.mark.parametrize("rule", ["stash", "merge", "drop", "async", "abort", "batch-sync"])
+@pytest.mark.parametrize(
+    "rule",
+    [
+        "merge",
+        "batch-sync",
+        *(pytest.param(rule, marks=pytest.mark.long) for rule in ("stash", "drop", "async", "abort")),
+    ],
+)
 def test_transfer_is_measured_under_every_rule(tmp_path: Path, rule: str) -> None:
     """Worker 3's gradients are late; at 40 Mbit/s their last packets exceed the bucket and wait."""
     control_loop = run(tmp_path, f"{rule}:3", (40.0, 1)).simulation.controller.control_loop

@@ -369,20 +369,30 @@ SELECTED = {"merge": 3826, "async": 2892, "abort": 2812, "stash": 2258, "drop": 
 """Number of states by rule, where a block rests in every second iteration and one of two workers is late."""
 
 
+def selected(rule: str) -> Setting:
+    return Setting(k=(1,), workers=2, every=2, last=3, rule=rule)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("setting", "states"),
     [
         (Setting(k=(3,), losses=1, slots=4), 4848),
         (Setting(k=(3,), restarts=1, blocks=1), 2372),
-        (Setting(k=(2,), every=2, lanes=(0, 1, 0)), 5624),
         (Setting(k=(2,), blocks=1, rule="merge"), 3006),
-        (Setting(k=(2,), blocks=1, rule="merge", planned=4), 3006),
-        (Setting(k=(2,), blocks=1, rule="async"), 1634),
-        (Setting(k=(2,), blocks=1, rule="abort"), 1679),
         (Setting(k=(2,), scattered=True), 4046),
         (Setting(k=(3,), deaths=1, blocks=1), 3488),
-        *((Setting(k=(1,), workers=2, every=2, last=3, rule=rule), states) for rule, states in SELECTED.items()),
+        (selected("stash"), SELECTED["stash"]),
+        *(
+            pytest.param(setting, states, marks=pytest.mark.long)
+            for setting, states in (
+                (Setting(k=(2,), every=2, lanes=(0, 1, 0)), 5624),
+                (Setting(k=(2,), blocks=1, rule="merge", planned=4), 3006),
+                (Setting(k=(2,), blocks=1, rule="async"), 1634),
+                (Setting(k=(2,), blocks=1, rule="abort"), 1679),
+                *((selected(rule), SELECTED[rule]) for rule in ("merge", "async", "abort", "drop")),
+            )
+        ),
     ],
 )
 def test_every_interleaving_ends(setting: Setting, states: int) -> None:
