@@ -25,7 +25,7 @@ def ddp_hook(model: DistributedDataParallel, *, job: TorchJob | None = None) -> 
         kofn_torch.ddp_hook(model)
 
     Gradients leave bucket by bucket while backward goes on. This is for jobs whose k is n; with a smaller k a slow
-    worker falls behind, which elastic() prevents. Without a `job` it is that of the environment
+    worker falls behind, which elastic() prevents. Without a `job`, the environment names the job
     (docs/reference/pytorch.md).
 
     Returns when all workers have joined. Raises TorchError for a model, process group or environment that does not
@@ -57,7 +57,7 @@ def elastic(
     A late worker applies the iterations that it has missed after its own step. So the loop runs until session.done(),
     not over a worker's own batches, and kofn steps the scheduler. `before_step` and `after_step` are called around
     every step, own or applied; clipping and moving averages belong there. `also` names further objects with a
-    state_dict() that change in them. A rejoining worker starts from another worker's parameters and states.
+    state_dict() that change in these calls. A rejoining worker starts from another worker's parameters and states.
     """
     session = _session(model, job)
     check_elastic(model, optimizer, scheduler)
@@ -85,9 +85,9 @@ def schedule(
 
     `model` is in no DistributedDataParallel. session.backward() replaces loss.backward(). kofn calls optimizer.step()
     for each layer before its next forward pass, and steps the scheduler after each iteration. This is for jobs whose k
-    is n. Weight gradients of Linear, Conv1d to Conv3d, Embedding and LayerNorm are computed when the schedule says,
-    those of other modules with their error terms. With `max_norm` the means are clipped by their global norm, in
-    families that wait for all of them. Errors are those of ddp_hook().
+    is n. Weight gradients of Linear, Conv1d to Conv3d, Embedding and LayerNorm are computed when the schedule says, and
+    weight gradients of other modules with their error terms. With `max_norm` the means are clipped by their global
+    norm, in families that wait for all of them. Errors are those of ddp_hook().
     """
     if not isinstance(model, nn.Module):
         raise TorchError(f"the model is a {type(model).__name__}: a torch.nn.Module is needed")

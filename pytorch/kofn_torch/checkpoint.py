@@ -1,6 +1,6 @@
 """Reads states (kofn_torch.state) from a checkpoint of torch.distributed.checkpoint, for any number of workers.
 
-kofn_torch imports nothing of it: torch.distributed.checkpoint takes a second to import.
+No other module of kofn_torch imports this one, because torch.distributed.checkpoint takes a second to import.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ class TakesStates(Protocol):
     """A session or a sharded optimizer."""
 
     def takes(self, saved: int) -> Sequence[int]:
-        """Return the workers, of the `saved` in a state, whose entries this worker needs."""
+        """Return the workers whose entries this worker needs, among the `saved` workers of a state."""
 
 
 class LoadPlanner(DefaultLoadPlanner):  # type: ignore[misc]  # no types of PyTorch's are read
@@ -25,7 +25,7 @@ class LoadPlanner(DefaultLoadPlanner):  # type: ignore[misc]  # no types of PyTo
 
         dcp.load({"kofn": session}, checkpoint_id=folder, planner=LoadPlanner(session))
 
-    Needed for a session, and for a sharded optimizer, where the number of workers may differ.
+    The planner is needed for a session, and for a sharded optimizer, where the number of workers may differ.
     """
 
     def __init__(self, of: TakesStates) -> None:

@@ -27,8 +27,8 @@ class DepartedGradient(torch.Tensor):  # type: ignore[misc]  # no types of PyTor
     def __torch_dispatch__(
         cls, function: Any, types: Any, given: Sequence[Any] = (), named: Mapping[str, Any] | None = None
     ) -> Any:
-        flat = [each for group in given for each in (group if isinstance(group, list | tuple) else [group])]
-        name = next(each.name_of_parameter for each in flat if isinstance(each, cls))
+        flat = [value for group in given for value in (group if isinstance(group, list | tuple) else [group])]
+        name = next(value.name_of_parameter for value in flat if isinstance(value, cls))
         raise TorchError(
             f"the gradient of {name} has left in backward(): in stages 2 and 3 gradients cannot be clipped, and those"
             " of several batches, or of several reentrant checkpoints, cannot be added up; stage 1 can both"

@@ -20,7 +20,7 @@ class EarlyReads(TorchDispatchMode):  # type: ignore[misc]  # no types of PyTorc
 
     def __init__(self, layers: Sequence[TorchLayer]) -> None:
         super().__init__()
-        self._layers = {id(each): at for at, layer in enumerate(layers) for each in layer.parameters}
+        self._layers = {id(parameter): at for at, layer in enumerate(layers) for parameter in layer.parameters}
         self._names = [layer.name for layer in layers]
         self._called, self._early = set[int](), set[int]()
         self._within = False
@@ -33,7 +33,7 @@ class EarlyReads(TorchDispatchMode):  # type: ignore[misc]  # no types of PyTorc
             self.__enter__()
 
     def call(self, at: int) -> None:
-        """Raise TorchError where a parameter of this layer was read before."""
+        """Raise TorchError where a parameter of this layer was read before the layer's call."""
         if self._within:
             if at in self._early:
                 raise self._error(at)
@@ -72,7 +72,7 @@ class EarlyReads(TorchDispatchMode):  # type: ignore[misc]  # no types of PyTorc
         given: Sequence[Any] = (),
         named: Mapping[str, Any] | None = None,
     ) -> Any:
-        read = {self._layers[id(each)] for each in tree_leaves((given, named)) if id(each) in self._layers}
+        read = {self._layers[id(value)] for value in tree_leaves((given, named)) if id(value) in self._layers}
         self._early |= read - self._called
         return function(*given, **(named or {}))
 

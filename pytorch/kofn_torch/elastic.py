@@ -89,7 +89,7 @@ class ElasticSteps:
         self._took(update, None)
 
     def _took(self, update: Update, own: Step | None) -> None:
-        """Note the step of an update. A worker's state replaces the step made before it."""
+        """Note the step of an update. If the update is a whole replica, it replaces the step just made."""
         if isinstance(update, ReplicaState):
             self._session.replica.restore(update)
             self._buffers = _buffers(self._session.model)
@@ -145,11 +145,11 @@ def check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, schedule
     """Raise TorchError for an optimizer that needs more than one mean an iteration."""
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise TorchError(f"the optimizer is a {type(optimizer).__name__}: a torch.optim.Optimizer is needed")
-    own = {id(each) for each in model.parameters()}
-    for each in (each for group in optimizer.param_groups for each in group["params"]):
-        if each.requires_grad and id(each) not in own:
+    own = {id(parameter) for parameter in model.parameters()}
+    for parameter in (parameter for group in optimizer.param_groups for parameter in group["params"]):
+        if parameter.requires_grad and id(parameter) not in own:
             raise TorchError(
-                f"the optimizer has a parameter of shape {tuple(each.shape)} that is not in the model: each worker"
+                f"the optimizer has a parameter of shape {tuple(parameter.shape)} that is not in the model: each worker"
                 " would step it by a gradient of its own"
             )
     if not (scheduler is None or isinstance(scheduler, LRScheduler) or hasattr(scheduler, "last_epoch")):
@@ -169,7 +169,7 @@ def check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, schedule
 def epoch_of(scheduler: Any) -> Any:
     """Return the number of steps of a scheduler, or of each part of a ChainedScheduler; None without one."""
     if (parts := getattr(scheduler, "_schedulers", None)) is not None:
-        return [epoch_of(each) for each in parts]
+        return [epoch_of(part) for part in parts]
     return None if scheduler is None else scheduler.last_epoch
 
 
@@ -178,12 +178,12 @@ def named_parts(optimizer: torch.optim.Optimizer, scheduler: Any, also: Iterable
     parts: dict[str, Stateful] = {"optimizer": optimizer}
     if scheduler is not None:
         parts["scheduler"] = scheduler
-    return parts | {f"also-{number}": each for number, each in enumerate(also)}
+    return parts | {f"also-{number}": part for number, part in enumerate(also)}
 
 
 def _buffers(model: DistributedDataParallel) -> dict[str, tuple[int, int]]:
     """Return each buffer's address and its number of changes in place."""
-    return {name: (each.data_ptr(), each._version) for name, each in model.module.named_buffers()}
+    return {name: (buffer.data_ptr(), buffer._version) for name, buffer in model.module.named_buffers()}
 
 
 def _nothing() -> None:

@@ -1,4 +1,5 @@
-"""One gradient an iteration through an agent: parts of it in, in any order, and their means out, as they close.
+"""Exchanges one gradient an iteration through an agent: its parts go in, in any order, and their means come out, as
+blocks close.
 
 One thread carries the agent's iterations, another completes the futures that DDP waits for. Both end by themselves, as
 the agent gives up after a long time without progress (host/kofn_host/agent/iteration_wait.py).
@@ -32,8 +33,8 @@ class GradientExchange:
     def begin(self, iteration: int, known: Aggregate | None = None, *, own_end: bool = False) -> Future[Exchange]:
         """Begin the gradient of an iteration, still without values.
 
-        `known` is the iteration's mean, if it has ended already. With `own_end` a late gradient waits for the end of no
-        later iteration. The first mean of the iteration before, and its gradient, are overwritten.
+        `known` is the iteration's mean, if it has ended already. With `own_end` a late gradient does not wait for the
+        end of a later iteration. The gradient and the first mean of the iteration before are overwritten.
         """
         self._stream = GradientStream(self._gradient, self._coding.layout.elements)
         return self._carrier.submit(self._carry, self._stream, iteration, known, own_end)
@@ -49,7 +50,7 @@ class GradientExchange:
         return means
 
     def put(self, begin: int, values: torch.Tensor, level: int) -> None:
-        """Put flat values from element `begin` on; those with a higher level leave first."""
+        """Put flat values from element `begin` on; values with a higher level leave first."""
         piece: Floats = values.detach().float().numpy()
         self._stream.pieces.prioritise(begin, begin + piece.size, level)
         self._stream.pieces.put(begin, piece)

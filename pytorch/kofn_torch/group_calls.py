@@ -7,8 +7,9 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-# The process group at the time of this import becomes a default of its functions. PyTorch's optimizers import it. A
-# group that exists by then would never end, and a gloo thread that works while Python ends aborts the process.
+# This module takes the process group that exists at its import as a default of its functions, and PyTorch's optimizers
+# import the module. Such a group would never end, and a gloo thread that works while Python ends aborts the process. So
+# the module is imported here, before there is a group.
 import torch.distributed.nn.functional
 
 from kofn_host.arrays import Floats
@@ -43,13 +44,13 @@ class GroupCalls:
         return found
 
     def reduce_scatter(self, values: Floats, unit: Unit) -> GroupWork:
-        self._note("mean", unit)
+        self._add_to_order("mean", unit)
         rows = torch.from_numpy(unit.padded(values, self.workers) / np.float32(self.workers)).reshape(-1)
         out = torch.empty(unit.chunk)
         return GroupWork(dist.reduce_scatter_single(out, rows, group=self._group, async_op=True), out)
 
     def gather_unit(self, shard: Floats, unit: Unit, out: Floats) -> GroupWork:
-        self._note("gather", unit)
+        self._add_to_order("gather", unit)
         target, own = torch.from_numpy(out).reshape(-1), torch.from_numpy(shard[unit.in_shard].copy())
         return GroupWork(dist.all_gather_single(target, own, group=self._group, async_op=True), target)
 
@@ -66,7 +67,7 @@ class GroupCalls:
         whole: Array = found.numpy()
         return whole
 
-    def _note(self, call: str, unit: Unit) -> None:
+    def _add_to_order(self, call: str, unit: Unit) -> None:
         self.order = zlib.crc32(f"{call} {unit.begin}".encode(), self.order)
 
     # -- as a ChunkExchange

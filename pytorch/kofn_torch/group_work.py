@@ -1,7 +1,7 @@
 """Running calls of a process group, which complete in the order in which they were made.
 
-A callback of a call's future, by then(), may make calls and wait for them: another thread then completes the next ones.
-All ranks make these calls in the same order, as each rank's callbacks run in order.
+A callback of a call's future, by then(), may make calls and wait for them: another thread then completes the next
+calls. All ranks make these calls in the same order, as each rank's callbacks run in order.
 """
 
 import atexit
@@ -76,14 +76,14 @@ _all = WeakSet[Completions]()
 
 @atexit.register
 def _end() -> None:
-    """Wait for the threads: one that completes a call while Python ends would abort the process."""
+    """Wait for the threads: a thread that completes a call while Python ends would abort the process."""
     deadline_s = time.monotonic() + EXIT_S
-    for each in [*_all]:
-        each.join(deadline_s)
+    for completions in [*_all]:
+        completions.join(deadline_s)
 
 
 class SwitchFuture(torch.futures.Future[list[Tensor]]):  # type: ignore[misc]
-    """A future that a callback of another one may wait for."""
+    """A future that a callback of another future may wait for."""
 
     def wait(self) -> list[Tensor]:
         if not self.done() and (completions := getattr(_here, "completions", None)) is not None:
@@ -100,7 +100,7 @@ class SwitchWork(dist.Work):  # type: ignore[misc]
         self._future = future
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Wait until it is done; the group's limit applies, and `timeout` is ignored."""
+        """Wait until the call is done; the group's limit applies, and `timeout` is ignored."""
         self._future.wait()
         return True
 
@@ -116,7 +116,8 @@ class SwitchWork(dist.Work):  # type: ignore[misc]
 
 
 class JoinedWork(dist.Work):  # type: ignore[misc]
-    """Several calls as one; `copies` are tensors, each with its packed copy, whose result wait() copies back."""
+    """Several calls as one; `copies` has tensors with their packed copies, from which wait() copies the results
+    back."""
 
     def __init__(
         self, works: Sequence[Any], tensors: list[Tensor], copies: Sequence[tuple[Tensor, Tensor]] = ()
@@ -151,6 +152,6 @@ class JoinedWork(dist.Work):  # type: ignore[misc]
         return int(work._source_rank())
 
     def _ended(self, done: torch.futures.Future[list[torch.futures.Future[Any]]]) -> list[Tensor]:
-        for one in done.value():
-            one.value()  # raises its error
+        for future in done.value():
+            future.value()  # raises its error
         return self.result()

@@ -23,19 +23,19 @@ class Hyperparameters:
     @property
     def changed(self) -> str | None:
         """Return the name of a setting that has changed."""
-        return next((name for _, each in self._changes() for name in each), None)
+        return next((name for _, settings in self._changes() for name in settings), None)
 
     @contextmanager
     def kept(self) -> Iterator[None]:
         """Have the optimizer use the kept settings; afterwards restore those that the script has set since."""
         changes = self._changes()
-        for group, each in changes:
-            group.update({name: kept for name, (kept, _) in each.items()})
+        for group, settings in changes:
+            group.update({name: kept for name, (kept, _) in settings.items()})
         try:
             yield
         finally:
-            for group, each in changes:
-                group.update({name: now for name, (_, now) in each.items()})
+            for group, settings in changes:
+                group.update({name: now for name, (_, now) in settings.items()})
 
     def _changes(self) -> list[tuple[dict[str, Any], dict[str, tuple[Any, Any]]]]:
         """Return each group with the kept and the present value of each changed setting."""
@@ -48,13 +48,13 @@ class Hyperparameters:
     def _values(self) -> Values:
         return [
             {
-                name: each.clone() if isinstance(each, torch.Tensor) else each
-                for name, each in group.items()
+                name: value.clone() if isinstance(value, torch.Tensor) else value
+                for name, value in group.items()
                 if name != "params"
             }
             for group in self._optimizer.param_groups
         ]
 
 
-def _same(one: Any, other: Any) -> bool:
-    return one is other or bool(one == other)
+def _same(kept: Any, now: Any) -> bool:
+    return kept is now or bool(kept == now)

@@ -37,7 +37,7 @@ class LayerParameters:
     """The parameters `named` of a unit, in order, with `chunk` elements for each of `workers`."""
 
     def __init__(self, named: Named, workers: int) -> None:
-        self.named, self.sizes = named, [each.numel() for _, each in named]
+        self.named, self.sizes = named, [parameter.numel() for _, parameter in named]
         self.size = sum(self.sizes)
         self.padded = -(-self.size // workers) * workers
         self.device = named[0][1].device
@@ -52,9 +52,9 @@ class LayerParameters:
         self._lent_hash: Hashable = None
 
     def take_gradient(self) -> torch.Tensor:
-        """Return all of its gradients (size,), and remove them from the parameters.
+        """Return the gradients of all parameters (size,), and remove them from the parameters.
 
-        Raises TorchError where one is missing.
+        Raises TorchError where a gradient is missing.
         """
         flat = torch.empty(self.size, device=self.device)
         for (name, parameter), begin, size in zip(self.named, self._places, self.sizes, strict=False):
@@ -77,7 +77,7 @@ class LayerParameters:
 
     @property
     def held(self) -> bool:
-        """Whether it has memory."""
+        """Whether the unit has memory."""
         return self.nbytes > 0
 
     @property
@@ -94,7 +94,7 @@ class LayerParameters:
             self.flat.copy_(torch.from_numpy(values.reshape(-1)))
 
     def seal(self) -> None:
-        """Have written() report all later changes; from now on the memory stays."""
+        """Have `written` report all later changes; from now on the unit keeps its memory."""
         self._sealed = self._hashes()
 
     @property
@@ -111,7 +111,7 @@ class LayerParameters:
         return [_hash(view) for view in self._views]
 
     def discard(self) -> None:
-        """Free its memory."""
+        """Free the unit's memory."""
         self.flat.untyped_storage().resize_(0)
 
     def guard(self) -> None:
@@ -130,7 +130,7 @@ class LayerParameters:
 
     def take_back(self) -> bool:
         """Return whether the lent values are unchanged, and all parameters in place."""
-        there = (_at(each, part) for (_, each), part in zip(self.named, self._lent_parts, strict=True))
+        there = (_at(parameter, part) for (_, parameter), part in zip(self.named, self._lent_parts, strict=True))
         kept = _hash(self._lent) == self._lent_hash and all(there)
         self._lent, self._lent_parts = torch.empty(0), []
         self.guard()
@@ -151,32 +151,32 @@ def _hash(tensor: torch.Tensor) -> Hashable:
 
 def _at(parameter: nn.Parameter, view: torch.Tensor) -> bool:
     """Return whether a parameter is at the view's place."""
-    placed, wanted = ((each.data_ptr(), each.dtype, each.stride()) for each in (parameter, view))
+    placed, wanted = ((tensor.data_ptr(), tensor.dtype, tensor.stride()) for tensor in (parameter, view))
     return bool(placed == wanted)
 
 
 def units_of(model: nn.Module, stage: int) -> list[Named]:
     """Return the units of all trained parameters: one unit in stage 1, else one for each module that owns some."""
-    named = [(name, each) for name, each in model.named_parameters() if each.requires_grad]
+    named = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
     if not named:
         raise TorchError("the model has no parameters that are trained: at least one is needed")
     device_of(dict(named))
-    for name, each in named:
-        if each.dtype != torch.float32:
-            raise TorchError(f"{name} must be float32, got {str(each.dtype).removeprefix('torch.')}")
+    for name, parameter in named:
+        if parameter.dtype != torch.float32:
+            raise TorchError(f"{name} must be float32, got {str(parameter.dtype).removeprefix('torch.')}")
     if stage == 1:
         return [named]
     if stage == 3:
         layers_of(model)  # refuses a parameter that two of them share
     units = dict[str, Named]()
-    for name, each in named:
-        units.setdefault(name.rpartition(".")[0], []).append((name, each))
+    for name, parameter in named:
+        units.setdefault(name.rpartition(".")[0], []).append((name, parameter))
     return list(units.values())
 
 
 def digest_of(units: Sequence[Named]) -> int:
     """Return 31 bits that depend on names and shapes."""
-    described = [(name, tuple(each.shape)) for unit in units for name, each in unit]
+    described = [(name, tuple(parameter.shape)) for unit in units for name, parameter in unit]
     return zlib.crc32(repr(described).encode()) >> 1
 
 
@@ -200,12 +200,12 @@ class GatheredLayers:
         self._left = [len(unit.named) for unit in units]
         self.peak_bytes = 0
         """The most bytes of parameters held at once."""
-        self._keep = False
+        self._all_lent = False
         self._memory = {unit.flat.untyped_storage()._cdata: at for at, unit in enumerate(units)}
         self._saving = list[saved_tensors_hooks]()
         number = {id(parameter): at for at, unit in enumerate(units) for _, parameter in unit.named}
         for module in model.modules():
-            own = [one for one in module.parameters(recurse=False) if one.requires_grad]
+            own = [parameter for parameter in module.parameters(recurse=False) if parameter.requires_grad]
             if own:
                 at = number[id(own[0])]
                 module.register_forward_pre_hook(OwnHook(partial(self._before_forward, at)), prepend=True)
@@ -227,14 +227,14 @@ class GatheredLayers:
 
     def lend_all(self) -> None:
         """Gather all units for the parameters, until take_back_all()."""
-        self._keep = True
+        self._all_lent = True
         for at, unit in enumerate(self._units):
             unit.lend((self._arriving.pop(at, None) or self._gather(at)).result())
         self.peak_bytes = max(self.peak_bytes, sum(4 * unit.padded for unit in self._units))
 
     def take_back_all(self) -> list[str]:
         """Return the layers whose parameters were written."""
-        self._keep = False
+        self._all_lent = False
         return [unit.named[0][0] for unit in self._units if not unit.take_back()]
 
     # -- hooks
@@ -250,7 +250,7 @@ class GatheredLayers:
     def _after_forward(self, at: int, *_: Any) -> None:
         if self._saving:  # else the hook before has failed
             self._saving.pop().__exit__(None, None, None)
-        if torch._C._current_graph_task_id() < 0:  # in a backward pass that recomputes a layer, it is needed further
+        if torch._C._current_graph_task_id() < 0:  # a backward pass that recomputes a layer still needs the unit
             self._drop(at)
 
     def _saves(self) -> tuple[Callable[[torch.Tensor], Any], Callable[[Any], Any]]:
@@ -291,7 +291,7 @@ class GatheredLayers:
 
     def _bring(self, at: int, following: int | None) -> None:
         """Wait until a unit has memory, and begin the gather of the following one."""
-        if self._keep:
+        if self._all_lent:
             return
         unit = self._units[at]
         if not unit.held:
@@ -305,11 +305,11 @@ class GatheredLayers:
                 raise
         if following is not None and not self._units[following].held and following not in self._arriving:
             self._arriving[following] = self._gather(following)
-        arriving = sum(4 * self._units[one].padded for one in self._arriving)
+        arriving = sum(4 * self._units[number].padded for number in self._arriving)
         self.peak_bytes = max(self.peak_bytes, arriving + sum(unit.nbytes for unit in self._units))
 
     def _drop(self, at: int) -> None:
-        if not self._keep:
+        if not self._all_lent:
             self._units[at].discard()
 
 

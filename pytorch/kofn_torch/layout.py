@@ -28,14 +28,19 @@ class ParameterLayout:
 
     def __init__(self, module: nn.Module, ignored: Collection[str] = ()) -> None:
         _check_modules(module)
-        named = [(name, each) for name, each in module.named_parameters() if each.requires_grad and name not in ignored]
+        named = [
+            (name, parameter)
+            for name, parameter in module.named_parameters()
+            if parameter.requires_grad and name not in ignored
+        ]
         self.device = device_of(dict(named))
         for name, parameter in named:
             _check(name, parameter)
         self.parameters = dict(reversed(named))
-        ends = list(accumulate(each.numel() for each in self.parameters.values()))
+        ends = list(accumulate(parameter.numel() for parameter in self.parameters.values()))
         self._places = {
-            id(each): (end - each.numel(), end) for each, end in zip(self.parameters.values(), ends, strict=True)
+            id(parameter): (end - parameter.numel(), end)
+            for parameter, end in zip(self.parameters.values(), ends, strict=True)
         }
         self.elements = ends[-1] if ends else 0
         """The number of elements of the gradient."""
@@ -43,8 +48,8 @@ class ParameterLayout:
             raise TorchError("the model has no parameters that are trained: at least one is needed")
 
     def ranges(self, parameters: Iterable[nn.Parameter]) -> Ranges:
-        """Return the places of these in the gradient, in their order; neighbours are one range,
-        empty ones have none."""
+        """Return the parameters' places in the gradient, in the parameters' order. Neighbours share one range; empty
+        parameters have none."""
         joined: Ranges = []
         for parameter in parameters:
             if id(parameter) not in self._places:
@@ -75,17 +80,17 @@ class ParameterLayout:
             part, dense = whole[begin:end], _dense(parameter)
             yield name, part.as_strided(parameter.shape, parameter.stride()) if dense else part.view_as(parameter)
 
-    def each(self) -> list[Floats]:
-        """Return each parameter, as flat() has it."""
+    def flat_parameters(self) -> list[Floats]:
+        """Return flat() of each parameter."""
         return [flat(parameter) for parameter in self.parameters.values()]
 
     def values(self) -> Floats:
         """Return a copy of all parameters, (elements,)."""
-        return np.concatenate(self.each())
+        return np.concatenate(self.flat_parameters())
 
     def load(self, values: Floats) -> None:
         """Take the parameters from another worker's values()."""
-        sizes = [each.numel() for each in self.parameters.values()]
+        sizes = [parameter.numel() for parameter in self.parameters.values()]
         for parameter, part in zip(self.parameters.values(), torch.from_numpy(values).split(sizes), strict=True):
             parameter.detach().copy_(part.view_as(parameter))
 
@@ -93,19 +98,21 @@ class ParameterLayout:
     def digest(self) -> int:
         """Return 31 bits that depend on names, shapes, strides and dtypes."""
         described = [
-            (name, tuple(each.shape), each.stride(), str(each.dtype)) for name, each in self.parameters.items()
+            (name, tuple(parameter.shape), parameter.stride(), str(parameter.dtype))
+            for name, parameter in self.parameters.items()
         ]
         return zlib.crc32(repr(described).encode()) >> 1
 
 
 def flat(parameter: torch.Tensor) -> Floats:
-    """Return the values, float32, one after the other, without a copy if they are that already."""
+    """Return the values as a flat float32 array, without a copy if they are flat float32 already."""
     values: Floats = on_host(parameter).reshape(-1).contiguous().float().numpy()
     return values
 
 
 def _dense(tensor: torch.Tensor) -> bool:
-    """Return whether its elements fill their memory, each once; a new tensor like it then has its strides."""
+    """Return whether the elements fill their memory, each once. A new tensor like this one then has the same
+    strides."""
     return bool(torch.empty_like(tensor, device="meta").stride() == tensor.stride())
 
 
@@ -116,6 +123,6 @@ def _check(name: str, parameter: nn.Parameter) -> None:
 
 
 def _check_modules(module: nn.Module) -> None:
-    for name, each in module.named_modules():
-        if getattr(each, "sparse", False):
+    for name, part in module.named_modules():
+        if getattr(part, "sparse", False):
             raise TorchError(f"{name} must have sparse=False, got sparse gradients: a switch sums whole blocks")

@@ -14,7 +14,8 @@ CHANGED = (
 
 
 class LeftGradients:
-    """The gradients of `layout` as DDP has left them: the mean, or on a device the versions and digests in note()."""
+    """The gradients of `layout` as DDP has left them: the mean, or on a device the versions and digests that
+    note() has taken."""
 
     def __init__(self, layout: ParameterLayout, staging: Staging | None) -> None:
         self._layout, self._staging = layout, staging
@@ -42,11 +43,11 @@ class LeftGradients:
             self._staging.send("kept", digests(self._gradients()) == self._digests, _check)
 
     def _gradients(self) -> list[torch.Tensor]:
-        return [each.grad for each in self._layout.parameters.values() if each.grad is not None]
+        return [parameter.grad for parameter in self._layout.parameters.values() if parameter.grad is not None]
 
     def _versions_now(self) -> list[tuple[int, int]]:
         """Return the identity of each gradient, and the number of its changes in place."""
-        return [(id(each), each._version) for each in self._gradients()]
+        return [(id(gradient), gradient._version) for gradient in self._gradients()]
 
 
 def _check(kept: torch.Tensor) -> None:

@@ -7,7 +7,7 @@ import torch
 
 
 class OwnHook:
-    """A hook of one model: a deepcopy() of the model, and one that is loaded, has a hook that does nothing."""
+    """A hook of one model. A deepcopy() of the model, or a loaded model, has a hook that does nothing."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
@@ -21,7 +21,7 @@ class OwnHook:
 
 
 class OwnForward(OwnHook):
-    """A module's forward() in place of its class's; a copy of the module has the class's."""
+    """A module's forward() in place of its class's forward(), which a copy of the module has."""
 
     def __init__(self, module: torch.nn.Module, function: Callable[..., Any]) -> None:
         super().__init__(function)

@@ -111,7 +111,7 @@ class PeerExchange:
         self._pass = GradientPass(self._gradient, self._mean)
 
     def begin(self, iteration: int, known: Aggregate | None = None, *, own_end: bool = False) -> Future[Exchange]:
-        """Begin as GradientExchange; no mean is known before, and no gradient late."""
+        """Begin as GradientExchange does. No mean is known before, and no gradient is late."""
         self._pass = begun = GradientPass(self._gradient, self._mean)
         exchanged = Future[Exchange]()
 

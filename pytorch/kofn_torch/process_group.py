@@ -5,7 +5,7 @@
         dist.init_process_group("kofn")
 
 A Communicator's sums of floats are exact as docs/explanation/protocol.md says (exact sums). Groups with fewer ranks
-than it has workers, other dtypes and operations other than sum and mean go to gloo.
+than the Communicator has workers, other dtypes, and operations other than sum and mean go to gloo.
 """
 
 import os
@@ -39,8 +39,11 @@ FLOATING = (torch.float32, torch.float16, torch.bfloat16)
 
 DTYPES = (*FLOATING, torch.int32, torch.int64)
 
-DEVICES = ["cpu", *(each.type for each in [torch.accelerator.current_accelerator()] if each is not None)]
-"""The kinds of devices whose tensors it takes."""
+DEVICES = [
+    "cpu",
+    *(accelerator.type for accelerator in [torch.accelerator.current_accelerator()] if accelerator is not None),
+]
+"""The kinds of devices whose tensors the backend takes."""
 
 c10d = torch._C._distributed_c10d
 
@@ -48,7 +51,7 @@ GLOO = dist.ProcessGroup.BackendType.GLOO
 
 GATHERED = 64
 """All-reduces of up to GATHERED floats are gathered, and each worker sums them: a script's statistics may have any mix
-of magnitudes. Larger ones share a step in each block."""
+of magnitudes. The values of a larger all-reduce share a step in each block."""
 
 _job: ContextVar[GroupJob | None] = ContextVar("job", default=None)
 """The job that this context has joined, as the environment says."""
@@ -101,9 +104,14 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]  # no types of PyTor
             return self._by_gloo("allreduce", tensors, options)
         if tensor.dtype in FLOATING and 0 < tensor.numel() <= GATHERED:
             summed, name = partial(_summed, op), f"{self.group_name} {op}"
-            return self._do("allreduce", tensor, lambda one, own: one.all_gather(own, name=name), [tensor], summed)
+            return self._do(
+                "allreduce", tensor, lambda communicator, own: communicator.all_gather(own, name=name), [tensor], summed
+            )
         return self._do(
-            "allreduce", tensor, lambda one, own: one.all_reduce(own, op=op, name=self.group_name), [tensor]
+            "allreduce",
+            tensor,
+            lambda communicator, own: communicator.all_reduce(own, op=op, name=self.group_name),
+            [tensor],
         )
 
     def allreduce_coalesced(self, tensors: Sequence[Tensor], opts: Any = None) -> Any:
@@ -119,8 +127,8 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]  # no types of PyTor
             return self._by_gloo("_reduce_scatter_base", output, given, options)
         _check_size(output, given.numel() // self._size if given.numel() % self._size == 0 else None)
 
-        def begin(one: Communicator, own: Array) -> Work[Any]:
-            return one.reduce_scatter(own.reshape(self._size, -1), op=op, name=self.group_name)
+        def begin(communicator: Communicator, own: Array) -> Work[Any]:
+            return communicator.reduce_scatter(own.reshape(self._size, -1), op=op, name=self.group_name)
 
         return self._do("reduce_scatter", given, begin, [output])
 
@@ -140,7 +148,9 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]  # no types of PyTor
         if not self._carries(given):
             return self._by_gloo("_allgather_base", output, given, opts or c10d.AllgatherOptions())
         _check_size(output, self._size * given.numel())
-        return self._do("all_gather", given, lambda one, own: one.all_gather(own, name=self.group_name), [output])
+        return self._do(
+            "all_gather", given, lambda communicator, own: communicator.all_gather(own, name=self.group_name), [output]
+        )
 
     _allgather_base = all_gather_single
 
@@ -155,7 +165,9 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]  # no types of PyTor
         alike = all(part.shape == tensor.shape and part.dtype == tensor.dtype for part in parts)
         if more or not alike or not self._carries(tensor):
             return self._by_gloo("allgather", outputs, given, opts or c10d.AllgatherOptions())
-        return self._do("all_gather", tensor, lambda one, own: one.all_gather(own, name=self.group_name), parts)
+        return self._do(
+            "all_gather", tensor, lambda communicator, own: communicator.all_gather(own, name=self.group_name), parts
+        )
 
     def broadcast(self, tensors: Sequence[Tensor], opts: Any = None) -> Any:
         options = opts or c10d.BroadcastOptions()
@@ -163,38 +175,43 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]  # no types of PyTor
         if more or not self._carries(tensor):
             return self._by_gloo("broadcast", tensors, options)
         return self._do(
-            "broadcast", tensor, lambda one, own: one.broadcast(own, root=root, name=self.group_name), [tensor]
+            "broadcast",
+            tensor,
+            lambda communicator, own: communicator.broadcast(own, root=root, name=self.group_name),
+            [tensor],
         )
 
     def barrier(self, opts: Any = None) -> Any:
         if self._communicator is None:
             return self._by_gloo("barrier", opts or c10d.BarrierOptions())
-        return self._do("barrier", torch.empty(0), lambda one, _: one.barrier(name=self.group_name), [])
+        return self._do(
+            "barrier", torch.empty(0), lambda communicator, _: communicator.barrier(name=self.group_name), []
+        )
 
     # -- choice of the backend
 
     def _carries(self, tensor: Tensor) -> bool:
-        """Return whether the communicator can move it."""
+        """Return whether the communicator can move the tensor."""
         dense = tensor.layout == torch.strided and tensor.dtype in DTYPES
         return self._communicator is not None and dense and tensor.device.type in self._devices
 
     @cached_property
     def _devices(self) -> list[str]:
         """The kinds of devices whose tensors the communicator moves: "cpu:kofn,cuda:gloo" has gloo for the others."""
-        pairs = (each.split(":") for each in dist.get_backend_config(self).split(","))
+        pairs = (pair.split(":") for pair in dist.get_backend_config(self).split(","))
         return [device for device, backend in pairs if backend == "kofn"]
 
     def _sums(self, tensor: Tensor, op: Op | None) -> bool:
         return op is not None and self._carries(tensor) and (op == "sum" or tensor.dtype in FLOATING)
 
     def _by_gloo(self, call: str, *given: Any) -> Any:
-        """Have gloo make a call; it takes tensors' memory as it is, so they are packed first."""
+        """Have gloo make a call. gloo takes tensors' memory as it is, so the tensors are packed first."""
         self.calls["gloo", call] += 1
         first, *others = given
         copies = list[tuple[Tensor, Tensor]]()
         least = 1 if call in ("send", "recv", "recv_anysource") else 0  # gloo never receives empty tensors
         packed = _packed(first, copies, least)
-        work = getattr(self.gloo, call)(packed, *(_packed(each, []) for each in others))
+        work = getattr(self.gloo, call)(packed, *(_packed(argument, []) for argument in others))
         if not copies or call == "send":  # in all other calls the first argument has the results
             return work
         return JoinedWork([work], tree_leaves(first), copies)
@@ -292,8 +309,10 @@ def follow(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
         raise TorchError('there is no job: init_process_group("kofn") joins the one that the environment says')
 
     def stepped(*_: object) -> None:
-        whole = [each.full_tensor() if isinstance(each, DTensor) else each for each in model.parameters()]
-        on_cpu = all(each.device.type == "cpu" for each in whole)
+        whole = [
+            parameter.full_tensor() if isinstance(parameter, DTensor) else parameter for parameter in model.parameters()
+        ]
+        on_cpu = all(tensor.device.type == "cpu" for tensor in whole)
         job.stepped(*(map(flat, whole) if on_cpu else [on_host(digests(whole)).numpy()]))
 
     optimizer.register_step_post_hook(stepped)
@@ -321,7 +340,7 @@ def _nothing() -> None:
 def _in_order(store: Any, rank: int, size: int, communicator: Communicator) -> bool:
     """Return whether all ranks of a group are those of the communicator; every rank finds the same."""
     store.set(f"kofn-{rank}", str(communicator.rank))
-    return all(int(store.get(f"kofn-{each}")) == each for each in range(size))
+    return all(int(store.get(f"kofn-{other}")) == other for other in range(size))
 
 
 def _check_size(output: Tensor, elements: int | None) -> None:
@@ -349,7 +368,7 @@ def _packed(given: Any, copies: list[tuple[Tensor, Tensor]], least: int = 0) -> 
     Each tensor that was copied is appended to `copies`, with its copy.
     """
     if isinstance(given, list | tuple):
-        return [_packed(each, copies, least) for each in given]
+        return [_packed(part, copies, least) for part in given]
     if not isinstance(given, Tensor) or given.layout != torch.strided or given.device.type == "meta":
         return given
     packed = on_host(given).resolve_conj().resolve_neg().contiguous()

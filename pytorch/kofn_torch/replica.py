@@ -46,18 +46,18 @@ class ModelReplica:
         self.layout, self.note, self._untrained = layout, note, untrained
         self.parts: Mapping[str, Stateful] | None = None
         self.iteration = 0
-        """The last iteration that is in it."""
+        """The last iteration that the replica contains."""
         self.results: Integers = np.zeros(blocks, np.int64)
         """The sum of all results' checksums."""
         self.plan = plan
         """The next iteration's plan."""
         self.rejoined = False
-        """Whether it has been another worker's since this process began."""
+        """Whether the replica was taken over from another worker since this process began."""
         self._changed = threading.Condition()
         self._changing = False
 
     def start(self, iteration: int) -> None:
-        """Take the initial parameters, equal everywhere, for those after this iteration."""
+        """Take the initial parameters, equal at all workers, as the parameters after this iteration."""
         self.iteration = iteration
 
     def check_notes(self, notes: Mapping[int, Sequence[int]]) -> None:
@@ -100,7 +100,8 @@ class ModelReplica:
             return ReplicaState(iteration=self.iteration, arrays=self._arrays() | saved)
 
     def restore(self, state: ReplicaState) -> None:
-        """Become another replica. Raise TorchError when it is of another model, or the optimizer is unknown."""
+        """Become another worker's replica. Raise TorchError when that replica is of another model, or the optimizer is
+        unknown."""
         if self.parts is None:
             raise TorchError(
                 "the job runs already, and a communication hook alone cannot go on from another worker's state:"
@@ -119,13 +120,13 @@ class ModelReplica:
     def memory(self) -> Memory:
         """Return the memory of parameters, their gradients, and the optimizer's state where that is known."""
         parameters = list(self.layout.parameters.values())
-        gradients = (each.grad.nbytes for each in parameters if each.grad is not None)
+        gradients = (parameter.grad.nbytes for parameter in parameters if parameter.grad is not None)
         state = getattr((self.parts or {}).get("optimizer"), "state", {})
-        tensors = (each for own in state.values() for each in own.values() if isinstance(each, torch.Tensor))
+        tensors = (value for own in state.values() for value in own.values() if isinstance(value, torch.Tensor))
         return Memory(
-            parameters=sum(each.nbytes for each in parameters),
+            parameters=sum(parameter.nbytes for parameter in parameters),
             gradients=sum(gradients),
-            optimizer=sum(each.nbytes for each in tensors),
+            optimizer=sum(tensor.nbytes for tensor in tensors),
         )
 
     def _arrays(self) -> Arrays:

@@ -1,7 +1,8 @@
 """A training by a schedule: gradients leave layer by layer, and a layer's forward pass waits for its own mean alone.
 
 A flag of each layer says whether its parameters are those of the latest iteration. The layer's forward pass waits for
-its mean, and steps its parameters. Layers that have not yet shown a forward pass are waited for before the model's.
+its mean, and steps its parameters. The model's forward pass itself waits for the layers that have had no forward pass
+yet.
 """
 
 import time
@@ -34,13 +35,14 @@ T = TypeVar("T")
 
 
 class LayeredLayout(ParameterLayout):
-    """Layer by layer, the last one first, each beginning with a block; between layers are zeros."""
+    """A layout layer by layer, the last layer first. Each layer begins with a block; zeros fill the gaps between
+    layers."""
 
     def __init__(self, module: nn.Module, layers: Sequence[TorchLayer], block_elements: int) -> None:
         super().__init__(module)
         self.layers, at = list[Layer](), 0
         for layer in layers:
-            end = at + sum(each.numel() for each in layer.parameters)
+            end = at + sum(parameter.numel() for parameter in layer.parameters)
             self.layers.append(Layer(layer.name, at, end))
             at = end
         self.wire = WireLayout(self.layers, block_elements)
@@ -127,7 +129,9 @@ class ScheduledSession(Session):
         self._put_pieces(self._waiting)
         self._waiting = []
         self._versions = {
-            id(each): each.grad._version for each in self.layout.parameters.values() if each.grad is not None
+            id(parameter): parameter.grad._version
+            for parameter in self.layout.parameters.values()
+            if parameter.grad is not None
         }
         self._rates.keep()
         self._stepped.clear()
@@ -221,12 +225,12 @@ class ScheduledSession(Session):
                 for place, of in self._by_layer.wire.places(at, begin, end):
                     part = place.start, slice(of.start - first, of.stop - first), piece.level
                     parts.setdefault(at, []).append(part)
-        for at, each in parts.items():
-            flat = torch.cat([_gradient(one).reshape(-1).float() for one in self._layers[at].parameters])
+        for at, layer_parts in parts.items():
+            flat = torch.cat([_gradient(parameter).reshape(-1).float() for parameter in self._layers[at].parameters])
             if self._staging is None:
-                self._put_layer(each, flat)
+                self._put_layer(layer_parts, flat)
             else:
-                self._staging.send(at, flat, partial(self._put_layer, each))
+                self._staging.send(at, flat, partial(self._put_layer, layer_parts))
 
     def _put_layer(self, parts: Sequence[tuple[int, slice, int]], flat: torch.Tensor) -> None:
         for begin, of, level in parts:
@@ -252,22 +256,22 @@ class ScheduledSession(Session):
 
     def _step(self, means: dict[int, Floats]) -> None:
         """Step these layers by the user's optimizer, with gradients for no others."""
-        kept = [(each, each.grad) for layer in self._layers for each in layer.parameters]
-        for each, gradient in kept:
-            known = gradient is None or gradient._version == self._versions.get(id(each), gradient._version)
+        kept = [(parameter, parameter.grad) for layer in self._layers for parameter in layer.parameters]
+        for parameter, gradient in kept:
+            known = gradient is None or gradient._version == self._versions.get(id(parameter), gradient._version)
             if not known and gradient.any():  # else changed by zero_grad()
                 raise TorchError(
                     "a gradient was changed after backward(), by clipping or a GradScaler: it has left by then;"
                     " schedule(max_norm=...) clips the means of a family that waits for all of them"
                 )
-            each.grad = None
+            parameter.grad = None
         for at, mean in means.items():
             begin, flat = 0, torch.from_numpy(np.ascontiguousarray(mean))
             if self._staging is not None:
                 flat = self._staging.receive(("mean", at), flat)
-            for each in self._layers[at].parameters:
-                each.grad = flat[begin : begin + each.numel()].view_as(each).to(each.dtype)
-                begin += each.numel()
+            for parameter in self._layers[at].parameters:
+                parameter.grad = flat[begin : begin + parameter.numel()].view_as(parameter).to(parameter.dtype)
+                begin += parameter.numel()
         if self._max_norm is not None:
             nn.utils.clip_grad_norm_(list(self.layout.parameters.values()), self._max_norm)
         self._stepping = True
@@ -276,12 +280,12 @@ class ScheduledSession(Session):
                 self._optimizer.step()
         finally:
             self._stepping = False
-        stepped = {id(each) for at in means for each in self._layers[at].parameters}
-        for each, gradient in kept:
-            if id(each) in stepped:
-                self._versions.pop(id(each), None)  # its gradient is the mean from now on
+        stepped = {id(parameter) for at in means for parameter in self._layers[at].parameters}
+        for parameter, gradient in kept:
+            if id(parameter) in stepped:
+                self._versions.pop(id(parameter), None)  # its gradient is the mean from now on
             else:
-                each.grad = gradient
+                parameter.grad = gradient
 
     # -- records of an iteration
 

@@ -46,8 +46,8 @@ BACKLOG = 64
 class Session(ResumableSession):
     """The session of one worker; ddp_hook() and elastic() make it. Every wait has a limit; errors are HostErrors.
 
-    The first error ends the session: DDP's backward pass raises a RuntimeError with its text, and every later call the
-    error itself.
+    The first error ends the session: DDP's backward pass raises a RuntimeError with its text, and every later call
+    raises the error itself.
     """
 
     def __init__(self, model: DistributedDataParallel, job: TorchJob, layout: ParameterLayout | None = None) -> None:
@@ -110,7 +110,7 @@ class Session(ResumableSession):
         self.model.register_forward_hook(OwnHook(lambda *_: self._unreduced.forward()))
 
     def __reduce__(self) -> Any:
-        """Pickle as None: a copy of a model, and one that is loaded, has no session."""
+        """Pickle as None: a copied or loaded model has no session."""
         return type(None), ()
 
     # -- for the user
@@ -145,8 +145,8 @@ class Session(ResumableSession):
     def log(self, **numbers: float) -> None:
         """Record the script's numbers, such as `session.log(top1=0.71)`; a tensor of one element will do.
 
-        The live view and the table show the mean over the workers of the latest ones; `kofn.read(run).logged` has all,
-        each with `iteration`.
+        The live view and the table show the mean over the workers of the latest numbers; `kofn.read(run).logged` has
+        all numbers, each with `iteration`.
         """
         if self._closed:
             raise TorchError("session.log() must come before close()")
@@ -155,7 +155,8 @@ class Session(ResumableSession):
         self._metrics.write(iteration=self.iteration, time=time.time(), logged=logged)
 
     def close(self) -> None:
-        """Leave the job, with the other workers where the training is done; runs by itself at the process's end."""
+        """Leave the job, together with the other workers where the training is done. Python calls close() at its
+        end."""
         if self._closed:
             return
         atexit.unregister(self.close)
@@ -286,8 +287,8 @@ class Session(ResumableSession):
         return step, exchange.updates
 
     def missed(self) -> Sequence[Update]:
-        """Return iterations that the others have ended since; empty where this worker is not behind, or the training is
-        over."""
+        """Return iterations that the other workers have ended since; empty where this worker is not behind, or the
+        training is over."""
         if self.done():
             return ()
         try:
@@ -303,7 +304,7 @@ class Session(ResumableSession):
             after_step()
         write = self._log.applied(update, step)
         if self._staging is None:
-            write(*self.layout.each(), self._compared.values())
+            write(*self.layout.flat_parameters(), self._compared.values())
         else:
             compared = digests([*self.layout.parameters.values(), *self._compared.tensors().values()])
             self._staging.send("digests", compared, lambda host: write(host.numpy()))
@@ -320,14 +321,14 @@ class Session(ResumableSession):
         self._job.report(self._log.report(self._begun, step, updates))
 
     def _tell_note(self) -> None:
-        """Tell the other workers the model: with every gradient, or now where there are only sums."""
+        """Tell the other workers the model: with every gradient, or in a call of its own where peers sum."""
         if isinstance(self._exchange, GradientExchange):
             self._exchange.note = tuple(self.replica.note.tolist())
         else:
             self.replica.check_notes(dict(enumerate(self._exchange.notes(self.replica.note).tolist())))
 
     def _settle(self) -> None:
-        """Check, without elastic(), that the optimizer has made one step since the last backward pass."""
+        """Take in, without elastic(), the last iteration, whose mean the optimizer has applied."""
         if self._ended is None:
             return
         step, updates = self.ended()
@@ -364,7 +365,7 @@ def _put(session: Session, bucket: dist.GradBucket, values: torch.Tensor) -> tor
 def _meets(model: Any, passes: int) -> bool:
     """Return whether DDP makes all workers meet after the pass that begins now; `passes` have begun before.
 
-    It does once, after the first pass or, with a static graph, the second, when it rebuilds its buckets.
+    DDP does so once, when it rebuilds its buckets: after the first pass or, with a static graph, the second.
     """
     if not isinstance(model, DistributedDataParallel) or model.process_group.size() == 1:
         return False
@@ -375,6 +376,6 @@ def _meets(model: Any, passes: int) -> bool:
 def _out_of_range(layout: ParameterLayout, bucket: dist.GradBucket) -> str:
     """Return the parameters of a bucket whose gradient was refused, and a remedy."""
     parts = zip(bucket.parameters(), bucket.gradients(), strict=True)
-    bad = {id(each) for each, gradient in parts if not (gradient.abs() <= MAGNITUDE_MAX).all()}
-    names = [name for name, each in layout.parameters.items() if id(each) in bad]
+    bad = {id(parameter) for parameter, gradient in parts if not (gradient.abs() <= MAGNITUDE_MAX).all()}
+    names = [name for name, parameter in layout.parameters.items() if id(parameter) in bad]
     return f"parameter {', '.join(names)}: a smaller loss, GradScaler(init_scale=...) or clipping keeps it in range"

@@ -30,8 +30,8 @@ OUTLIVING = frozenset({"numpy", "__array__", "__dlpack__"})
 WRITING = frozenset(
     {
         *(
-            f"__i{each}__"
-            for each in ("add", "sub", "mul", "div", "truediv", "floordiv", "mod", "pow", "and", "or", "xor")
+            f"__i{operator}__"
+            for operator in ("add", "sub", "mul", "div", "truediv", "floordiv", "mod", "pow", "and", "or", "xor")
         ),
         *("__ilshift__", "__irshift__", "__setitem__", "data.__set__"),
     }
@@ -59,16 +59,16 @@ class ShardedTensor(torch.Tensor):  # type: ignore[misc]  # no types of PyTorch'
         named: Mapping[str, Any] | None = None,
     ) -> Any:
         with torch._C.DisableTorchFunctionSubclass():
-            ours = [each for each in tree_leaves((given, named)) if isinstance(each, ShardedTensor)]
+            ours = [value for value in tree_leaves((given, named)) if isinstance(value, ShardedTensor)]
             called = _name(function)
-            for each in ours:
-                if called in OUTLIVING or (called not in WITHOUT_MEMORY and _freed(each)):
-                    raise _unreadable(each.name_of_parameter)
-            if _writes(called) and any(isinstance(each, ShardedTensor) for each in tree_leaves(given[:1])):
+            for tensor in ours:
+                if called in OUTLIVING or (called not in WITHOUT_MEMORY and _freed(tensor)):
+                    raise _unreadable(tensor.name_of_parameter)
+            if _writes(called) and any(isinstance(value, ShardedTensor) for value in tree_leaves(given[:1])):
                 raise _unreadable(ours[0].name_of_parameter)
             found = function(*given, **(named or {}))
-            for each in ours:
-                _mark_views(found, each)
+            for tensor in ours:
+                _mark_views(found, tensor)
         return found
 
 
@@ -100,10 +100,10 @@ def _writes(called: str) -> bool:
 def _mark_views(found: Any, of: ShardedTensor) -> None:
     """Mark views of a parameter, which lose their memory with it."""
     memory = of.untyped_storage()._cdata
-    for each in tree_leaves(found):
-        if type(each) is torch.Tensor and each.layout == torch.strided and each.untyped_storage()._cdata == memory:
-            each.__class__ = ShardedTensor
-            each.name_of_parameter = of.name_of_parameter
+    for view in tree_leaves(found):
+        if type(view) is torch.Tensor and view.layout == torch.strided and view.untyped_storage()._cdata == memory:
+            view.__class__ = ShardedTensor
+            view.name_of_parameter = of.name_of_parameter
 
 
 def _name(function: Callable[..., Any]) -> str:

@@ -39,23 +39,23 @@ class TorchLayer:
 
 
 def layers_of(module: nn.Module) -> list[TorchLayer]:
-    """Return the layers in the order of the module's. Raise TorchError where two share a parameter."""
+    """Return the layers in the module's order. Raise TorchError where two layers share a parameter."""
     layers, owners = list[TorchLayer](), dict[int, str]()
-    for name, each in module.named_modules():
-        trained = tuple(one for one in each.parameters(recurse=False) if one.requires_grad)
+    for name, owner in module.named_modules():
+        trained = tuple(parameter for parameter in owner.parameters(recurse=False) if parameter.requires_grad)
         for parameter in trained:
             other = owners.setdefault(id(parameter), name)
             if other != name:
                 raise TorchError(f"{other} and {name} have a parameter in common: a schedule needs one layer for each")
         if trained:
-            layers.append(TorchLayer(name or type(each).__name__, each, trained))
+            layers.append(TorchLayer(name or type(owner).__name__, owner, trained))
     if not layers:
         raise TorchError("the model has no parameters that are trained: at least one is needed")
     return layers
 
 
 class SplitBackward:
-    """Splits the backward passes of layers, whose forward passes go through it until close().
+    """Splits the backward passes of layers, whose forward passes go through this object until close().
 
     `computed` is called with each layer whose gradient is in its parameters' `grad`, `timed` after each timed pass.
     """
@@ -117,7 +117,7 @@ class SplitBackward:
                 yield parameter.register_post_accumulate_grad_hook(partial(self._accumulate, at))
 
     def _accumulate(self, at: int, parameter: nn.Parameter) -> None:
-        """Note that autograd has added all that it has to a gradient: nothing, where only a split call reads the
+        """Note that autograd has added its whole part to a gradient. The part is empty if only a split call reads the
         parameter."""
         if not self.running:
             raise TorchError(
@@ -154,7 +154,7 @@ class SplitBackward:
         return outputs
 
     def _usual(self, at: int, outputs: torch.Tensor, inputs: torch.Tensor | None, error: torch.Tensor) -> Any:
-        """Return the gradients of inputs, None without any, and parameters, all at once."""
+        """Return the gradients of inputs (None without inputs) and of parameters, all at once."""
         wanted = [*([] if inputs is None else [inputs]), *self._layers[at].parameters]
         found = torch.autograd.grad(outputs, wanted, error, retain_graph=True)
         return (None, *found) if inputs is None else found
@@ -215,7 +215,7 @@ class _Split(torch.autograd.Function):  # type: ignore[misc]  # PyTorch says not
             )
         if not split.running:
             return None, None, None, *split._usual(at, outputs, inputs if wanted else None, error)
-        del ctx.outputs, ctx.inputs  # freed with the last of both
+        del ctx.outputs, ctx.inputs  # the later one of the two passes frees them
         done = split._backward(at, partial(split._weight, at, outputs, error, last=at in split._later or not wanted))
         found = split._error(at, outputs, inputs, error, last=done) if wanted else None
         return None, None, None, found, *[None] * (len(ctx.needs_input_grad) - 4)

@@ -18,7 +18,7 @@ from kofn_host.errors import HostError
 from kofn_torch.errors import TorchError
 
 PIECE = 1 << 22
-"""The most elements of a digest: the device needs 16 bytes for each meanwhile."""
+"""The most elements of a digest: the device needs 16 bytes for each element meanwhile."""
 
 
 class DeviceError(TorchError):
@@ -26,13 +26,14 @@ class DeviceError(TorchError):
 
 
 def device_of(tensors: dict[str, torch.Tensor]) -> torch.device:
-    """Return the one device of these, by name. Raise TorchError for several, and for one that cannot be staged."""
-    first, device = next(((name, each.device) for name, each in tensors.items()), ("", torch.device("cpu")))
-    for name, each in tensors.items():
-        if each.device != device:
+    """Return the device of these tensors. Raise TorchError if they are on several devices, or on a device that cannot
+    be staged."""
+    first, device = next(((name, tensor.device) for name, tensor in tensors.items()), ("", torch.device("cpu")))
+    for name, tensor in tensors.items():
+        if tensor.device != device:
             raise TorchError(
-                f"{name} must be on {device}, as {first} is, got {each.device}: a model on several devices has no order"
-                " of copies"
+                f"{name} must be on {device}, as {first} is, got {tensor.device}: a model on several devices has no"
+                " order of copies"
             )
     accelerator = torch.accelerator.current_accelerator()
     if device.type == "mps":
@@ -59,7 +60,8 @@ def settle(device: torch.device) -> None:
 
 
 def after_backward(function: Callable[[], object]) -> None:
-    """Call this at the end of the running backward pass, when DDP has its futures' values; in join() there is none."""
+    """Call a function at the end of the running backward pass, when DDP has its futures' values. In join(), where no
+    backward pass runs, it is not called."""
     if torch._C._current_graph_task_id() < 0:
         return
     engine = torch.autograd.Variable._execution_engine
@@ -67,10 +69,11 @@ def after_backward(function: Callable[[], object]) -> None:
 
 
 def digests(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Return a digest of each PIECE elements of each, int64, computed on their device and the same for equal bits.
+    """Return the tensors' digests, int64, one for each PIECE elements of a tensor. They are computed on the tensors'
+    device, and are the same for equal bits.
 
-    A digest is the sum of all bits, as integers, each times an odd number that depends on its place. So it does not
-    depend on the order of the sum, and one changed element always changes it.
+    A digest is a sum over the elements: the integer of an element's bits, times an odd number that depends on the
+    element's place. So a digest does not depend on the order of the sum, and one changed element always changes it.
     """
     with errors_of(tensors[0].device):
         return _digests(tensors)
@@ -78,12 +81,12 @@ def digests(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
 
 def _digests(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     kinds = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.int64}
-    bits = [each.detach().contiguous().reshape(-1).view(kinds[each.element_size()]) for each in tensors]
+    bits = [tensor.detach().contiguous().reshape(-1).view(kinds[tensor.element_size()]) for tensor in tensors]
     odd = 1 - 0x61C8_8646_80B5_83EB * torch.arange(
-        min(PIECE, max(each.numel() for each in bits)), device=bits[0].device
+        min(PIECE, max(flat.numel() for flat in bits)), device=bits[0].device
     )
     odd.bitwise_or_(1)
-    return torch.stack([(part.long() * odd[: part.numel()]).sum() for each in bits for part in each.split(PIECE)])
+    return torch.stack([(part.long() * odd[: part.numel()]).sum() for flat in bits for part in flat.split(PIECE)])
 
 
 @contextmanager
@@ -96,7 +99,8 @@ def errors_of(device: torch.device) -> Iterator[None]:
 
 
 class Staging:
-    """The copies of one device; `failed` is called with the error of a copy, or of what takes it, in any thread."""
+    """The copies of one device; `failed` is called, in any thread, with the error of a copy or of the function that
+    takes its values."""
 
     def __init__(self, device: torch.device, failed: Callable[[HostError], object]) -> None:
         self.device, self._failed = device, failed
@@ -104,7 +108,7 @@ class Staging:
         self._free = dict[Hashable, list[torch.Tensor]]()
         """Pinned buffers for their next use, by key."""
         self._reads = dict[Hashable, torch.Event]()
-        """When the device has read what receive() has copied."""
+        """The event after which the device has read the values that receive() copied, by key."""
         self._calls = SimpleQueue[Callable[[], object] | None]()
         self._thread = threading.Thread(target=self._call_all, name="kofn-staging", daemon=True)
         self._thread.start()  # no executor: sessions also close while Python ends
@@ -119,10 +123,11 @@ class Staging:
         self.copy_out(key, values, take, lambda error: None)
 
     def reduce(self, key: Hashable, values: torch.Tensor, reduce: Callable[[torch.Tensor], Any]) -> Any:
-        """Return a future, on the device, of the values of the future that `reduce` returns; they replace those given.
+        """Return a future on the device. Its values are those of the future that `reduce` returns, and they replace the
+        given values in memory.
 
-        After a HostError of `reduce` they are those given. The next call with the same key must be ordered after this
-        one's future.
+        After a HostError of `reduce` the future has the given values. The next call with the same key must be ordered
+        after the future of this call.
         """
         means = future_on(self.device)
 
@@ -157,7 +162,8 @@ class Staging:
         take: Callable[[torch.Tensor], object],
         end: Callable[[Exception], object],
     ) -> None:
-        """Do as send(), for a `take` after which the values stay valid until give(); `end` gets its error."""
+        """Do as send(), but the values stay valid after `take`, until give(). `end` gets the error of the copy or of
+        `take`."""
         host = self._take(key, values)
         with errors_of(self.device):
             self._out.wait_stream(torch.accelerator.current_stream(self.device))
@@ -218,7 +224,7 @@ class Staging:
         try:
             if (found := reduced.value()) is not host:
                 host.copy_(found)
-            with self._back:  # the values are free: the host has waited for the copy out, and that for backward
+            with self._back:  # the values are free: the host has waited for the copy out, which waited for backward
                 values.copy_(host, non_blocking=True)
                 self.give(key, host)
                 means.set_result(values)
@@ -226,7 +232,7 @@ class Staging:
             means.set_exception(error)
 
     def _copied(self) -> torch.Event:
-        """Record an event on the current stream; CUDA's own kind can be waited for without a busy core."""
+        """Record an event on the current stream; CUDA's own kind of event can be waited for without a busy core."""
         event = torch.cuda.Event(blocking=True) if self.device.type == "cuda" else torch.Event(self.device)
         event.record()
         return event

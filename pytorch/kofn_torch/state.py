@@ -25,7 +25,7 @@ WORKER = "worker-"
 """The prefix of a worker's own entry."""
 
 SESSION = "session"
-"""The owner of a session's state, under "of"."""
+"""The entry "of" in the state of a session."""
 
 State = dict[str, Any]
 
@@ -37,16 +37,16 @@ CONTIGUOUS: Any = torch.contiguous_format
 def taken(states: Sequence[State], of: str, takes: Callable[[int], Sequence[int]]) -> tuple[State, dict[int, State]]:
     """Return the union of states, and the entries of the workers that are taken over, by rank.
 
-    Raise TorchError for a state that is not `of` this, states of different checkpoints, or a missing entry.
+    Raise TorchError for a state with another entry "of", states of different checkpoints, or a missing entry.
     """
     for state in states:
         if not isinstance(state, Mapping) or state.get("of") != of:
             found = [*state] if isinstance(state, Mapping) else type(state).__name__
             raise TorchError(f"a state must be that of a {of}, as its state_dict() returns it, got {found}")
     if len({state["iteration"] for state in states}) != 1 or len({state["workers"] for state in states}) != 1:
-        each = ", ".join(f"iteration {state['iteration']} of {state['workers']} workers" for state in states)
-        raise TorchError(f"all states must be of one iteration and one number of workers, got {each or 'none'}")
-    whole = {name: each for state in states for name, each in state.items()}
+        described = ", ".join(f"iteration {state['iteration']} of {state['workers']} workers" for state in states)
+        raise TorchError(f"all states must be of one iteration and one number of workers, got {described or 'none'}")
+    whole = {name: entry for state in states for name, entry in state.items()}
     ranks = takes(whole["workers"])
     if missing := [rank for rank in ranks if f"{WORKER}{rank}" not in whole]:
         raise TorchError(
@@ -71,7 +71,7 @@ class ResumableSession(ABC):
 
     @property
     def save_every(self) -> int:
-        """Iterations from one state to the next; needed where k < n, as the others may go on meanwhile. 0: none."""
+        """Iterations from one state to the next; needed where k < n, as the others may go on meanwhile. 0: no state."""
         return 0 if self.reducer.ledger is None else self.reducer.ledger.state.copy_every
 
     @save_every.setter
@@ -96,8 +96,8 @@ class ResumableSession(ABC):
                 )
             own["pending"] = self._named(found.values)
             if found.weights.any():
-                each = np.broadcast_to(found.weights[:, None], found.values.shape)
-                own["weights"] = self._named(each.astype(np.int32))
+                weights = np.broadcast_to(found.weights[:, None], found.values.shape)
+                own["weights"] = self._named(weights.astype(np.int32))
             if (expected := self.replica.plan.expected) is not None:
                 state["expected"] = torch.from_numpy(np.stack([expected.mean, expected.largest]))
         return state
@@ -105,15 +105,15 @@ class ResumableSession(ABC):
     def load_state_dict(self, *states: State) -> None:
         """Take over pending gradients from the state_dict()s of one iteration, before training.
 
-        Each worker takes its own state, and those of ranks that are gone, which the present ones share; a new one
-        begins without any. Not in a state: iterations, which are counted from the job's first; the gradients' ages; the
+        Each worker takes its own state, and its share of the states of ranks that are gone. A new worker begins without
+        pending gradients. Not in a state: iterations, which are counted from the job's first; the gradients' ages; the
         blocks that compress.ratio has omitted last; the controller's measurements. A worker that rejoins ignores the
         states: its ledger is newer. Raise TorchError, without any change, for another model's state.
         """
         whole, own = taken(states, SESSION, self.takes)
-        pending = [each["pending"] for each in own.values() if "pending" in each]
-        for each in pending:
-            check_model({name: tensor.shape for name, tensor in each.items()}, self.layout.parameters)
+        pending = [entry["pending"] for entry in own.values() if "pending" in entry]
+        for tensors in pending:
+            check_model({name: tensor.shape for name, tensor in tensors.items()}, self.layout.parameters)
         if self.replica.rejoined:
             log.warning("worker %d goes on from a peer's state: it loads no older one", self.rank)
             return
@@ -126,7 +126,7 @@ class ResumableSession(ABC):
         layout, expected = self.reducer.encoder.coding.layout, whole.get("expected")
         shape = layout.blocks, layout.elements
         values = self._summed(pending, shape)
-        weights = self._summed([each["weights"] for each in own.values() if "weights" in each], shape).max(1)
+        weights = self._summed([entry["weights"] for entry in own.values() if "weights" in entry], shape).max(1)
         magnitudes = None
         if expected is not None and expected.shape == (2, layout.blocks):
             mean, largest = expected.numpy()
@@ -137,21 +137,21 @@ class ResumableSession(ABC):
         self._tell_note()
 
     def takes(self, saved: int) -> list[int]:
-        """Return the workers, of the `saved` in a state, whose entries this worker takes over."""
+        """Return the workers whose entries this worker takes over, among the `saved` workers of a state."""
         return [rank for rank in range(saved) if rank % self.workers == self.rank]
 
     @abstractmethod
     def _end_iteration(self) -> None:
-        """Take in the latest iteration. Raise TorchError in the middle of one."""
+        """Take in the latest iteration. Raise TorchError in the middle of an iteration."""
 
     @abstractmethod
     def _tell_note(self) -> None:
         """Tell the other workers the state that this one began with."""
 
-    def _summed(self, each: Sequence[Tensors], shape: tuple[int, int]) -> Integers:
+    def _summed(self, summands: Sequence[Tensors], shape: tuple[int, int]) -> Integers:
         """Return the sum of values by parameter name in the ledger's places and shape."""
         total = np.zeros(shape, np.int64)
-        for saved in each:
+        for saved in summands:
             for name, view in self.layout.views(total.reshape(-1)):
                 view.add_(saved[name])
         return total
@@ -163,8 +163,11 @@ class ResumableSession(ABC):
 
 def check_model(saved: Mapping[str, Sequence[int]], own: Mapping[str, torch.Tensor]) -> None:
     """Raise TorchError where the shapes of saved parameters, by name, differ from those of a model's."""
-    wanted, found = {name: [*each.shape] for name, each in own.items()}, {name: [*each] for name, each in saved.items()}
+    wanted, found = (
+        {name: [*tensor.shape] for name, tensor in own.items()},
+        {name: [*shape] for name, shape in saved.items()},
+    )
     for name in {**wanted, **found}:
         if wanted.get(name) != found.get(name):
-            words = [each.get(name, "no such parameter") for each in (wanted, found)]
+            words = [shapes.get(name, "no such parameter") for shapes in (wanted, found)]
             raise TorchError(f"the state must be of this model: {name} must have the shape {words[0]}, got {words[1]}")

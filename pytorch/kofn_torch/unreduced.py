@@ -18,7 +18,8 @@ REMEDY = (
 class UnreducedPasses:
     """The passes of `model` that give `parameters`, by name, a gradient of this worker's batch alone.
 
-    One after a reduced pass may come from a penalty that is equal at all workers; any other is a TorchError.
+    One such pass after a reduced pass may come from a penalty that is equal at all workers. Any other such pass is a
+    TorchError.
     """
 
     def __init__(self, model: DistributedDataParallel, parameters: Mapping[str, nn.Parameter]) -> None:
@@ -26,7 +27,7 @@ class UnreducedPasses:
         self._forwards, self._reduced = 0, False
         """Forward passes since the last reduction but one, and whether the last reduction came after them."""
         self._awaited, self._given = False, False
-        """Whether DDP is to reduce the next pass, and whether that has begun."""
+        """Whether DDP is to reduce the next pass, and whether that pass has begun."""
         self._reducing, self._apart = False, False
         """Whether a pass is being reduced, and whether no_sync() keeps all passes apart."""
         self._alone = set[int]()  # passes since the last one that was reduced

@@ -24,45 +24,45 @@ class UntrainedState:
 
     def __init__(self, module: nn.Module, trained: Iterable[nn.Parameter], ignored: Collection[str] = ()) -> None:
         self._module, self._ignored = module, ignored
-        self._trained = {id(each): each for each in trained}
+        self._trained = {id(parameter): parameter for parameter in trained}
         every = chain(module.named_parameters(), module.named_buffers())
-        device_of({name: each for name, each in every if name not in ignored})
+        device_of({name: tensor for name, tensor in every if name not in ignored})
 
     def tensors(self) -> dict[str, torch.Tensor]:
         every = chain(self._module.named_parameters(), self._module.named_buffers())
-        return {name: each for name, each in every if id(each) not in self._trained and name not in self._ignored}
+        return {name: tensor for name, tensor in every if id(tensor) not in self._trained and name not in self._ignored}
 
     def check_trained(self, *, freezes: bool = False) -> None:
         """Raise TorchError when other parameters are trained now; with `freezes`, some may be frozen."""
-        for name, each in self._module.named_parameters():
-            known = id(each) in self._trained
-            if each.requires_grad and not known and name not in self._ignored:
+        for name, parameter in self._module.named_parameters():
+            known = id(parameter) in self._trained
+            if parameter.requires_grad and not known and name not in self._ignored:
                 raise TorchError(
                     f"{name} is trained, and was frozen or another parameter when kofn_torch was given the model: no"
                     " worker would hear of its gradient; requires_grad_() and load_state_dict(assign=True) come before"
                 )
-            if known and not each.requires_grad and not freezes:
+            if known and not parameter.requires_grad and not freezes:
                 raise TorchError(
                     f"{name} was frozen after kofn_torch was given the model: requires_grad_() comes before"
                 )
 
     def values(self) -> Bytes:
         """Return the bytes of all tensors, concatenated."""
-        return np.concatenate([np.empty(0, np.uint8), *(_bytes(*each) for each in self.tensors().items())])
+        return np.concatenate([np.empty(0, np.uint8), *(_bytes(*tensor) for tensor in self.tensors().items())])
 
     def load(self, values: Bytes) -> None:
         """Take the tensors from another worker's values()."""
         begin = 0
-        for name, each in self.tensors().items():
-            taken, end = torch.empty(each.shape, dtype=each.dtype), begin + each.nbytes
+        for name, tensor in self.tensors().items():
+            taken, end = torch.empty(tensor.shape, dtype=tensor.dtype), begin + tensor.nbytes
             _bytes(name, taken)[:] = values[begin:end]
-            each.detach().copy_(taken)
+            tensor.detach().copy_(taken)
             begin = end
 
     @property
     def digest(self) -> int:
         """Return 31 bits that depend on names, shapes and dtypes."""
-        described = [(name, tuple(each.shape), str(each.dtype)) for name, each in self.tensors().items()]
+        described = [(name, tuple(tensor.shape), str(tensor.dtype)) for name, tensor in self.tensors().items()]
         return zlib.crc32(repr(described).encode()) >> 1
 
 
@@ -70,8 +70,8 @@ def caches(module: nn.Module) -> list[str]:
     """Return the names of buffers that are not persistent: a layer may rebuild them in another size."""
     return [
         f"{path}.{name}" if path else name
-        for path, each in module.named_modules()
-        for name in each._non_persistent_buffers_set
+        for path, part in module.named_modules()
+        for name in part._non_persistent_buffers_set
     ]
 
 
@@ -83,10 +83,10 @@ def broadcasts_buffers(model: Any) -> bool:
 
 def check_statistics(module: nn.Module) -> None:
     """Raise TorchError for a layer that keeps statistics of this worker's batches."""
-    for name, each in module.named_modules():
-        if isinstance(each, _NormBase) and each.track_running_stats and each.training:
+    for name, part in module.named_modules():
+        if isinstance(part, _NormBase) and part.track_running_stats and part.training:
             raise TorchError(
-                f"{name or type(each).__name__} keeps statistics of batches, which differ between workers: GroupNorm,"
+                f"{name or type(part).__name__} keeps statistics of batches, which differ between workers: GroupNorm,"
                 " LayerNorm or track_running_stats=False must take their place, or eval() before this call"
             )
 

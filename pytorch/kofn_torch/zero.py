@@ -26,10 +26,10 @@ from kofn_torch.untrained import UntrainedState, check_statistics
 from kofn_torch.zero_job import GroupZero, SwitchedZero, ZeroJob
 
 OPTIMIZER = "sharded optimizer"
-"""The owner of an optimizer's state, under "of"."""
+"""The entry "of" in the state of a sharded optimizer."""
 
 STRUCTURE = ("optimizer", "stage", "bits")
-"""The settings that must be a state's, as its arrays depend on them; with one bit also freeze_step."""
+"""The settings that must equal a state's, because the state's arrays depend on them; with one bit also freeze_step."""
 
 SETTINGS = {field.name for field in fields(ZeroSettings)}
 
@@ -52,8 +52,8 @@ def zero(
     through: Literal["switch", "gloo"] = "switch",
     job: ZeroJob | None = None,
 ) -> "ShardedOptimizer":
-    """Return an optimizer of a model that is sharded over the workers; all begin with worker 0's parameters and
-    buffers.
+    """Return an optimizer of a model that is sharded over the workers; all workers begin with worker 0's parameters
+    and buffers.
 
         optimizer = kofn_torch.zero(model, lr=1e-3, stage=2, bits=1, freeze_step=100)
         for batch in batches:
@@ -63,10 +63,10 @@ def zero(
     The model is in no DistributedDataParallel. `stage` 1 shards the optimizer's state, 2 also the gradients, 3 also the
     parameters. bits, freeze_step, decoupled and others are those of ZeroSettings. `residual` is the precision of the
     residual: 8 bytes a parameter ("exact"), 2 ("bfloat16") or 1 ("int8"), whose rounding errors are lost. `through`
-    "gloo" is the baseline over the process group. Without a `job` it is that of the environment (docs/howto/zero.md).
+    "gloo" is the baseline over the process group. Without a `job`, the environment names the job (docs/howto/zero.md).
 
     Returns when all workers have joined. Raises TorchError for a model, settings or environment that does not work, or
-    with the worker that trains another model; CollectiveError with the workers that are missing.
+    if a worker trains another model. CollectiveError names the workers that are missing.
     """
     if not isinstance(model, nn.Module):
         raise TorchError(f"the model is a {type(model).__name__}: a torch.nn.Module is needed")
@@ -97,7 +97,7 @@ def zero(
 class ShardedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]  # no types of PyTorch's are read
     """The optimizer that zero() returns; learning rate schedulers work with it.
 
-    In stages 2 and 3 gradients leave while backward goes on: parameters have none afterwards.
+    In stages 2 and 3 gradients leave while backward goes on: parameters have no gradients afterwards.
     """
 
     def __init__(self, model: nn.Module, settings: ZeroSettings, rate: float, job: ZeroJob) -> None:
@@ -105,14 +105,14 @@ class ShardedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]  # no types
         super().__init__([parameter for unit in named for _, parameter in unit], {"lr": rate})
         sizes = [sum(parameter.numel() for _, parameter in unit) for unit in named]
         calls, compressed = job.connect(sizes, settings)
-        untrained = UntrainedState(model, (each for unit in named for _, each in unit))
+        untrained = UntrainedState(model, (parameter for unit in named for _, parameter in unit))
         _check_alike(calls, digest_of(named) ^ untrained.digest, settings)
         _load_first(calls, untrained)
         self._units = [LayerParameters(unit, calls.workers) for unit in named]
         device = self._units[0].device
         self._on_cpu = device.type == "cpu"
         self._staging = Staging(device, self._fail) if settings.stage == 2 and not self._on_cpu else None
-        """Only in stage 2: with gloo the calls of stage 3, which gathers in between, need one thread."""
+        """Only in stage 2: stage 3 gathers between its reductions, and over gloo one thread must make all calls."""
         self._error: Exception | None = None
         self._job, self._settings, self._calls, self._untrained = job, settings, calls, untrained
         self._model, self._compressed = model, compressed
@@ -155,7 +155,7 @@ class ShardedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]  # no types
         else:
             shared = self._gather_all()
         alike = shared, np.array([rate]), self._untrained.values()
-        self._job.stepped(np.concatenate([each.reshape(-1).view(np.uint8) for each in alike]), self.memory())
+        self._job.stepped(np.concatenate([values.reshape(-1).view(np.uint8) for values in alike]), self.memory())
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear gradients that no step has taken; step() takes all others."""
@@ -174,7 +174,8 @@ class ShardedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]  # no types
 
     @contextmanager
     def whole_parameters(self) -> Iterator[None]:
-        """Give all parameters their values, for reading (a checkpoint in stage 3); all workers enter it together.
+        """Give all parameters their values, for reading (a checkpoint in stage 3); all workers enter the block
+        together.
 
         Values that were read stay valid afterwards. Raises TorchError where a parameter was written.
         """
@@ -194,10 +195,10 @@ class ShardedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]  # no types
         own = self._zero.memory()
         model = sum(unit.nbytes for unit in self._units) if self._layers is None else self._layers.peak_bytes
         gradients = sum(
-            4 * each.numel()
+            4 * parameter.numel()
             for unit in self._units
-            for _, each in unit.named
-            if each.grad is not None and not isinstance(each.grad, DepartedGradient)
+            for _, parameter in unit.named
+            if parameter.grad is not None and not isinstance(parameter.grad, DepartedGradient)
         )
         return own + Memory(parameters=model, gradients=gradients)
 
@@ -210,7 +211,7 @@ class ShardedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]  # no types
     def full_state_dict(self) -> State:
         """Return a copy of the model's whole state_dict(), as any nn.Module loads it; all workers call it together."""
         with self.whole_parameters():
-            return {name: each.clone() for name, each in self._model.state_dict().items()}
+            return {name: tensor.clone() for name, tensor in self._model.state_dict().items()}
 
     def state_dict(self) -> State:
         """Return this worker's state after the latest step: its shards of parameters and optimizer, its pending
@@ -233,36 +234,39 @@ class ShardedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]  # no types
             "iteration": self.steps,
             "settings": {name: getattr(self._settings, name) for name in self._structure},
             "lr": self.param_groups[0]["lr"],
-            "shapes": {name: torch.tensor(each.shape, dtype=torch.int64) for name, each in self._parameters.items()},
-            "untrained": {name: each.detach().clone() for name, each in self._untrained.tensors().items()},
+            "shapes": {
+                name: torch.tensor(parameter.shape, dtype=torch.int64) for name, parameter in self._parameters.items()
+            },
+            "untrained": {name: tensor.detach().clone() for name, tensor in self._untrained.tensors().items()},
             "shared": _tensors(shared),
             f"{WORKER}{self._calls.rank}": _tensors(own),
         }
 
     def load_state_dict(self, *states: State) -> None:
-        """Become a state before the first step, from state_dict()s of one step; all workers call it together.
+        """Take over a state before the first step, from state_dict()s of one step; all workers call it together.
 
-        Each worker needs those that takes() names. The present workers share the pending gradients of workers that are
-        gone. Raise TorchError, without any change, where model or settings are others, or a worker's state is missing.
+        Each worker needs the states of the workers that takes() names. The present workers share the pending gradients
+        of workers that are gone. Raise TorchError, without any change, where model or settings differ, or a worker's
+        state is missing.
         """
         whole, own = taken(states, OPTIMIZER, self.takes)
         untrained = self._untrained.tensors()
-        check_model({name: each.tolist() for name, each in whole["shapes"].items()}, self._parameters)
-        check_model({name: each.shape for name, each in whole.get("untrained", {}).items()}, untrained)
+        check_model({name: shape.tolist() for name, shape in whole["shapes"].items()}, self._parameters)
+        check_model({name: tensor.shape for name, tensor in whole.get("untrained", {}).items()}, untrained)
         for name, saved in whole["settings"].items():
             if saved != (given := getattr(self._settings, name)):
                 raise TorchError(f"{name} must be {saved!r}, as in the state, got {given!r}")
         if self.steps or self._zero.missing != [*range(len(self._units))]:
             raise TorchError(f"load_state_dict() must come before the first step, got {self.steps} steps and gradients")
-        arrays, shared = {rank: _arrays(each) for rank, each in own.items()}, _arrays(whole.get("shared", {}))
+        arrays, shared = {rank: _arrays(state) for rank, state in own.items()}, _arrays(whole.get("shared", {}))
         merged, workers = self._merged(whole["workers"]), whole["workers"]
         self._zero.resume(whole["iteration"], workers, arrays, shared, merged)
         if isinstance(self._compressed, SwitchMean):
             alike, expected = workers == self._calls.workers, cast(Floats64 | None, shared.get("expected"))
             self._compressed.enter([arrays[rank] for rank in merged], expected, self._zero.shards, alike=alike)
         with torch.no_grad():
-            for name, each in whole.get("untrained", {}).items():
-                untrained[name].copy_(each)
+            for name, tensor in whole.get("untrained", {}).items():
+                untrained[name].copy_(tensor)
         self.param_groups[0]["lr"] = whole["lr"]
         if self._layers is None:
             self._gather_all()
@@ -270,11 +274,11 @@ class ShardedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]  # no types
             self._layers.begin()
 
     def takes(self, saved: int) -> list[int]:
-        """Return the workers, of the `saved` in a state, whose entries this worker needs."""
+        """Return the workers whose entries this worker needs, among the `saved` workers of a state."""
         return sorted({*self._zero.needs(saved), *self._merged(saved)})
 
     def _merged(self, saved: int) -> list[int]:
-        """Return the workers, of the `saved`, whose pending gradients this worker takes over."""
+        """Return the workers whose pending gradients this worker takes over, among the `saved` workers of a state."""
         ranks = range(self._calls.rank, saved, self._calls.workers)
         return [] if self._compressed is None else [*ranks]
 
@@ -284,7 +288,7 @@ class ShardedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]  # no types
 
     @property
     def _parameters(self) -> dict[str, nn.Parameter]:
-        return {name: each for unit in self._units for name, each in unit.named}
+        return {name: parameter for unit in self._units for name, parameter in unit.named}
 
     # -- within
 
@@ -331,7 +335,7 @@ class ShardedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]  # no types
         missing = self._zero.missing
         if missing:
             name = next(
-                (name for name, each in self._units[missing[0]].named if each.grad is None),
+                (name for name, parameter in self._units[missing[0]].named if parameter.grad is None),
                 self._units[missing[0]].named[0][0],
             )
             raise TorchError(
@@ -343,7 +347,7 @@ class ShardedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]  # no types
         return self._zero.gather(unit, np.empty(self._units[unit].padded, np.float32))
 
     def _gather_all(self) -> Floats:
-        """Give all parameters their values, which are returned."""
+        """Give all parameters their values, and return the values."""
         arriving, found = [self._gather(at) for at in range(len(self._units))], list[Floats]()
         for unit, work in zip(self._units, arriving, strict=True):
             values = work.result()

@@ -20,8 +20,8 @@ class ZeroJob(Protocol):
     """The methods of a job that a sharded optimizer needs."""
 
     def connect(self, units: Sequence[int], settings: ZeroSettings) -> tuple[ExactCalls, CompressedMean | None]:
-        """Wait for all workers; `units` are elements of each. Return exact calls, and with 8 bits or 1 a compressed
-        mean."""
+        """Wait for all workers; `units` has each unit's number of elements. Return exact calls, and with 8 bits or 1 a
+        compressed mean."""
 
     def stepped(self, shared: Array, memory: Memory) -> None:
         """Note the end of a step; `shared` holds values that are equal at all workers, `memory` is this worker's."""
@@ -71,7 +71,8 @@ class GroupZero:
 
 
 def elastic_calls(units: Sequence[int], settings: ZeroSettings) -> ElasticCalls:
-    """Return the means' settings. A momentum is divided by the workers in it: a late one's residual has none of it."""
+    """Return the means' settings. A sum of momenta is divided by its contributors, because a late momentum
+    enters no residual."""
     if settings.bits == 32:
         return ElasticCalls()
     average: Average = "contributors" if settings.votes_on_momentum else "gradients"

@@ -316,7 +316,7 @@ def test_fingerprint_covers_all_parameters_in_any_memory_layout() -> None:
     model = nn.ParameterDict({"apart": torch.arange(6.0)[::2], "across": torch.arange(6.0).view(2, 3).t()})
     layout = ParameterLayout(model)
     assert layout.values().tolist() == [0, 2, 4, 0, 3, 1, 4, 2, 5]
-    assert fingerprint(*layout.each()) == fingerprint(layout.values())
+    assert fingerprint(*layout.flat_parameters()) == fingerprint(layout.values())
 
 
 def test_iterations_allocate_no_memory_for_gradient_and_means(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

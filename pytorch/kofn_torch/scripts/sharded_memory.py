@@ -4,7 +4,7 @@
 
 Each worker is a thread with its own model, optimizer and ledger, in lockstep. They make two steps of a perceptron with
 equal layers, whose gradients go in blocks of BLOCK elements. Prints a list of KeptMemory as JSON: for each training
-that of the worker with the most memory, first for Adam without sharding.
+the memory of the worker with the most. The first entry is Adam without sharding.
 """
 
 import sys
@@ -57,9 +57,9 @@ def not_sharded(model: nn.Sequential) -> Memory:
     optimizer, parameters = torch.optim.Adam(model.parameters()), [*model.parameters()]
     _backward(model)
     optimizer.step()
-    state = [each for own in optimizer.state.values() for each in own.values() if each.ndim]
-    gradients = [each.grad for each in parameters if each.grad is not None]
-    sizes = (sum(each.nbytes for each in tensors) for tensors in (parameters, gradients, state))
+    state = [tensor for own in optimizer.state.values() for tensor in own.values() if tensor.ndim]
+    gradients = [tensor.grad for tensor in parameters if tensor.grad is not None]
+    sizes = (sum(tensor.nbytes for tensor in tensors) for tensors in (parameters, gradients, state))
     return Memory(**dict(zip(("parameters", "gradients", "optimizer"), sizes, strict=True)))
 
 
@@ -68,7 +68,7 @@ def sharded(settings: ZeroSettings, workers: int, layers: int, width: int, block
     team, elements = Lockstep(workers), layers * (width * width + width)
     switch = _switch(team, settings, elements, block) if settings.bits < 32 else None
 
-    def one(rank: int) -> Memory:
+    def train(rank: int) -> Memory:
         calls, mean = LockstepCalls(team, rank), None if switch is None else LockstepMean(switch, rank)
         model, job = model_of(layers, width), LockstepJob(calls, mean)
         optimizer = kofn_torch.zero(model, stage=settings.stage, bits=settings.bits, freeze_step=1, job=job)
@@ -77,7 +77,7 @@ def sharded(settings: ZeroSettings, workers: int, layers: int, width: int, block
             optimizer.step()
         return optimizer.memory()
 
-    return team.run(one)
+    return team.run(train)
 
 
 def _backward(model: nn.Sequential) -> None:

@@ -1,7 +1,7 @@
 """Steps of a sharded perceptron that learns digits, for `kofn experiment zero --network`.
 
-Beside its metrics a worker records of each step the time, from a batch to parameters that all workers have, and the
-kernel's counts at its interface (common/kofn_common/results/step_cost.py).
+Beside its metrics a worker records the time of each step, from a batch to parameters that all workers have, and the
+kernel's counts at the worker's interface (common/kofn_common/results/step_cost.py).
 """
 
 import os
@@ -80,11 +80,11 @@ def sharded(asked: Namespace, model: nn.Sequential) -> tuple[nn.Module, Callable
 
 
 def of_pytorch(asked: Namespace, model: nn.Sequential) -> tuple[nn.Module, Callable[[], None]]:
-    """Return these for PyTorch's own sharding, over gloo."""
+    """Return the module and the step for PyTorch's own sharding, over gloo."""
     job, called = GroupJob(dist.get_rank(), dist.get_world_size()), nn.Module()
     if asked.optimizer == "FSDP2":
         mesh = init_device_mesh("cpu", (dist.get_world_size(),))
-        for layer in (*(each for each in model if isinstance(each, nn.Linear)), model):
+        for layer in (*(module for module in model if isinstance(module, nn.Linear)), model):
             called = fully_shard(layer, mesh=mesh)
         optimizer: Any = torch.optim.Adam(model.parameters(), lr=asked.rate)
     else:
@@ -94,8 +94,8 @@ def of_pytorch(asked: Namespace, model: nn.Sequential) -> tuple[nn.Module, Calla
     def step() -> None:
         optimizer.step()
         optimizer.zero_grad()
-        own = [each.to_local() if asked.optimizer == "FSDP2" else each for each in model.parameters()]
-        digest = zlib.crc32(torch.cat([each.detach().reshape(-1) for each in own]).numpy().data)
+        own = [parameter.to_local() if asked.optimizer == "FSDP2" else parameter for parameter in model.parameters()]
+        digest = zlib.crc32(torch.cat([tensor.detach().reshape(-1) for tensor in own]).numpy().data)
         job.stepped(GroupCalls().gather(np.array([digest])))
 
     return called, step
