@@ -151,7 +151,7 @@ class ExchangeLoop(Effects):
             stays = given.stays or (given.own_end and begun < current)
             with self.protocol.held():  # once the engine has begun to sum, this call may end the iteration
                 counts = self.driver.contribute(begun, given.batch, self._loop.time(), whole=stays)
-            self._look()
+            self._update_over()
             if pieces is not None:
                 await self.gradient.finish(pieces)
             if counts and not stays:
@@ -180,7 +180,7 @@ class ExchangeLoop(Effects):
         if generation == self.protocol.generation:  # else another regroup has begun
             with self.protocol.held():
                 self.driver.resume(self._loop.time())
-            self._look()
+            self._update_over()
 
     def fail(self, error: Exception) -> None:
         """Make the training thread's current or next call raise this error."""
@@ -192,7 +192,7 @@ class ExchangeLoop(Effects):
         """Begin an iteration: the first, the next, or a later one after a jump."""
         self.gradient.sums = Sums(self._encoder.coding, self._encoder.plan, self._average)
         self.driver.begin(iteration, self._loop.time())
-        self._look()
+        self._update_over()
 
     async def _advance(self, beyond: int) -> None:
         """Wait until the protocol is beyond this iteration."""
@@ -220,7 +220,7 @@ class ExchangeLoop(Effects):
             self.iteration = self.protocol.iteration
             self.over.clear()
         self._called = False
-        self._look()
+        self._update_over()
         self._carry_on()
         return ended
 
@@ -230,7 +230,7 @@ class ExchangeLoop(Effects):
             with self._failing():
                 self.driver.advance(None)
 
-    def _look(self) -> None:
+    def _update_over(self) -> None:
         """Set `over` if the training thread's iteration is over."""
         if self.protocol.is_over(self.iteration):
             self.over.set()
@@ -252,7 +252,7 @@ class ExchangeLoop(Effects):
         with self._failing(), self.protocol.held():
             if self.driver.feed(self._loop.time()):
                 self._link.want(self._encoder.slice_blocks)
-            self._look()
+            self._update_over()
 
     def take_results(self, results: list[Result]) -> None:
         """Handle results from peers."""

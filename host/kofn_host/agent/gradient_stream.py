@@ -37,11 +37,11 @@ class GradientStream:
             if (mean := self._known(begin, end)) is not None:
                 return mean
         blocks = begin // self._size, -(-end // self._size)
-        self._ask(lambda: self._awaited.append(blocks))
+        self._report_awaited(lambda: self._awaited.append(blocks))
         try:
             return self._wait(begin, end, timeout_s)
         finally:
-            self._ask(lambda: self._awaited.remove(blocks))
+            self._report_awaited(lambda: self._awaited.remove(blocks))
 
     @property
     def closed_s(self) -> Floats64 | None:
@@ -54,7 +54,7 @@ class GradientStream:
         """Call `to` with the awaited range of blocks from now on; the range is empty if no block is awaited."""
         with self._asking:
             self._await = to
-        self._ask()
+        self._report_awaited()
 
     def follow(self, sums: Sums) -> None:
         """Handle new results in `sums`, unless these are the sums of a later iteration."""
@@ -75,7 +75,7 @@ class GradientStream:
             self._error = error
             self._changed.notify_all()
 
-    def _ask(self, change: Callable[[], object] = lambda: None) -> None:
+    def _report_awaited(self, change: Callable[[], object] = lambda: None) -> None:
         """Report the range of the thread that began to wait last."""
         with self._asking:
             change()

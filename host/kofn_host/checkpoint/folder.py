@@ -124,10 +124,10 @@ class CheckpointFolder:
         folder.rename(final)
         for path in (self.path, self.path.parent):
             sync_folder(path)
-        past = [path for path in self._all() if path <= final]
+        past = [path for path in self._completed() if path <= final]
         kept = [self._final(self.resumed), *past[-self.keep :]]
         begun = [path for path in self.path.glob("*" + PART) if path < final]
-        for path in (*begun, *(path for path in self._all() if path not in kept)):
+        for path in (*begun, *(path for path in self._completed() if path not in kept)):
             shutil.rmtree(path, ignore_errors=True)
 
     def give_up(self, iteration: int) -> None:
@@ -138,7 +138,7 @@ class CheckpointFolder:
 
     def latest(self) -> Checkpoint | None:
         """Return the newest whole checkpoint; None if there is none.  Damaged checkpoints are logged and skipped."""
-        for path in reversed(self._all()):
+        for path in reversed(self._completed()):
             try:
                 return Checkpoint(path, self._checked(path))
             except CheckpointError as error:
@@ -171,7 +171,7 @@ class CheckpointFolder:
             self._whole[path] = manifest
         return self._whole[path]
 
-    def _all(self) -> list[Path]:
+    def _completed(self) -> list[Path]:
         """Return the folders of completed checkpoints, the oldest first."""
         return sorted(path for path in self.path.glob("*") if path.name.isdecimal())
 

@@ -49,7 +49,7 @@ class Coordinator(threading.Thread):
             while True:
                 for key, events in self._selector.select(tick_s(self._timeout_s)):
                     self._serve(key.data, events)
-                self._check(time.monotonic())
+                self._check_deadlines(time.monotonic())
         except _End as end:
             self._finish(end.over)
         except Mismatch as mismatch:
@@ -61,7 +61,7 @@ class Coordinator(threading.Thread):
             self._channels[rank].flush()
             self._watch(rank)
         if events & selectors.EVENT_READ:
-            self._hear(rank)
+            self._receive(rank)
 
     def _watch(self, rank: int) -> None:
         """Watch a channel for messages, and for room if messages wait to be sent."""
@@ -70,15 +70,15 @@ class Coordinator(threading.Thread):
         if self._selector.get_key(channel.socket).events != events:
             self._selector.modify(channel.socket, events, rank)
 
-    def _hear(self, rank: int) -> None:
+    def _receive(self, rank: int) -> None:
         """Handle all messages that a worker has sent."""
         try:
             for message in self._channels[rank].receive(0):
-                self._understand(rank, message)
+                self._take_message(rank, message)
         except Gone as gone:
             raise _End(f"worker {rank} is gone: its connection has ended") from gone
 
-    def _understand(self, rank: int, message: Message) -> None:
+    def _take_message(self, rank: int, message: Message) -> None:
         match message:
             case Posted(key, call, note):
                 agreed = self._matching.post(rank, key, call, time.monotonic())
@@ -90,13 +90,13 @@ class Coordinator(threading.Thread):
             case Trouble(reason, silent):
                 if not silent:
                     raise _End(reason)
-                self._ask(_End(reason))
+                self._ping_all(_End(reason))
             case Leaving():
                 self._let_go(rank)
             case _:
                 raise _End(f"worker {rank} sends a message that only worker 0 may send: {message}")
 
-    def _ask(self, silence: _End) -> None:
+    def _ping_all(self, silence: _End) -> None:
         """Ping all workers before blaming one of them."""
         if self._silence is None:
             self._silence, self._unheard = silence, set(self._channels)
@@ -112,10 +112,10 @@ class Coordinator(threading.Thread):
         channel.close()
         self._matching.leave(rank)
 
-    def _check(self, now_s: float) -> None:
+    def _check_deadlines(self, now_s: float) -> None:
         """End if a call is overdue, or once the Pings are answered or have timed out."""
         if overdue := self._matching.overdue(now_s, self._timeout_s):
-            self._ask(_End(overdue, at_once=False))
+            self._ping_all(_End(overdue, at_once=False))
         if self._silence is not None and not self._unheard:
             raise self._silence
         if self._silence is not None and now_s > self._verdict_s:

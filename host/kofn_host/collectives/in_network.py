@@ -244,7 +244,7 @@ class InNetwork(Communicator):
         watch = task.watch
         watch.turn("encode")
         gradient = None if task.stream is not None else self._padded(task.given)
-        note, out, before = _note(task), self._target(task), self.agent.traffic
+        note, out, before = _side_values(task), self._target(task), self.agent.traffic
         watch.turn("wait")
         exchange = self.agent.all_reduce(Contribution(gradient, stream=task.stream, good=True, out=out, note=note))
         self.reduced = exchange.reduced
@@ -369,7 +369,7 @@ def _check_addresses(addresses: Sequence[str], job: JobSection, transport: Trans
         raise CollectiveError("job.exact_slots must be a power of two, 2 or more, for exact sums, got 0")
 
 
-def _note(task: Task) -> SideValues:
+def _side_values(task: Task) -> SideValues:
     """Return side values for the comparison of calls: a 31-bit hash of call and name, dimensions, elements."""
     hashed = zlib.crc32(f"{task.call} {task.key.name}".encode()) >> 1
     return hashed, task.given.ndim, task.given.size

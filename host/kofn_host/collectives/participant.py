@@ -68,15 +68,15 @@ class Participant(threading.Thread):
         """Handle received messages; return whether more messages may come."""
         messages = self._channel.receive(self._tick_s)
         if not messages:
-            self._check(time.monotonic())
+            self._check_deadlines(time.monotonic())
         for message in messages:
             if isinstance(message, Over):
                 self._over(message.reason, at_once=message.at_once)
                 return False
-            self._understand(message)
+            self._take_message(message)
         return True
 
-    def _understand(self, message: Message) -> None:
+    def _take_message(self, message: Message) -> None:
         match message:
             case Agreed(key, note):
                 self._posted.pop(key, None)
@@ -90,7 +90,7 @@ class Participant(threading.Thread):
         if not self._left:
             self._listener.over(reason, at_once)
 
-    def _check(self, now_s: float) -> None:
+    def _check_deadlines(self, now_s: float) -> None:
         """Raise _Silent if the coordinator's answer is overdue."""
         if self._trouble and now_s - self._trouble_s > 2 * self._grace_s:
             raise _Silent(f"worker 0 does not answer: {self._trouble}")

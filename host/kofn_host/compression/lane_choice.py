@@ -31,7 +31,7 @@ class LaneChoice:
         self.rate_ratio = None
         if self.rate is not None:
             self.rate.begin(len(plan.blocks) * self._block_bytes)
-            self._look(self.rate)
+            self._update_wish(self.rate)
 
     def bear(self, expected: Magnitudes | None) -> None:
         """Find the narrowest lanes whose error is acceptable for a gradient of these magnitudes."""
@@ -47,11 +47,11 @@ class LaneChoice:
         """Update the rate after the answer to this worker's contribution of `size` bytes; narrow the target by it."""
         gradient_bytes = 0 if block == self._summary else self._block_bytes
         rate.answered(now, wire_bytes=FRAME_BYTES + HEADER_BYTES + size, gradient_bytes=gradient_bytes)
-        self._look(rate)
+        self._update_wish(rate)
         if rate.measured:
             self.rate_ratio = rate.ratio if self.rate_ratio is None else self.rate_ratio
             self.target = max(self.target, code_of(max(self._planner.asked(rate.rest), self._narrowest)))
 
-    def _look(self, rate: RateEstimator) -> None:
+    def _update_wish(self, rate: RateEstimator) -> None:
         """Wish for the share that the rate allows; before an iteration's first rate, the previous rate counts."""
         self.wish = min(self._planner.ratio, rate.wish)

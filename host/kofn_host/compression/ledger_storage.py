@@ -90,7 +90,7 @@ class LedgerStorage:
         try:
             with path.open("a+b") as file:
                 file.seek(0)
-                _check(path, file.read(8 * len(identity)), identity)
+                _check_identity(path, file.read(8 * len(identity)), identity)
                 file.truncate(max(size, file.seek(0, os.SEEK_END)))
                 os.posix_fallocate(file.fileno(), 0, _used(layout))  # reserve the disk's space now
                 buffer = mmap.mmap(file.fileno(), size)
@@ -138,7 +138,7 @@ class LedgerStorage:
         return next(name for name, kind in KEPT.items() if self.pending.dtype == kind)
 
 
-def _check(path: Path, head: bytes, identity: list[int]) -> None:
+def _check_identity(path: Path, head: bytes, identity: list[int]) -> None:
     """Raise LedgerError if a file begins with another identity; an incompletely created file has no identity."""
     found = np.frombuffer(head.ljust(8 * len(identity), b"\0"), np.int64).tolist()
     if found == identity or not found[0]:

@@ -205,7 +205,7 @@ class RateEstimator:
             raise RateError(f"gradient_bytes must be 1 or more, got {gradient_bytes}")
         whole = self._stream.whole()
         if whole is not None and not self._literal and not self.measured:
-            self._take(whole, restart=self._provisional)
+            self._set_rate(whole, restart=self._provisional)
             self._provisional = False
         self._in_time = self._in_time % PROBE + 1 if self.in_time else 0
         self._stream, self.measured = _Stream(), False
@@ -254,7 +254,7 @@ class RateEstimator:
         return compression_ratio(total_bytes=self._total_bytes, delivered_bytes=0, rest=self.rest)
 
     def _judge(self, older: _Rates, newer: _Rates) -> None:
-        """Test two windows for stability; a stable rate becomes v at once if it is far below v0, or read literally."""
+        """Test two windows for stability; a stable rate is v at once if far below v0, or in the literal reading."""
         close = newer.wire > 0 and abs(newer.wire - older.wire) <= self._stability * older.wire
         self._agreed = self._agreed + 1 if close else 0
         if self._agreed < HOLD:
@@ -264,9 +264,9 @@ class RateEstimator:
         counts = dropped or self._literal or self.start_bps is None or self.measured  # measured: v has recovered
         self.measured = dropped or self._literal
         if counts:
-            self._take(newer)
+            self._set_rate(newer)
 
-    def _take(self, rates: _Rates, *, restart: bool = False) -> None:
+    def _set_rate(self, rates: _Rates, *, restart: bool = False) -> None:
         """Set v, and v0 if it must follow; `restart`: set v0 in any case."""
         self.rate_bps, self._gradient_bps = rates.wire, rates.gradient
         if self.start_bps is None or restart:

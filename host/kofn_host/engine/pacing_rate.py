@@ -26,7 +26,7 @@ class PacingRate:
     late_s: float = LATE_S
 
     def credit_packets(self, words: int) -> int:
-        """Return how many packets of `words` words to queue, 1 or more, so that later packets can overtake the rest."""
+        """Return the most packets of `words` words to queue, 1 or more, if later packets must be able to overtake."""
         return max(1, int(self.mbps * 1e6 / 8 * CREDIT_S / packet_bytes(words)))
 
 

@@ -63,7 +63,7 @@ class ControllerStream:
                 call, welcome = await self._open_first()
         except TimeoutError:
             raise AgentError(f"no Welcome from the controller at {self._address} in {ATTACH_TIMEOUT_S:.0f} s") from None
-        self._keeper = asyncio.create_task(self._keep(call))
+        self._keeper = asyncio.create_task(self._stay_attached(call))
         return welcome
 
     async def _open_first(self) -> tuple[Call, kofn_pb2.Welcome]:
@@ -122,12 +122,12 @@ class ControllerStream:
         self._call = call
         return call, message.welcome
 
-    async def _keep(self, call: Call) -> None:
+    async def _stay_attached(self, call: Call) -> None:
         """Follow the controller's messages until Stop; reconnect when the stream breaks.
 
         Fails if another process has taken this worker's place (ABORTED).
         """
-        while not await self._follow(call):
+        while not await self._read_until_stop(call):
             if await call.code() == grpc.StatusCode.ABORTED:
                 self._fail(
                     AgentError(
@@ -142,7 +142,7 @@ class ControllerStream:
                 await self._write(call, self._finished)
         self.stopped.set()
 
-    async def _follow(self, call: Call) -> bool:
+    async def _read_until_stop(self, call: Call) -> bool:
         """Pass all messages on; return True after Stop, False when the stream broke."""
         try:
             while isinstance(message := await call.read(), kofn_pb2.ControllerMessage):
@@ -175,7 +175,7 @@ class ControllerStream:
             return opened
 
     async def _write(self, call: Call, message: kofn_pb2.WorkerMessage) -> None:
-        """Write a message; on a broken stream the message is lost, and _follow() notices the break."""
+        """Write a message; on a broken stream the message is lost, and _read_until_stop() notices the break."""
         try:
             async with self._writing:
                 await call.write(message)

@@ -91,11 +91,11 @@ class Search:
         self.heard += 1
         before, self._before = self._before, self.schedule
         if before is not None and heard.largest:
-            self._hear(heard, before)
+            self._hear_times(heard, before)
         if self.heard == self.most and not self.done:
             self._settle()
 
-    def _hear(self, heard: Heard, before: PassSchedule) -> None:
+    def _hear_times(self, heard: Heard, before: PassSchedule) -> None:
         """Hand the slowest worker's time to the race: the others wait for this worker."""
         assert self._race is not None
         self._race.hear(before, heard.largest / MICRO)
@@ -180,13 +180,13 @@ class Proposals(Search):
         times = measured.times
         return tuple(_micro(kind[at]) for kind in (times.forward, times.error, times.weight))
 
-    def _hear(self, heard: Heard, before: PassSchedule) -> None:
+    def _hear_times(self, heard: Heard, before: PassSchedule) -> None:
         if len(self._layer_times) < len(self._layers):
             self._layer_times.append(tuple(mean / MICRO for mean in (heard.first, heard.second, heard.third)))
             if len(self._layer_times) == len(self._layers):
                 self._begin(Race(self._proposed(), FOUND))
         else:
-            super()._hear(heard, before)
+            super()._hear_times(heard, before)
 
     def _proposed(self) -> list[PassSchedule]:
         """Return the fastest schedules by the model, best first."""

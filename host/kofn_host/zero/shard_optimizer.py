@@ -75,7 +75,7 @@ class ShardOptimizer(ABC):
             if self.frozen:
                 self.exp_avg[~self.mask] = 0
         if self.frozen:
-            self._look(gradient)
+            self._take_frozen(gradient)
         else:
             self.exp_avg_sq *= np.float32(second)
             self.exp_avg_sq += np.float32(1 - second) * np.square(gradient)
@@ -109,7 +109,7 @@ class ShardOptimizer(ABC):
         """Make the `step`-th step, from 1."""
 
     @abstractmethod
-    def _look(self, gradient: Floats) -> None:
+    def _take_frozen(self, gradient: Floats) -> None:
         """Take a mean gradient after the variance was frozen."""
 
     def _direction(self, step: int) -> Floats:
@@ -132,7 +132,7 @@ class ShardAdam(ShardOptimizer):
             self.parameters *= np.float32(1 - rate * self._settings.weight_decay)
         self.parameters -= np.float32(rate) * self._direction(step)
 
-    def _look(self, gradient: Floats) -> None:
+    def _take_frozen(self, gradient: Floats) -> None:
         """Do nothing: no state of 1-bit Adam depends on this gradient."""
 
 
@@ -184,7 +184,7 @@ class ShardLamb(ShardOptimizer):
         for number, place in self._tensors:
             self.parameters[place] -= np.float32(rate * ratios[number]) * update[place]
 
-    def _look(self, gradient: Floats) -> None:
+    def _take_frozen(self, gradient: Floats) -> None:
         assert self._fresh is not None
         second = self._settings.betas[1]
         self._fresh *= np.float32(second)
@@ -193,7 +193,7 @@ class ShardLamb(ShardOptimizer):
     def _ratios(self, update: Floats) -> Floats64:
         """Return each tensor's trust ratio."""
         parts = np.stack([self._sums(self.parameters), self._sums(update)])
-        weights, updates = np.sqrt(self._all(parts).sum(0))
+        weights, updates = np.sqrt(self._gathered(parts).sum(0))
         known = (weights > 0) & (updates > 0)
         ratios = np.where(known, np.clip(weights / np.where(known, updates, 1), *COEFFICIENT), 1.0)
         self._frozen_ratio = COEFFICIENT_BETA * self._frozen_ratio + (1 - COEFFICIENT_BETA) * ratios
@@ -206,7 +206,7 @@ class ShardLamb(ShardOptimizer):
         for number, place in self._tensors:
             share = (np.sqrt(self.exp_avg_sq[place]) + eps) / (np.sqrt(self._fresh[place]) + eps)
             shares[number] = max(shares[number], share.max())
-        gathered = self._all(np.stack([shares, before, self._sums(update)]))
+        gathered = self._gathered(np.stack([shares, before, self._sums(update)]))
         factor = gathered[:, 0].max(0)
         if self._settings.weight_decay:
             plain, decayed = np.sqrt(gathered[:, 1:].sum(0))
@@ -223,6 +223,6 @@ class ShardLamb(ShardOptimizer):
             sums[number] += np.square(values[place], dtype=np.float64).sum()
         return sums
 
-    def _all(self, own: Floats64) -> Floats64:
+    def _gathered(self, own: Floats64) -> Floats64:
         """Return all workers' arrays, by rank."""
         return self._gather(own.astype(np.float32)).astype(np.float64)

@@ -51,32 +51,32 @@ class Waits(LayeredModel):
         self._factor = np.float32(1 + (iteration + batch) % 7)
 
     def forward(self, layer: int) -> None:
-        self.span_s = self._given(self._sections[layer].forward_ms)
+        self.span_s = self._submit(self._sections[layer].forward_ms)
 
     def loss(self) -> None:
         """Return None: there is no loss."""
 
     def expect(self, steps: Sequence[Step]) -> None:
-        self._queue = {step: self._given(self._takes_ms(step)) for step in steps}
+        self._queue = {step: self._submit(self._takes_ms(step)) for step in steps}
 
     def error(self, layer: int) -> None:
-        self._ask(Step("error", layer))
+        self._submitted(Step("error", layer))
 
     def weight(self, layer: int) -> Floats:
-        _, end_s = self._ask(Step("weight", layer))
+        _, end_s = self._submitted(Step("weight", layer))
         part = self._random[self.layers[layer].begin : self.layers[layer].end] * self._factor
         time.sleep(max(0.0, end_s - time.monotonic()))
         return part
 
-    def _ask(self, step: Step) -> tuple[float, float]:
-        self.span_s = span_s = self._queue.pop(step, None) or self._given(self._takes_ms(step))
+    def _submitted(self, step: Step) -> tuple[float, float]:
+        self.span_s = span_s = self._queue.pop(step, None) or self._submit(self._takes_ms(step))
         return span_s
 
     def _takes_ms(self, step: Step) -> float:
         section = self._sections[step.layer]
         return section.error_ms if step.kind == "error" else section.weight_ms
 
-    def _given(self, takes_ms: float) -> tuple[float, float]:
+    def _submit(self, takes_ms: float) -> tuple[float, float]:
         """Submit a pass; return the times of its begin and its end."""
         begin_s = max(self._free_s, time.monotonic())
         self._free_s = begin_s + takes_ms / 1000
