@@ -45,11 +45,11 @@ COMMANDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 
 class Stop(Exception):  # noqa: N818  # not an error: the way out of the loop
-    """The network is to be removed."""
+    """Raised when the network is to be removed."""
 
 
 def emit(event: str, **fields: Any) -> None:
-    """Print one event; a reader that is gone is not an error, stdin tells of it."""
+    """Print one event. A reader that is gone is no error here: the end of stdin will show it."""
     try:
         print(json.dumps({"event": event, **fields}), flush=True)
     except BrokenPipeError:
@@ -60,7 +60,7 @@ class BootServer:
     """Obeys stdin and watches the children, until a command stops it."""
 
     def __init__(self, network: Network, children: Children) -> None:
-        """Serve a network that is made."""
+        """Serve a network that already runs."""
         self._network = network
         self._children = children
         self._selector = selectors.PollSelector()  # epoll refuses a stdin that is a file or /dev/null
@@ -69,7 +69,7 @@ class BootServer:
         self._result: dict[str, Any] | None = None
 
     def serve(self, signals: int) -> None:
-        """Until Stop; `signals` is the descriptor that signal numbers come from."""
+        """Obey stdin until Stop; signal numbers are read from the descriptor `signals`."""
         self._selector.register(sys.stdin.fileno(), selectors.EVENT_READ, self._commands)
         self._selector.register(signals, selectors.EVENT_READ, self._signals)
         while True:
@@ -226,7 +226,7 @@ def wanted(options: argparse.Namespace) -> topology.Topology:
 
 
 def watch_signals() -> int:
-    """Make signals readable: the descriptor gives one byte, its number, for each."""
+    """Return a descriptor from which each signal can be read, as one byte with the signal's number."""
     reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     for number in (*STOP_SIGNALS, signal.SIGCHLD):
@@ -251,12 +251,12 @@ def run(options: argparse.Namespace) -> None:
 
 
 def clean() -> None:
-    """Remove what dead networks have left; NetworkError for one that runs, which is left alone."""
+    """Remove what dead networks have left. A network that runs is left alone, and raises NetworkError."""
     records.refuse_living()
 
 
 def main() -> int:
-    """Exit code: 0 done, 2 not possible."""
+    """Return the exit code: 0 when the command was carried out, 2 when it was not possible."""
     options = arguments()
     try:
         if options.clean:

@@ -152,7 +152,7 @@ def ping(source: CheckedHost, target: CheckedHost) -> dict[str, Any]:
 
 
 def _echo_request(number: int) -> bytes:
-    """An ICMP echo request whose identifier is our process's."""
+    """Return an ICMP echo request whose identifier is this process's id."""
     words = (0x0800, os.getpid() & 0xFFFF, number)
     total = sum(words)
     while total >> 16:
@@ -201,7 +201,7 @@ def shaping(source: CheckedHost, target: CheckedHost, mtu: int, seconds: float) 
 
 
 def _best(once: Callable[[], Rates], low: float) -> Rates:
-    """Measure again while the rate is below `low`: busy processors send less than a link carries, never more."""
+    """Measure again while the rate is below `low`: busy processors can make a measured rate too low, never too high."""
     best = once()
     for _ in range(RATE_TRIES - 1):
         if best.received >= low:

@@ -21,14 +21,14 @@ NAMES = ("auto", "mininet", "netns")
 
 
 class NetworkDriver(Protocol):
-    """Hosts and links, made."""
+    """The hosts and links that a driver has made."""
 
     name: str
     namespaces: dict[str, Namespace]
     """By host, in rank order."""
 
     def close(self) -> None:
-        """Let go of all of it."""
+        """Remove hosts and links."""
 
 
 class Netns:
@@ -37,7 +37,7 @@ class Netns:
     name = "netns"
 
     def __init__(self, topology: Topology, mtu: int, record: Record) -> None:
-        """Make them; `record` has the switch's interfaces already."""
+        """Make hosts and links; `record` has the switch's interfaces already."""
         self.namespaces = {host.name: Namespace.create(host.name) for host in topology.hosts}
         interfaces.ip(
             f"link add name {topology.interface(host.place)} mtu {mtu} type veth peer name {host.interface} mtu {mtu} "
@@ -69,7 +69,7 @@ class Netns:
 
 
 def missing() -> str | None:
-    """Why Mininet cannot be used here; None when it can."""
+    """Return why Mininet cannot be used here; None when it can."""
     _provide_distutils()
     try:
         importlib.import_module("mininet.net")
@@ -82,7 +82,7 @@ def missing() -> str | None:
 
 
 def make(name: str, topology: Topology, mtu: int, record: Record) -> tuple[NetworkDriver, str]:
-    """Make hosts and links with the driver of that name; also say why it was this one."""
+    """Make hosts and links with the driver of that name; also return why this driver was chosen."""
     if name == "netns":
         return Netns(topology, mtu, record), "asked for"
     obstacle = missing()

@@ -1,4 +1,4 @@
-"""The one error class of this folder.  It must not know anything else."""
+"""The one error class of this folder.  This module imports nothing."""
 
 
 class NetworkError(Exception):

@@ -28,12 +28,12 @@ All are turned off: a packet must cross the link as it will be counted, with its
 
 
 def ip(lines: Iterable[str]) -> None:
-    """Run `ip` commands in one process; NetworkError quotes the first one that failed."""
+    """Run `ip` commands in one process; NetworkError quotes the first command that failed."""
     _batch("ip", lines)
 
 
 def tc(lines: Iterable[str]) -> None:
-    """Run `tc` commands in one process; NetworkError quotes the first one that failed."""
+    """Run `tc` commands in one process; NetworkError quotes the first command that failed."""
     _batch("tc", lines)
 
 
@@ -50,7 +50,7 @@ def _batch(tool: str, lines: Iterable[str]) -> None:
 
 
 def exists(name: str) -> int | None:
-    """The index of an interface of this namespace, None when there is none of that name."""
+    """Return the index of the interface of this name in this namespace, None when there is none."""
     try:
         return socket.if_nametoindex(name)
     except OSError:
@@ -58,7 +58,7 @@ def exists(name: str) -> int | None:
 
 
 def delete(names: Iterable[str]) -> None:
-    """Delete interfaces; those that are gone already are not missed."""
+    """Delete interfaces; an interface that is gone already is no error."""
     present = [f"link del dev {name}" for name in names if exists(name) is not None]
     if present:
         result = subprocess.run(
@@ -87,24 +87,24 @@ def burst_bytes(mbps: float, mtu: int) -> int:
 
 
 def shape_commands(name: str, mbps: float, mtu: int) -> list[str]:
-    """The `tc` commands that limit what leaves through an interface that has no limit yet."""
+    """Return the `tc` commands that set the first limit of the rate at which packets leave an interface."""
     return [f"qdisc add dev {name} root handle 5: htb default 1", *reshape_commands(name, mbps, mtu)]
 
 
 def reshape_commands(name: str, mbps: float, mtu: int) -> list[str]:
-    """The `tc` commands that change the limit of an interface; its queue stays."""
+    """Return the `tc` commands that change the limit of an interface; its queue stays."""
     burst = burst_bytes(mbps, mtu)
     limit = f"rate {mbps * 1e6:.0f}bit burst {burst}b cburst {burst}b quantum 60000"
     return [f"class replace dev {name} parent 5: classid 5:1 htb {limit}"]
 
 
 def unshape(name: str) -> None:
-    """Take the limit from an interface, if it has one."""
+    """Remove the limit of an interface, if there is a limit."""
     subprocess.run(["tc", "qdisc", "del", "dev", name, "root"], capture_output=True, check=False)
 
 
 def disable_offloads(name: str) -> None:
-    """Turn every offload off that would change packets on the link; NetworkError names one that stays on."""
+    """Turn off every offload that would change packets on the link; NetworkError names an offload that stays on."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
         for offload, command in OFFLOADS.items():
             _ethtool(control, name, command, 0)
@@ -113,7 +113,7 @@ def disable_offloads(name: str) -> None:
 
 
 def _ethtool(control: socket.socket, name: str, command: int, value: int) -> int:
-    """One ETHTOOL_G... or ETHTOOL_S... request with its one value."""
+    """Make one ETHTOOL_G... or ETHTOOL_S... request, which has one value."""
     request = ctypes.create_string_buffer(struct.pack("=II", command, value))
     interface = struct.pack("16sQ", name.encode(), ctypes.addressof(request))
     try:
@@ -124,7 +124,7 @@ def _ethtool(control: socket.socket, name: str, command: int, value: int) -> int
 
 
 def disable_ipv6(name: str) -> None:
-    """No address, no router or neighbour discovery: nothing but what the hosts send crosses the link."""
+    """Disable IPv6 addresses, router and neighbour discovery, so that only the hosts' own packets cross the link."""
     setting = Path(f"/proc/sys/net/ipv6/conf/{name}/disable_ipv6")
     if not setting.exists():
         return  # a kernel without IPv6 has nothing to disable

@@ -30,7 +30,7 @@ class SwitchPort:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccessLink:
-    """A host's link as the file gives it."""
+    """A host's link, as the topology file describes it."""
 
     place: SwitchPort
     mbps: float | None
@@ -47,14 +47,14 @@ class RootLink:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Links:
-    """All links of a file."""
+    """All links of a topology file."""
 
     hosts: dict[str, AccessLink] = field(default_factory=dict)
     switches: list[tuple[SwitchPort, SwitchPort, float | None]] = field(default_factory=list)
     taken: dict[SwitchPort, str] = field(default_factory=dict)
 
     def take(self, place: SwitchPort, name: str, where: str) -> None:
-        """Note the other end of a port's link."""
+        """Record which host or switch port is at the other end of a port's link."""
         if place in self.taken:
             raise TopologyError(
                 f"a port must have one link, got two on {place}: {where} ({name}) and {self.taken[place]}"
@@ -87,11 +87,11 @@ class Links:
         if len(leaves) == 1 and not self.switches:
             return ()
         found = {}
-        for one, other, mbps in self.switches:
-            leaf, root = (one, other) if one.switch in leaves else (other, one)
+        for first, second, mbps in self.switches:
+            leaf, root = (first, second) if first.switch in leaves else (second, first)
             if leaf.switch not in leaves or root.switch in leaves or leaf.switch in found:
                 raise TopologyError(
-                    f"a link between switches must be a leaf's only one to the root, got {one} to {other}"
+                    f"a link between switches must be a leaf's only one to the root, got {first} to {second}"
                 )
             found[leaf.switch] = RootLink(leaf=leaf, root=root, mbps=mbps)
         for name in leaves:
@@ -101,7 +101,7 @@ class Links:
 
 
 def read_links(value: Any, hosts: Sequence[str], switches: Sequence[str]) -> Links:
-    """Check the file's list of links; TopologyError names the wrong one."""
+    """Check the file's list of links; TopologyError names the wrong link."""
     if not isinstance(value, list):
         raise TopologyError(f"links is {value!r}: a list is needed")
     found = Links()
@@ -118,7 +118,7 @@ def read_links(value: Any, hosts: Sequence[str], switches: Sequence[str]) -> Lin
 
 
 def _read(entry: Any, where: str, found: Links, hosts: Sequence[str], switches: Sequence[str]) -> None:
-    """Add a link to those that were found."""
+    """Add a link to the links that were found."""
     if not isinstance(entry, list) or not 2 <= len(entry) <= 4 or not all(isinstance(end, str) for end in entry[:2]):
         raise TopologyError(f'{where} must be ["host", "{switches[0]}-pN", latency, Mbit/s], got {entry!r}')
     _no_latency(entry[2] if len(entry) > 2 else None, where, entry)
@@ -155,7 +155,7 @@ def _one_of(switches: Sequence[str]) -> str:
 
 
 def _no_latency(value: Any, where: str, entry: list[str]) -> None:
-    """Links cannot delay: netem is missing from common kernels, and silently no delay would be a lie."""
+    """Refuse a latency: common kernels lack netem, and a link that silently had no delay would mislead."""
     if value is not None and value not in (0, "0", "0ms"):
         raise TopologyError(
             f"{where} ({entry[0]}) must have latency 0, got {value!r}: links cannot delay; "
@@ -164,7 +164,7 @@ def _no_latency(value: Any, where: str, entry: list[str]) -> None:
 
 
 def check_rate(value: Any, field: str) -> float | None:
-    """A bandwidth in Mbit/s, None for a link that is not shaped; TopologyError names the field."""
+    """Return a bandwidth in Mbit/s, None for a link that is not shaped; TopologyError names the field."""
     if value is None:
         return None
     low, high = RATE_MBPS

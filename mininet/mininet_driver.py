@@ -17,7 +17,7 @@ from topology import Topology
 
 
 class TiedShell(Node):  # type: ignore[misc]  # a class without types, here and below
-    """A node whose shell ends with this process, however that ends; Mininet's own would be left behind by a kill -9."""
+    """A node whose shell ends with this process, also after a kill -9: the shell of Mininet's own node survives it."""
 
     def _popen(self, cmd: list[str], **params: Any) -> Any:
         return super()._popen(cmd, preexec_fn=die_with_parent(), **params)
@@ -84,7 +84,7 @@ class OurTopo(Topo):  # type: ignore[misc]
 
 
 class Complaints(logging.Handler):
-    """Collects the messages that Mininet only prints when something fails."""
+    """Collects the messages of failures, which Mininet only prints."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
@@ -100,7 +100,7 @@ class MininetDriver:
     name = "mininet"
 
     def __init__(self, topology: Topology, mtu: int, record: Record) -> None:
-        """Build and start it; what Mininet prints as an error becomes a NetworkError."""
+        """Build and start the network; an error that Mininet only prints becomes a NetworkError."""
         complaints = Complaints()
         lg.handlers[:] = [complaints]
         Mininet.inited = True  # its init() would raise system-wide limits by sysctl, and leave them so

@@ -1,4 +1,4 @@
-"""Network namespaces that cannot outlive this process, and children that cannot either.
+"""Network namespaces and children that cannot outlive this process.
 
 A namespace is held by nothing but an open file descriptor of this process: however the process ends, the kernel closes
 the descriptor, removes the namespace and with it both ends of every veth pair that has one end inside.  There is no
@@ -22,7 +22,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def _call(name: str, *arguments: int) -> None:
-    """Call a function of libc that gives -1 and errno; NetworkError names it and what the system said."""
+    """Call a function of libc that returns -1 on failure; NetworkError names the function and the system's error."""
     if getattr(_libc, name)(*arguments) == -1:
         raise NetworkError(f"{name}: {os.strerror(ctypes.get_errno())}: root with CAP_SYS_ADMIN is needed")
 
@@ -41,12 +41,12 @@ class Namespace:
 
     @classmethod
     def current(cls, name: str = "root") -> Self:
-        """The namespace that this process is in."""
+        """Return the namespace that this process is in."""
         return cls(name, os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC))
 
     @classmethod
     def of_process(cls, name: str, pid: int) -> Self:
-        """The namespace that another process is in."""
+        """Return the namespace that another process is in."""
         return cls(name, os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC))
 
     @classmethod
@@ -71,7 +71,7 @@ class Namespace:
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        """Be inside this namespace for a while."""
+        """Work inside this namespace within the block."""
         before = Namespace.current()
         _call("setns", self.descriptor, CLONE_NEWNET)
         try:
@@ -81,7 +81,7 @@ class Namespace:
             before.close()
 
     def close(self) -> None:
-        """Let go; the kernel removes the namespace when no process is left in it."""
+        """Close the descriptor; the kernel removes the namespace when no process is left in it."""
         os.close(self.descriptor)
 
 

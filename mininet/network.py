@@ -28,7 +28,7 @@ from topology import SERVICE_IP, SERVICE_MAC, Host, Topology
 
 MANAGEMENT_ROOT = "kofn-mgmt"
 MANAGEMENT_MAC = "02:6b:6f:66:6e:01"
-"""Given, or udev would change it a moment later and the hosts would go on sending to the first one."""
+"""A fixed MAC address. Otherwise udev would soon change the address, and hosts would still send to the old one."""
 MANAGEMENT_HOST = "mgmt0"
 COMMAND_S = 30.0
 """How long a host's own command of topology.json may take."""
@@ -52,7 +52,7 @@ class Network:
     """A network that runs; `with Network(plan) as network` removes it again."""
 
     def __init__(self, plan: NetworkPlan) -> None:
-        """Check what must be so beforehand; nothing is made yet."""
+        """Check the preconditions; nothing is made yet."""
         _preconditions(plan)
         self.plan = plan
         self.topology = plan.topology
@@ -60,7 +60,7 @@ class Network:
         self._stack = ExitStack()
 
     def __enter__(self) -> "Network":
-        """Make everything; after a failure nothing is left."""
+        """Make the whole network; after a failure nothing is left of it."""
         with self._stack as stack:
             self._make(stack)
             self._stack = stack.pop_all()
@@ -143,11 +143,11 @@ class Network:
 
     @property
     def management_interface(self) -> str:
-        """The root namespace's end of the management network."""
+        """Return the name of the root namespace's interface to the management network."""
         return MANAGEMENT_ROOT + self.topology.suffix
 
     def _commands(self, host: Host) -> None:
-        """Run what topology.json wants to be run in the host."""
+        """Run the host's commands from topology.json inside the host."""
         for command in host.commands:
             try:
                 with self.namespace(host.name).entered():
@@ -215,7 +215,7 @@ def _plain(name: str, mtu: int) -> None:
 
 
 def check_machine(plan: NetworkPlan) -> None:
-    """NetworkError where this network cannot be made on this machine now; cleans what dead networks have left."""
+    """Remove what dead networks have left; raise NetworkError if this network cannot be made on this machine now."""
     _preconditions(plan)
     records.refuse_living()
     _check_routes(plan.management)
@@ -244,7 +244,7 @@ def check_plan(plan: NetworkPlan) -> None:
 
 
 def _check_routes(management: IPv4Network) -> None:
-    """NetworkError when this machine reaches addresses of the management network by some route already."""
+    """Raise NetworkError if this machine already has a route to addresses of the management network."""
     for destination, device in interfaces.routes():
         if ip_network(destination).overlaps(management):
             raise NetworkError(

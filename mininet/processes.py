@@ -14,10 +14,10 @@ from records import END_S, Record
 
 
 class Children:
-    """Processes by the name that their starter gave them."""
+    """The running processes, by the name that the `start` command gave."""
 
     def __init__(self, record: Record, log_folder: Path | None) -> None:
-        """Nothing runs yet; logs of children without one of their own go to the folder, or to our stderr."""
+        """Begin without processes. Children without a `log` write to a file in the folder, or else to our stderr."""
         self._record = record
         self._log_folder = log_folder
         self._running: dict[str, subprocess.Popen[bytes]] = {}
@@ -74,7 +74,7 @@ class Children:
             raise NetworkError(f"process {name!r} was never started: the running ones are {known}")
 
     def reap(self) -> list[tuple[str, int]]:
-        """(name, exit code) of the processes that ended since the last call; a signal's number is negative."""
+        """Return (name, exit code) of the processes that ended since the last call; after a signal the code is < 0."""
         ended = [(name, child.returncode) for name, child in self._running.items() if child.poll() is not None]
         for name, _ in ended:
             self._record.drop_process(self._running.pop(name).pid)
@@ -82,7 +82,7 @@ class Children:
         return ended
 
     def end(self) -> list[tuple[str, int]]:
-        """End all with everything they started: TERM, and after three seconds KILL; give what reap() gives."""
+        """End all children and what they started: TERM, after three seconds KILL. Return what reap() returns."""
         ended = []
         for number in (signal.SIGTERM, signal.SIGKILL):
             for child in self._running.values():
@@ -97,7 +97,7 @@ class Children:
 
 @contextmanager
 def _output(path: Path | None) -> Iterator[int]:
-    """A log's descriptor, opened for appending, or our own standard error's."""
+    """Return a descriptor of the log, opened for appending, or of our own standard error."""
     if path is None:
         yield 2
         return

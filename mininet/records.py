@@ -24,7 +24,7 @@ END_S = 3.0
 """How long an asked process may take to end before it is killed."""
 
 NETWORKS_MAX = 9
-"""In one network namespace at a time, with a state folder each."""
+"""The most networks that run in one network namespace at a time, each with its own state folder."""
 
 NAME_BYTES = 15
 """Maximum length of an interface's name."""
@@ -35,7 +35,7 @@ def state_folder() -> Path:
 
 
 def start_time(pid: int) -> int | None:
-    """Clock ticks from boot to a process's start; None when it does not live (any more)."""
+    """Return the clock ticks from boot to a process's start; None when the process does not live."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -45,7 +45,7 @@ def start_time(pid: int) -> int | None:
 
 @contextmanager
 def locked() -> Iterator[None]:
-    """One process at a time looks at and adds records."""
+    """Hold the lock under which one process at a time reads and adds records."""
     folder = state_folder()
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as lock:
@@ -54,7 +54,7 @@ def locked() -> Iterator[None]:
 
 
 class Record:
-    """The property of one network; written before each thing is made."""
+    """The property of one network. Each thing is recorded before it is made."""
 
     def __init__(self, pid: int, path: Path) -> None:
         """Describe the network of a process in a file."""
@@ -71,7 +71,7 @@ class Record:
 
     @classmethod
     def own(cls) -> Self:
-        """The record of this process, which its namespace belongs to."""
+        """Return the record of this process and its network namespace."""
         record = cls(os.getpid(), state_folder() / f"{os.getpid()}.json")
         root = Namespace.current()
         record.namespace = root.inode
@@ -80,7 +80,7 @@ class Record:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """A record that another process left; an unreadable one is a NetworkError."""
+        """Return the record that another process left; an unreadable record raises NetworkError."""
         try:
             content: dict[str, Any] = json.loads(path.read_text())
             record = cls(int(content["pid"]), path)
@@ -94,7 +94,7 @@ class Record:
         return record
 
     def alive(self) -> bool:
-        """Whether the process that wrote this still runs."""
+        """Return whether the process that wrote this record still runs."""
         return self.started is not None and start_time(self.pid) == self.started
 
     def claim_interfaces(self, names: list[str]) -> None:
@@ -122,7 +122,7 @@ class Record:
         )
 
     def network_made(self, hosts: dict[str, Any]) -> None:
-        """Keep the hosts, and the interfaces' indexes, which tell them from later ones of the same name."""
+        """Record the hosts, and the indexes that tell the interfaces from later interfaces of the same name."""
         self.interfaces = {name: interfaces.exists(name) for name in self.interfaces}
         self.hosts = hosts
         self.write()
@@ -136,7 +136,7 @@ class Record:
         self.write()
 
     def write(self) -> None:
-        """Replace the file in one step: a reader sees the old or the new one."""
+        """Replace the file in one step: a reader sees the old or the new record."""
         content = {
             "pid": self.pid,
             "started": self.started,
@@ -156,7 +156,7 @@ class Record:
         self.write()
 
     def remove(self) -> None:
-        """Nothing is owned any more."""
+        """Delete the record: the network owns nothing any more."""
         self.path.unlink(missing_ok=True)
 
     def delete_interfaces(self) -> None:
@@ -176,7 +176,7 @@ class Record:
 
 
 def end(processes: dict[int, int | None]) -> None:
-    """Ask processes to end, wait, kill the rest; only those whose start time is the recorded one."""
+    """Ask the processes that still have their recorded start time to end, wait, and kill those that remain."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         living = [pid for pid, started in processes.items() if started is not None and start_time(pid) == started]
         for pid in living:
@@ -186,7 +186,7 @@ def end(processes: dict[int, int | None]) -> None:
 
 
 def _wait(processes: dict[int, int | None], seconds: float) -> None:
-    """Wait until none of them lives, at most so long."""
+    """Wait until none of the processes lives, at most for the given time."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline and any(start_time(pid) == started for pid, started in processes.items()):
         time.sleep(0.02)
@@ -210,7 +210,7 @@ def claim(names: list[str]) -> Record:
 
 
 def refuse_living() -> None:
-    """Clean what dead networks have left; NetworkError for one that runs."""
+    """Remove what dead networks have left; raise NetworkError if a network runs."""
     if living := clean_dead():
         pid = living[0].pid
         raise NetworkError(f"another kofn network is running (pid {pid}): kill {pid} ends it")

@@ -42,7 +42,7 @@ class Host:
     ip: IPv4Interface
     mac: str
     place: SwitchPort
-    """Its switch, and the switch's port."""
+    """The host's switch, and the port of the switch."""
     mbps: float | None
     """The link's rate in Mbit/s in each direction; None: not shaped."""
     commands: tuple[str, ...] = ()
@@ -50,7 +50,7 @@ class Host:
 
     @property
     def interface(self) -> str:
-        """The host's end of its link."""
+        """The interface at the host's end of its link."""
         return f"{self.name}-eth0"
 
 
@@ -64,23 +64,23 @@ class Topology:
     uplinks: tuple[RootLink, ...] = ()
     """Each leaf's link to the root, by rack."""
     suffix: str = ""
-    """Suffix of interfaces in the switches' namespace, if another network has the names without one."""
+    """The suffix of interfaces in the switches' namespace, if another network has the names without a suffix."""
 
     def interface(self, place: SwitchPort) -> str:
-        """The interface at a port of a switch."""
+        """Return the interface at a port of a switch."""
         return f"{place.switch}-eth{place.port}{self.suffix}"
 
     def ports(self, switch: str) -> dict[int, str]:
-        """The interfaces of a switch, by port."""
+        """Return the interfaces of a switch, by port."""
         places = [host.place for host in self.hosts] + [end for link in self.uplinks for end in (link.leaf, link.root)]
         return {place.port: self.interface(place) for place in places if place.switch == switch}
 
     def uplink(self, switch: str) -> RootLink | None:
-        """A leaf's link to the root; None for the only switch."""
+        """Return a leaf's link to the root; None for the only switch."""
         return next((link for link in self.uplinks if link.leaf.switch == switch), None)
 
     def to_json(self) -> str:
-        """The file that load() reads back as an equal topology."""
+        """Return the text of a file that load() reads as an equal topology."""
         hosts = {
             host.name: {"ip": str(host.ip), "mac": host.mac, "commands": list(host.commands)} for host in self.hosts
         }
@@ -122,7 +122,7 @@ def tree(hosts: int, racks: int, mbps: float | None, uplink_mbps: float | None) 
 
 
 def _made(rank: int, rack: int, number: int, *, prefix: int, mbps: float | None) -> Host:
-    """The host of a rank, which has this number in its rack."""
+    """Return the host with this rank and this number in its rack."""
     return Host(
         name=f"h{rank + 1}",
         ip=IPv4Interface(f"10.0.{rack}.{number + 1}/{prefix}"),
@@ -160,7 +160,7 @@ def parse(document: Any) -> Topology:
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object whose keys are all different: Python's reader would silently keep the last."""
+    """Return a JSON object; refuse a key that stands twice, of which Python's reader would silently keep the last."""
     names = [name for name, _ in pairs]
     for name in names:
         if names.count(name) > 1:
@@ -247,7 +247,7 @@ def _mac(high: int, low: int) -> str:
 
 
 def _unique(hosts: tuple[Host, ...]) -> None:
-    """No address twice, and none that is the aggregation service's."""
+    """Refuse an address that two hosts have, or that is the aggregation service's."""
     addresses = {str(SERVICE_IP): "the aggregation service"}
     macs = {SERVICE_MAC: "the aggregation service"}
     for host in hosts:

@@ -25,12 +25,12 @@ def count_lines(engine: Engine, interfaces: Mapping[int, str]) -> list[str]:
     stats = engine.stats()
     lines = [
         f"port {port} ({interfaces[port]}): "
-        f"in {one.received_packets:,} packets, {one.received_bytes:,} bytes; "
-        f"out {one.sent_packets:,} packets, {one.sent_bytes:,} bytes"
-        for port, one in sorted(stats.ports.items())
+        f"in {traffic.received_packets:,} packets, {traffic.received_bytes:,} bytes; "
+        f"out {traffic.sent_packets:,} packets, {traffic.sent_bytes:,} bytes"
+        for port, traffic in sorted(stats.ports.items())
     ]
     if stats.packet_time.receiving:  # with pcap files instead of interfaces this is 0
-        lines.append(_time_line(stats.packet_time, sum(one.received_packets for one in stats.ports.values())))
+        lines.append(_time_line(stats.packet_time, sum(traffic.received_packets for traffic in stats.ports.values())))
     drops = [f"{reason} {count:,}" for reason, count in stats.drops.items() if count]
     lines += [f"dropped: {', '.join(drops)}"] if drops else []
     for (port, direction), error in engine.capture_errors().items():

@@ -182,7 +182,7 @@ def _map(ports: list[int]) -> str:
 
 
 def _update(session: Session, group: int) -> None:
-    replicas = [one for handle in session.groups.get(group, ()) for one in session.nodes[handle].replicas()]
+    replicas = [replica for handle in session.groups.get(group, ()) for replica in session.nodes[handle].replicas()]
     if replicas:
         session.engine.set_group(group, replicas, lasting=True)  # as mirroring sessions
     elif group in session.engine.groups():

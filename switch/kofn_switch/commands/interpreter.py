@@ -16,7 +16,7 @@ def answer(session: Session, line: str) -> str:
         said.extend(_lines(session, line.split()))
     except SwitchError as error:
         said.append(f"Error: {error}")
-    return "".join(f"{one}\n" for one in said)
+    return "".join(f"{line}\n" for line in said)
 
 
 def _lines(session: Session, words: list[str]) -> Iterator[str]:

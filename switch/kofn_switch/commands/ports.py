@@ -37,23 +37,23 @@ def set_queue_rate(session: Session, words: list[str]) -> Iterator[str]:
 def show_pvs(session: Session, words: list[str]) -> Iterator[str]:
     """List the parser value sets: show_pvs"""
     check_count(words, 0)
-    for one in sorted(session.program.value_sets.values(), key=lambda one: one.name):
-        yield f"{one.name:30} [compressed bitwidth:{one.width}]"
+    for known in sorted(session.program.value_sets.values(), key=lambda value_set: value_set.name):
+        yield f"{known.name:30} [compressed bitwidth:{known.width}]"
 
 
 def pvs_get(session: Session, words: list[str]) -> Iterator[str]:
     """Show the values of a parser value set: pvs_get <value set name>"""
     check_count(words, 1)
     found = find("parser value set", session.program.value_sets.values(), words[0])
-    yield from (digits(one, found.width) for one in session.engine.value_set(found.name))
+    yield from (digits(key, found.width) for key in session.engine.value_set(found.name))
 
 
 def pvs_add(session: Session, words: list[str]) -> Iterator[str]:
     """Add a value to a parser value set: pvs_add <value set name> <value>"""
     check_count(words, 2)
     found = find("parser value set", session.program.value_sets.values(), words[0])
-    one = value(words[1], found.width)
-    session.engine.set_value_set(found.name, [*session.engine.value_set(found.name), one])
+    added = value(words[1], found.width)
+    session.engine.set_value_set(found.name, [*session.engine.value_set(found.name), added])
     yield from ()
 
 
@@ -62,7 +62,7 @@ def pvs_remove(session: Session, words: list[str]) -> Iterator[str]:
     check_count(words, 2)
     found = find("parser value set", session.program.value_sets.values(), words[0])
     gone = value(words[1], found.width)
-    session.engine.set_value_set(found.name, [one for one in session.engine.value_set(found.name) if one != gone])
+    session.engine.set_value_set(found.name, [key for key in session.engine.value_set(found.name) if key != gone])
     yield from ()
 
 

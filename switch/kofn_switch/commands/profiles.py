@@ -88,7 +88,7 @@ def act_prof_dump_member(session: Session, words: list[str]) -> Iterator[str]:
     """Show a member: act_prof_dump_member <action profile name> <member handle>"""
     check_count(words, 2)
     wanted = number(words[1], "member handle") + 1
-    found = [one for one in session.engine.members(_profile(session, words[0]).name) if one.id == wanted]
+    found = [member for member in session.engine.members(_profile(session, words[0]).name) if member.id == wanted]
     if not found:
         raise CommandError("Invalid table operation (INVALID_MBR_HANDLE)")
     yield from _member(*found)
@@ -166,7 +166,7 @@ def _profile(session: Session, name: str) -> ActionProfile:
 
 
 def _action(session: Session, profile: ActionProfile, name: str) -> Action:
-    actions = [one for table in session.program.tables if table.profile == profile.name for one in table.actions]
+    actions = [action for table in session.program.tables if table.profile == profile.name for action in table.actions]
     return find(f"action of action profile {profile.name}", actions, name)
 
 

@@ -81,11 +81,11 @@ Commands = Mapping[str, Command]
 def find(kind: str, objects: Iterable[T], name: str) -> T:
     """Return the object of that name, or the only one whose name ends in it after a dot. Raise CommandError."""
     listed = list(objects)
-    full = [one for one in listed if one.name == name]
-    found = full or [one for one in listed if one.name.endswith(f".{name}")]
-    if len({one.name for one in found}) == 1:
+    full = [named for named in listed if named.name == name]
+    found = full or [named for named in listed if named.name.endswith(f".{name}")]
+    if len({named.name for named in found}) == 1:
         return found[0]
-    known = ", ".join(sorted(one.name for one in listed)) or "none"
+    known = ", ".join(sorted(named.name for named in listed)) or "none"
     raise CommandError(f"Invalid {kind} name ({name}): {'several end so' if found else 'there is'} {known}")
 
 

@@ -76,7 +76,9 @@ class CopyControls(Controls):
     def groups(self, *, lasting: bool = True) -> dict[int, tuple[Replica, ...]]:
         """Return the replicas of all multicast groups, or of those that do not last."""
         with self._lock:
-            return {one: self._groups[one] for one in self._groups if lasting or one not in self._lasting_groups}
+            return {
+                number: self._groups[number] for number in self._groups if lasting or number not in self._lasting_groups
+            }
 
     def set_session(self, number: int, session: CloneSession, *, lasting: bool = False) -> None:
         """Create or replace a clone session (0..32767): a group or replicas, and a length. Raises InvalidEntry.
@@ -105,7 +107,11 @@ class CopyControls(Controls):
     def sessions(self, *, lasting: bool = True) -> dict[int, CloneSession]:
         """Return all clone sessions, or those that do not last."""
         with self._lock:
-            return {one: self._sessions[one] for one in self._sessions if lasting or one not in self._lasting_sessions}
+            return {
+                number: self._sessions[number]
+                for number in self._sessions
+                if lasting or number not in self._lasting_sessions
+            }
 
 
 def _note(numbers: set[int], number: int, lasting: bool) -> None:
@@ -119,4 +125,6 @@ def _replicas(replicas: Sequence[Replica]) -> ctypes.Array[structs.Replica]:
     for replica in replicas:
         if not 0 <= replica.port <= PORT_MAX or not 0 <= replica.instance <= INSTANCE_MAX:
             raise InvalidEntry(f"{replica}: port 0..{PORT_MAX}, instance 0..{INSTANCE_MAX}")
-    return (structs.Replica * max(1, len(replicas)))(*(structs.Replica(one.port, one.instance) for one in replicas))
+    return (structs.Replica * max(1, len(replicas)))(
+        *(structs.Replica(replica.port, replica.instance) for replica in replicas)
+    )

@@ -58,7 +58,7 @@ class Outcomes(Controls):
             if size < 0:
                 raise SwitchError(f"a packet cannot be injected: {os.strerror(-size)}")
             collected = ctypes.string_at(self._injected, size)
-        return [(int.from_bytes(one[:4], "little"), one[4:]) for one in records(collected)]
+        return [(int.from_bytes(record[:4], "little"), record[4:]) for record in records(collected)]
 
     @cached_property
     def _injected(self) -> ctypes.Array[ctypes.c_char]:

@@ -85,8 +85,8 @@ def open_inputs(ports: Mapping[int, str]) -> list[Input]:
         for port in sorted(ports):
             inputs.append(_open(port, Path(pcap_file(ports[port], "in"))))
     except PcapError:
-        for one in inputs:
-            one.file.close()
+        for opened in inputs:
+            opened.file.close()
         raise
     return inputs
 
@@ -138,7 +138,7 @@ class PcapReplay:
 
     def _feed(self) -> int:
         count = 0
-        for _, _, port, data in merge(*(_timed(place, one) for place, one in enumerate(self._inputs))):
+        for _, _, port, data in merge(*(_timed(place, file) for place, file in enumerate(self._inputs))):
             if self._stopping.is_set():
                 break
             self._engine.receive(port, data)

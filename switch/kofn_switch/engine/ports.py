@@ -124,7 +124,7 @@ class Ports:
         """Return the counts of a port and direction; 0 is into the switch."""
         counts = structs.FaultCounts()
         self._native.core_fault_counts(self._core, port, direction, counts)
-        return FaultCounts(**{each.name: getattr(counts, each.name) for each in fields(FaultCounts)})
+        return FaultCounts(**{field.name: getattr(counts, field.name) for field in fields(FaultCounts)})
 
     def capture_errors(self) -> dict[tuple[int, str], str]:
         found = {

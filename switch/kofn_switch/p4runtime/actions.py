@@ -69,11 +69,11 @@ def _decode_set(profile: ActionProfile, message: p4r.ActionProfileActionSet) -> 
         raise unimplemented(f"RANDOM selection: {profile.name} selects by the program's hash")
     _check_size_semantics(profile, message)
     owner, actions = f"action profile {profile.name}", []
-    for one in message.action_profile_actions:
-        refuse_watch(profile, one)
-        name, parameters = decode_action(owner, profile.actions, one.action)
-        actions.append(WeightedAction(action=name, parameters=parameters, weight=decode_weight(profile, one.weight)))
-    size = group_size(profile, [one.weight for one in actions])
+    for given in message.action_profile_actions:
+        refuse_watch(profile, given)
+        name, parameters = decode_action(owner, profile.actions, given.action)
+        actions.append(WeightedAction(action=name, parameters=parameters, weight=decode_weight(profile, given.weight)))
+    size = group_size(profile, [action.weight for action in actions])
     if 0 < profile.max_group_size < size:
         raise invalid(
             f"the size of an action set of {profile.name} must be at most {profile.max_group_size}, got {size}"
@@ -125,10 +125,10 @@ def encode_via(p4info: P4Info, profile: ActionProfile, entry: Entry) -> p4r.Tabl
         case ActionSet(actions=actions):
             message = p4r.TableAction()
             message.action_profile_action_set.SetInParent()
-            for one in actions:
+            for weighted in actions:
                 message.action_profile_action_set.action_profile_actions.add(
-                    action=encode_action(p4info, one.action, one.parameters),
-                    weight=encode_weight(profile, one.weight),
+                    action=encode_action(p4info, weighted.action, weighted.parameters),
+                    weight=encode_weight(profile, weighted.weight),
                 )
             return message
         case None:

@@ -72,7 +72,7 @@ class Direct:
         wanted = p4r.TableEntry()
         wanted.CopyFrom(query)
         getattr(wanted, field).SetInParent()
-        for table_id in [query.table_id] if query.table_id else [one.table_id for one in everywhere]:
+        for table_id in [query.table_id] if query.table_id else [table.table_id for table in everywhere]:
             wanted.table_id = table_id
             yield from self._read_table(wanted)
 

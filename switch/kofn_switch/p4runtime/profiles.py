@@ -78,9 +78,9 @@ class Profiles:
 
     def _group(self, profile: ActionProfile, message: p4r.ActionProfileGroup) -> MemberGroup:
         members = []
-        for one in message.members:
-            refuse_watch(profile, one)
-            members.append(GroupMember(member=one.member_id, weight=decode_weight(profile, one.weight)))
+        for member in message.members:
+            refuse_watch(profile, member)
+            members.append(GroupMember(member=member.member_id, weight=decode_weight(profile, member.weight)))
         return MemberGroup(profile=profile.name, id=message.group_id, members=tuple(members), max_size=message.max_size)
 
     def _check_size(self, profile: ActionProfile, group: MemberGroup) -> None:
@@ -89,16 +89,16 @@ class Profiles:
             raise invalid(f"max_size of {what} must be 0 (unset) or more, got {group.max_size}")
         if 0 < profile.max_group_size < group.max_size:
             raise invalid(f"max_size of {what} must be at most {profile.max_group_size}, got {group.max_size}")
-        size = group_size(profile, [one.weight for one in group.members])
+        size = group_size(profile, [member.weight for member in group.members])
         most = group.max_size or profile.max_group_size
         if 0 < most < size:
             raise exhausted(f"the size of {what} must be at most {most}, got {size}")
-        before = [one for one in self._engine.member_groups(profile.name) if one.id == group.id]
-        replaced = sum(group_size(profile, [one.weight for one in old.members]) for old in before)
+        before = [old for old in self._engine.member_groups(profile.name) if old.id == group.id]
+        replaced = sum(group_size(profile, [member.weight for member in old.members]) for old in before)
         check_total(self._engine, profile, size - replaced)
 
     def _group_message(self, profile: ActionProfile, group: MemberGroup) -> p4r.ActionProfileGroup:
         message = p4r.ActionProfileGroup(action_profile_id=profile.id, group_id=group.id, max_size=group.max_size)
-        for one in group.members:
-            message.members.add(member_id=one.member, weight=encode_weight(profile, one.weight))
+        for member in group.members:
+            message.members.add(member_id=member.member, weight=encode_weight(profile, member.weight))
         return message

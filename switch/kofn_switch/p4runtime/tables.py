@@ -237,4 +237,6 @@ def priority_of(table: Table, message: p4r.TableEntry) -> int:
 
 def _size(profile: ActionProfile, entry: Entry) -> int:
     """Return the size of the entry's action set."""
-    return group_size(profile, [one.weight for one in entry.via.actions]) if isinstance(entry.via, ActionSet) else 0
+    return (
+        group_size(profile, [action.weight for action in entry.via.actions]) if isinstance(entry.via, ActionSet) else 0
+    )

@@ -133,17 +133,17 @@ class ProfileState:
         return self._found("group", self.groups, group_id)
 
     def _choices(self, group: MemberGroup) -> list[int]:
-        ids = [one.member for one in group.members]
+        ids = [member.member for member in group.members]
         if len(set(ids)) < len(ids):
             raise InvalidEntry(f"group {group.id} of {self.profile.name} has a member twice; weights say how often")
-        places = sorted((self.member(one.member)[1], one.weight) for one in group.members)
+        places = sorted((self.member(member.member)[1], member.weight) for member in group.members)
         self._check_weights([weight for _, weight in places])
         return [number for number, weight in places for _ in range(weight)]
 
     def _use_members(self, group: MemberGroup, times: int) -> None:
-        for one in group.members:
-            self._use(MEMBER, one.member, times)
-        self._count(times * len(group.members), times * sum(one.weight for one in group.members))
+        for member in group.members:
+            self._use(MEMBER, member.member, times)
+        self._count(times * len(group.members), times * sum(member.weight for member in group.members))
 
     def _count(self, members: int, weights: int) -> None:
         self._grouped += members
@@ -181,8 +181,8 @@ class ProfileState:
         self._check_selector("an action set")
         if self.members or self.groups:
             raise InvalidEntry(f"action profile {self.profile.name} has members of its own: no action sets beside them")
-        rows = [(self._numbers.get(one.action, 0), self._words(one.action, one.parameters)) for one in actions]
-        weights = [one.weight for one in actions]
+        rows = [(self._numbers.get(row.action, 0), self._words(row.action, row.parameters)) for row in actions]
+        weights = [row.weight for row in actions]
         self._check_weights(weights)
         self._check_room(len(rows) - replaced)
         numbers = sorted(self._member_places.take() for _ in rows)

@@ -44,7 +44,7 @@ class CopyWriter:
 
     def _case(self, fields: FieldList) -> list[str]:
         members = [self._member(field) for field in fields.fields]
-        copies = [f"    memcpy(&C->{one}, &D->{one}, sizeof C->{one});" for one in members]
+        copies = [f"    memcpy(&C->{member}, &D->{member}, sizeof C->{member});" for member in members]
         return [f"case {fields.id}:", *copies, "    break;"]
 
     def _member(self, field: FieldOf) -> str:

@@ -158,7 +158,7 @@ class Layout:
     def meta(self, field: str, state: str = "D") -> str | None:
         """Return the lvalue of a field of standard_metadata, None if the program does not have it."""
         ref = self.header(META)
-        found = next((one for one in ref.type.fields if one.name == field), None)
+        found = next((candidate for candidate in ref.type.fields if candidate.name == field), None)
         return None if found is None else f"{state}->{ref.field(found).removeprefix('D->')}"
 
     def set_meta(self, field: str, value: str, state: str = "D") -> list[str]:

@@ -101,10 +101,10 @@ class Lowering(References):
         """Return the number of limbs that hold each value exactly, in two's complement if one can be negative."""
         bounds = [self.ranges.of(expression) for expression in expressions]
         hull = Bounds(0, 0)
-        for one in bounds:
-            if one is None:
+        for operand_bounds in bounds:
+            if operand_bounds is None:
                 raise self.refuse("an intermediate result of unlimited size")
-            hull = hull.hull(one)
+            hull = hull.hull(operand_bounds)
         count = max(1, limbs(hull.bits()))
         if count > LIMBS_MAX:
             raise self.refuse(f"an intermediate result of {hull.bits()} bits")

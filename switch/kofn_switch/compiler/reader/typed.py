@@ -58,8 +58,8 @@ def _record(kind: Any) -> Fits:
             return False
         if not known:
             known.extend((name, _fits(hint)) for name, hint in checks)
-        for name, one in known:
-            if not one(part := getattr(value, name)):
+        for name, fits_field in known:
+            if not fits_field(part := getattr(value, name)):
                 raise TypeError(f"{kind.__name__}.{name} is {part!r}")
         return True
 
