@@ -11,10 +11,6 @@ Traceback (most recent call last):
 kofn_common.config.errors.ConfigError: job.workers must be 1 to 64 with job.racks = 1, got 65
 """
 
-import os
-
 from kofn_common.exports import lazy
-
-os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # read when gRPC is imported; kofn reports each failure once
 
 __getattr__, __dir__, __all__ = lazy(__name__, __file__)
