@@ -8,10 +8,6 @@ on whole arrays; schedule/ has the order of a layered model's gradients; zero/ h
 checkpoint/ writes and reads checkpoints. protocol/, engine/, kernels/ and a part of compression/ are C (native.py).
 """
 
-import os
-
 from kofn_common import check_name
-
-os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # read when gRPC is imported; kofn reports each failure once
 
 check_name(__name__)
