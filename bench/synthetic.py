@@ -1,4 +1,4 @@
-"""First-block times made from known parameters: what bench/estimator.py fits.  No I/O."""
+"""First-block times made from known parameters."""
 
 from dataclasses import dataclass
 
