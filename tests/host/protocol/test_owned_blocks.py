@@ -204,13 +204,18 @@ def two(*calls: tuple[str, int], **given: Any) -> Setting:
     ("setting", "states"),
     [
         (two((OWNED, 6)), 1105),
-        (two((OWNED, 4), losses=2), 2793),
-        (two((OWNED, 6), losses=1), 5273),
         (two((OWNED, 2), (SUM, 1), (OWNED, 2), losses=1), 4243),
-        (two((SUM, 1), (OWNED, 2), (SUM, 1), (OWNED, 2)), 3052),
-        (two((FOR_ONE, 2), losses=1), 2443),
         (two((FOR_ONE, 2), (OWNED, 2), (FOR_ONE, 1)), 2656),
-        (Setting(workers=2, slots=6, window=3, calls=((OWNED, 6),), losses=1, owners=(0, 0, 1)), 5963),
+        *(
+            pytest.param(setting, states, marks=pytest.mark.long)
+            for setting, states in (
+                (two((OWNED, 4), losses=2), 2793),
+                (two((OWNED, 6), losses=1), 5273),
+                (two((SUM, 1), (OWNED, 2), (SUM, 1), (OWNED, 2)), 3052),
+                (two((FOR_ONE, 2), losses=1), 2443),
+                (Setting(workers=2, slots=6, window=3, calls=((OWNED, 6),), losses=1, owners=(0, 0, 1)), 5963),
+            )
+        ),
     ],
 )
 def test_every_interleaving_ends(setting: Setting, states: int) -> None:
