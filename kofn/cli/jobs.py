@@ -174,14 +174,11 @@ def run(path: Path, data: Path | None, out: Path | None) -> None:
     """
     with ending("jobs run"):
         request = checked(load(path))
-        parts = split(request.spec.accelerators, _nodes(request), request.spec.least_per_node)
+        nodes = request.spec.capacities or (Capacity(THIS_MACHINE, RACK_WORKERS_MAX),)
+        parts = split(request.spec.accelerators, nodes, request.spec.least_per_node)
         say(make_console(), f"{request.spec.accelerators} workers: {', '.join(map(str, parts))}")
         say(make_console(), _devices(request))
         sys.exit(_train(request, data, out))
-
-
-def _nodes(request: TrainingRequest) -> tuple[Capacity, ...]:
-    return request.spec.capacities or (Capacity(THIS_MACHINE, RACK_WORKERS_MAX),)
 
 
 def _devices(request: TrainingRequest) -> str:

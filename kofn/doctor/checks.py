@@ -3,7 +3,7 @@
 The engine knows nothing of the checks' subjects.
 """
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,12 +73,8 @@ async def walk(checks: list[Check], show: Callable[[Finding], object]) -> list[F
 
 
 def first_failure(findings: list[Finding]) -> Finding | None:
-    """Return the first check that failed."""
-    return next(_failures(findings), None)
-
-
-def _failures(findings: list[Finding]) -> Iterator[Finding]:
-    return (finding for finding in findings if finding.state == "FAILED")
+    """Return the finding of the first check that failed."""
+    return next((finding for finding in findings if finding.state == "FAILED"), None)
 
 
 async def _check(check: Check) -> Finding:

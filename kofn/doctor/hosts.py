@@ -1,6 +1,7 @@
 """The checks of `kofn doctor` inside the hosts: boot.py measures the links, and probes act as workers."""
 
 import asyncio
+import functools
 import os
 import sys
 import time
@@ -45,7 +46,7 @@ class Hosts:
         checks: dict[str, Callable[[], Awaitable[str]]] = {
             "management": self._measure,
             "forwarding": lambda: self._measured("ping", FIREWALL),
-            **{name: self._step_of(name) for name in STEPS},
+            **{name: functools.partial(self._step, name) for name in STEPS},
             "shaping": self._shaping,
         }
         return [Check(name=name, check=check) for name, check in checks.items()]
@@ -78,10 +79,6 @@ class Hosts:
         except CheckError:
             await self._measure()
             return await self._measured("rate", advice)
-
-    def _step_of(self, name: str) -> Callable[[], Awaitable[str]]:
-        """Return the check of a step."""
-        return lambda: self._step(name)
 
     async def _step(self, name: str) -> str:
         """Wait until all probes have passed a step; CheckError if a probe fails. The first step starts the probes."""

@@ -4,7 +4,6 @@ import contextlib
 import json
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from types import ModuleType
 
 import click
@@ -91,7 +90,7 @@ def conclude(
         console.print(part)
     for note in summary.notes:
         say(console, note)
-    say(console, report_line(lambda: _write_report(folder, configs, summary)))
+    say(console, report_line(lambda: _report().write_report(folder, configs, summary)))
     say_failures(summary.failures, early_end if raised else "", errors)
     if as_json:
         click.echo(json.dumps(summary.to_dict(), indent=2))
@@ -122,7 +121,3 @@ def _report() -> ModuleType:
     from kofn.report import page  # noqa: PLC0415  # matplotlib: half a second, and a word about its folders
 
     return page
-
-
-def _write_report(folder: RunFolder, configs: Sequence[Config], summary: RunSummary) -> Path:
-    return _report().write_report(folder, configs, summary)  # type: ignore[no-any-return]

@@ -28,7 +28,11 @@ def run_seeds(plan: RunPlan, console: Console, carry_out: CarryOut) -> int:
     """Run every seed in PLAN.FOLDER/seed-N, then conclude all together; return the exit code."""
     plans = list(_by_seed(plan))
     folder = _prepare(plan, [seed_plan.shared.run.seed for seed_plan in plans])
-    with noted_end(folder, lambda folder: _conclude_rest(folder, console, as_json=plan.as_json)):
+
+    def conclude_rest(folder: RunFolder) -> None:
+        conclude_seeds(folder, console, as_json=plan.as_json, raised=True)
+
+    with noted_end(folder, conclude_rest):
         for seed_plan in plans:
             seed = seed_plan.shared.run.seed
             say(
@@ -59,10 +63,6 @@ def _prepare(plan: RunPlan, seeds: list[int]) -> RunFolder:
     folder.update_record(seeds=tuple(seeds), trials=tuple((objective, "") for objective in plan.shared.run.trials))
     point_latest(plan.folder)
     return folder
-
-
-def _conclude_rest(folder: RunFolder, console: Console, *, as_json: bool) -> None:
-    conclude_seeds(folder, console, as_json=as_json, raised=True)
 
 
 def conclude_seeds(

@@ -6,6 +6,7 @@ or as a bearer token (Prometheus). Requests for other host names than the loopba
 
 import asyncio
 import base64
+import functools
 import hashlib
 import hmac
 import os
@@ -114,7 +115,8 @@ class PageServer:
                 timeout_graceful_shutdown=int(CLOSE_S),
             )
         )
-        self._thread = threading.Thread(target=self._serve, name="page", daemon=True)
+        serve = functools.partial(self._server.run, sockets=[self._socket])
+        self._thread = threading.Thread(target=serve, name="page", daemon=True)
 
     @property
     def url(self) -> str:
@@ -135,9 +137,6 @@ class PageServer:
     def wait(self) -> None:
         """Wait for an interrupt."""
         self._thread.join()
-
-    def _serve(self) -> None:
-        self._server.run(sockets=[self._socket])
 
 
 def application(reader: RunReader, token: str, port: int, *, closing: Callable[[], bool]) -> Starlette:

@@ -58,7 +58,7 @@ def test_watch_without_a_run_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("KOFN_STATE_DIR", str(tmp_path))
     watched = CliRunner().invoke(main, ["watch", "--web"])
     assert watched.exit_code == 2
-    assert "no run is going on: kofn watch --web FOLDER shows a finished one" in watched.stderr
+    assert "no run is going on: kofn watch --web FOLDER shows a finished run" in watched.stderr
 
 
 def test_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
