@@ -1,4 +1,4 @@
-"""Which files are imported under -m."""
+"""A file is imported under -m if one of its tests may match."""
 
 from pathlib import Path
 

@@ -32,7 +32,7 @@ class Commands:
     network: NetworkSection
     topology: Path
     certificates: Path | None
-    """None: plaintext."""
+    """The folder of certificates; None for plaintext."""
     switches: int = 1
     """The number of switches: one, or all of a tree."""
     packets_port: int = PORT

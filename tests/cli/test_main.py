@@ -193,7 +193,9 @@ def test_watching_ends_with_the_controller() -> None:
 def test_absent_controller_is_reported(command: list[str]) -> None:
     result = invoke(*command)
     assert result.exit_code == 3
-    assert result.output == f"kofn: no controller answers at {NO_SWITCH}: `make run` or `kofn run` starts a controller\n"
+    assert (
+        result.output == f"kofn: no controller answers at {NO_SWITCH}: `make run` or `kofn run` starts a controller\n"
+    )
 
 
 @pytest.mark.parametrize(("command", "who"), [("status --controller", "controller"), ("slots --switch", "switch")])

@@ -200,8 +200,8 @@ class ControlLoop:
 
     @property
     def late_policies(self) -> tuple[LatePolicy, ...]:
-        """The policies for late gradients that the objective and the configuration allow. In a tree only the
-        configuration's policy is allowed, because no late gradient is merged there. Training starts under the last one,
+        """The policies for late gradients that the objective and the configuration leave open. In a tree only the
+        configuration's policy remains, because no late gradient is merged there. Training starts under the last one,
         because it allows the most measurements.
         """
         given = self.policy.late_policy
