@@ -78,7 +78,7 @@ def test_unknown_memory_is_neither_shown_nor_compared() -> None:
 
 
 @pytest.mark.root
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root: network namespaces")
 def test_protocols_are_compared_in_one_network(tmp_path: Path) -> None:
     arguments = ["--protocol", "kofn", "--protocol", "switchml", "--scenario", "clean", "--scenario", "loss-0.1"]

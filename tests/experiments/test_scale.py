@@ -113,7 +113,7 @@ def test_real_runs_need_this_machine(tmp_path: Path) -> None:
     assert "--cluster tcp://127.0.0.1:1 needs --simulate" in done.output
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.filterwarnings("default")  # of Dask
 def test_table_is_the_same_on_every_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("dask_jobqueue")

@@ -26,7 +26,7 @@ TRAININGS = [
 ]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_trainings_pass_on_the_pretend_accelerator() -> None:
     """These are the CPU's tests, with models on devices between inputs and outputs on the CPU."""
     _passes(TRAININGS[0])
