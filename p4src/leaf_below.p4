@@ -10,7 +10,8 @@
 //   block_id = slot's, PULL or taken         urged            one packet goes to the root, as below
 //   block_id = slot's, other scale or lanes  FORMAT_MISMATCH  if the root has confirmed the format; else urged
 //   block_id = slot's, open                  ADDED            the open buffer takes it
-//   ... rack complete, or buffer due         SENT             the open buffer goes to the root
+//   ... rack complete, the packet's own k
+//       reached, or buffer due (LeafDue)     SENT             the open buffer goes to the root
 //
 // Urged: a contribution that no buffer holds and the root has not acknowledged goes up alone (PASSED); else the latest
 // increment again (SENT); else the open buffer (SENT); else a PULL (ASKED).

@@ -7,6 +7,7 @@
 //   block_id = slot's, closed                LATE             the sum returns to the sender
 //   block_id = slot's, has contribution      DUPLICATE        nothing is added
 //   block_id = slot's, other scale or lanes  FORMAT_MISMATCH  as above
+//   block_id = slot's, has some of its parts OVERLAP          nothing is added
 //   block_id = slot's, open                  ADDED            members + contribution
 //   not counted, no room beside k counted    FULL             nothing is added, no block is opened
 //   ... and k counted ones are in the sum    CLOSED           until the block changes; after k is lowered a duplicate closes

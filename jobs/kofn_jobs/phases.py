@@ -2,7 +2,8 @@
 
 Pending -> Preparing -> Starting -> Running -> Succeeded
    |          |            |           |
-   |          '------------+-----------+--> Retrying -> Preparing, or Failed
+   |          +------------+-----------+--> Retrying -> Preparing, or Failed
+   |          '--> Refused
    '--> Denied, Refused
 """
 

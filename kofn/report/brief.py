@@ -1,4 +1,5 @@
-"""The table after a run, of at most 14 rows without faults: each trial's results, and where the gradients went.
+"""The table after a run: each trial's results, and where the gradients went. Without faults and logged numbers it has at
+most 14 rows.
 
 The report and `--details` show all rows (`Summary.rows()`).
 """

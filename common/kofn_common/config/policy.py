@@ -14,7 +14,7 @@ class PolicySection(Section, frozen=True):
     """The choice of k."""
 
     objective: str = DEFAULT  # a run's first trial, without run.trials; the objective of a controller started by hand
-    margin: NotNegative = 0.05  # change k only when the predicted gain is above this share
+    margin: NotNegative = 0.05  # change k or rule only when the predicted gain is above this share
     window: PositiveInt = 16  # blocks that an estimate rests on
     decide_every: PositiveInt = 1  # iterations between decisions
     warm_up: PositiveInt = 1  # reports from every live worker before the first decision
