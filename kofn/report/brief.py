@@ -1,5 +1,6 @@
-"""The table after a run: each trial's results, and where the gradients went. Without faults and logged numbers it has at
-most 14 rows.
+"""The table after a run: the results of each trial, and where the gradients went.
+
+It has at most 14 rows, without those of faults and of logged numbers.
 
 The report and `--details` show all rows (`Summary.rows()`).
 """
