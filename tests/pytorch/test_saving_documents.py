@@ -137,7 +137,7 @@ def test_hooks_state_is_saved_and_resumed(tmp_path: Path) -> None:
             "folder": tmp_path,
             "Path": Path,
             **vars(training),
-            "kofn": SimpleNamespace(torch=hook),
+            "kofn_torch": hook,
         }
         exec(PYTORCH["resume"], names)
         found = train(training, range(3, 6))
@@ -154,7 +154,7 @@ def test_elastic_training_is_saved_in_after_step(tmp_path: Path) -> None:
     def run(job: SwitchedJob) -> None:
         training = Training(job)
         elastic = SimpleNamespace(elastic=partial(kofn_torch.elastic, job=job))
-        names = {"torch": torch, "folder": tmp_path, **vars(training), "kofn": SimpleNamespace(torch=elastic)}
+        names = {"torch": torch, "folder": tmp_path, **vars(training), "kofn_torch": elastic}
         exec(PYTORCH["save in after_step"].replace("100", "2"), names)
         session = names["session"]
         while not session.done():
