@@ -149,7 +149,7 @@ def test_run_trains_on_this_machine(tmp_path: Path) -> None:
 
 
 @pytest.mark.root
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root for namespaces")
 @pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed: kofn/run/setup.sh torch")
 def test_script_that_fails_at_once_runs_once(tmp_path: Path) -> None:

@@ -59,6 +59,7 @@ def test_three_machines_train_to_the_target(machines: list[Machine], tmp_path: P
     assert min(accuracy(machines[1 + rank // 2], rank) for rank in range(4)) >= 0.9
 
 
+@pytest.mark.long
 def test_tree_of_five_machines_trains_to_the_target(tmp_path: Path) -> None:
     """The root is on the controller's machine, each leaf on its own."""
     with behind_a_bridge(tmp_path, 5) as machines:

@@ -131,6 +131,7 @@ def test_workers_that_are_gone_leave_their_gradients_to_the_others(tmp_path: Pat
     assert "worker-2.jsonl" not in {path.name for path, line in lines(run, "stash:2") if line.get("iteration", 0) > 45}
 
 
+@pytest.mark.long
 def test_event_that_had_happened_is_not_repeated(tmp_path: Path) -> None:
     more = "[[event]]\nat_iteration = 12\nkill = 'worker-2'\n[[event]]\nat_iteration = 100\nstart = 'worker-2'"
     config = text("stash:2", more=more, iterations=500)

@@ -72,7 +72,7 @@ def assert_alike(packets: Any, found: ScaledTimes, within: float, fields: tuple[
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("k", [3, 9])
+@pytest.mark.parametrize("k", [3, pytest.param(9, marks=pytest.mark.long)])
 @pytest.mark.parametrize("rule", RULES)
 def test_iterations_take_as_long_as_with_packets(rule: str, k: int) -> None:
     packets, found = both(configured(), f"{rule}:{k}")
