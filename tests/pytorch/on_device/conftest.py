@@ -8,12 +8,13 @@ collect_ignore_glob = [] if os.environ.get("KOFN_TEST_DEVICE") else ["test_*.py"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = [item for item in items if item.path.parent.name == "on_device"]
+    if not here:
+        return
     import torch  # noqa: PLC0415
 
     devices = torch.accelerator.device_count()
-    for item in items:
-        if item.path.parent.name != "on_device":
-            continue
+    for item in here:
         item.add_marker(pytest.mark.accelerator)
         if not devices:
             item.add_marker(pytest.mark.skip(reason="torch.accelerator finds no device"))
