@@ -66,6 +66,7 @@ def test_make_p4_names_the_missing_p4c(tmp_path: Path) -> None:
 
 
 def test_stubs_belong_to_the_proto(tmp_path):
+    pytest.importorskip("grpc_tools")
     outputs = [f"--{kind}={tmp_path}" for kind in ("python_out", "grpc_python_out", "mypy_out", "mypy_grpc_out")]
     plugins = [
         f"--plugin=protoc-gen-{name}={Path(sys.executable).parent / f'protoc-gen-{name}'}"
