@@ -84,7 +84,7 @@ def test_missing_meters_are_refused(engine: Engine) -> None:
     with pytest.raises(InvalidEntry, match=r"no meter Tables.entry_meter; it has Tables.cell_meter"):
         engine.write_meter("Tables.entry_meter", 0, None)
     engine.insert(Entry(table="Tables.by_part", key=exact(0), action="Tables.miss"))
-    with pytest.raises(InvalidEntry, match=r"Tables.by_part has no direct meter; those with one: Tables.metered"):
+    with pytest.raises(InvalidEntry, match=r"Tables.by_part has no direct meter; tables that have one: Tables.metered"):
         engine.meter("Tables.by_part", exact(0))
 
 

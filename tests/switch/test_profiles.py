@@ -198,7 +198,7 @@ BAD_GROUPS = [
     (group(2, 1, 1), InvalidEntry, "has a member twice"),
     (group(2, 1, 2), EntryNotFound, "Tables.chosen has no member 2; it has 1"),
     (group(2, (1, 65537)), TableFull, "weights of a group of Tables.chosen are 65536 together at most"),
-    (group(2, (1, 0)), InvalidEntry, "a weight is 1 or more, not 0"),
+    (group(2, (1, 0)), InvalidEntry, "a weight must be 1 or more, got 0"),
     (MemberGroup(profile="Tables.shared", id=1, members=()), InvalidEntry, "Tables.shared has no selector"),
 ]
 BAD_ENTRIES = [

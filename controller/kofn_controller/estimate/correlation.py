@@ -1,9 +1,10 @@
 """Measures how fast gradients turn and how noisy they are, from the aggregates' norms and products. No clock, no I/O.
 
-The *correlation length* L is the lag, in iterations, at which the product of two aggregates has fallen to half of the
-squared length of an aggregate's signal. L depends on the step size: with a small learning rate gradients keep their
-direction for 10 or 20 iterations, with a large one for about one. The *noise scale* phi is the noise of a worker's
-gradient in units of its signal (McCandlish et al., An empirical model of large-batch training, 2018).
+The *signal* of a gradient is its mean over all batches; the difference from the signal is its *noise*. The *correlation
+length* L is the lag, in iterations, at which the product of two aggregates has fallen to half of the squared length of
+an aggregate's signal. L depends on the learning rate: gradients keep their direction for 10 or 20 iterations if it is
+small, and for about one iteration if it is large. The *noise scale* phi is the squared length of a worker's noise,
+divided by the squared length of the signal (McCandlish et al., An empirical model of large-batch training, 2018).
 """
 
 import math
@@ -21,8 +22,8 @@ LENGTH_MIN, LENGTH_MAX = 0.5, 10.0
 """Bounds of L if the product falls to half within the measured lags."""
 
 FARTHEST = 3.0
-"""Upper bound of L in multiples of LENGTH_MAX if the product does not fall to half within LAGS. L is then extrapolated
-linearly: LENGTH_MAX times one half, divided by the loss within LAGS."""
+"""Upper bound of L, in multiples of LENGTH_MAX, if the product does not fall to half within LAGS iterations. L is then
+extrapolated linearly: it is LENGTH_MAX times 0.5 / (1 - c), where c is the last value of `curve`."""
 
 UNKNOWN = 2.0
 """Value of L and phi before enough is measured."""
@@ -31,10 +32,10 @@ SIGNAL_MIN = 0.05
 """Lower bound of the signal's share of an aggregate's squared length: a smaller signal looks like noise."""
 
 SEVERAL = 1.2
-"""Gradients that a sum must have for a comparison of its noise with a single gradient's."""
+"""An aggregate's noise is compared with the noise of single gradients if the aggregate has more gradients than this."""
 
 KNOWN = 0.2
-"""Weight, in iterations, that the measurements of a product must have."""
+"""A product counts as measured once the weights of its measurements add up to more than this number of iterations."""
 
 DECAY = math.exp(-1 / MEMORY)
 
@@ -53,11 +54,11 @@ class Correlation:
     def add(
         self, iteration: int, *, gradients: float, gradient_norm2: float, norm2: float, products: tuple[float, ...]
     ) -> None:
-        """Take an iteration's aggregate a, the mean of `gradients`.
+        """Take the measurements of an iteration's aggregate a, which is the mean of a number of gradients, `gradients`.
 
-        `norm2` is |a|^2, `products` are its products with the aggregates of 1, 2, ... iterations before,
-        `gradient_norm2` is the mean |g|^2 of single gradients. The less signal the aggregates have, the less a product
-        counts.
+        `norm2` is |a|^2, `products` are the products of a with the aggregates of 1, 2, ... iterations before,
+        `gradient_norm2` is the mean |g|^2 of single gradients. The smaller the signal's share of the aggregates, the
+        less weight has a product.
         """
         if not 0 < norm2 < math.inf:
             return
@@ -120,6 +121,6 @@ class Correlation:
         return bool(self._weights[0] > KNOWN)
 
     def _signal_of(self, next_cosine: float) -> float:
-        """Return the signal's share of an aggregate: by its norm, but no less than the cosine with the next
-        aggregate."""
+        """Return the signal's share of an aggregate's squared length. It is measured by norms (`signal`), but is at
+        least the mean cosine of two consecutive aggregates, `next_cosine`."""
         return float(np.clip(max(self.signal, next_cosine), SIGNAL_MIN, 1.0))

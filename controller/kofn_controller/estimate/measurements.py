@@ -27,12 +27,12 @@ BoolArray = NDArray[np.bool_]
 Scalar = TypeVar("Scalar", bound=np.generic)
 
 AHEAD_MAX = 1000
-"""Maximum number of iterations by which a report may be ahead of all earlier ones. The fastest k workers continue
-without the others, but not that far."""
+"""Maximum number of iterations by which a report may be ahead of all earlier reports. The fastest k workers continue
+without the others, but do not get that far ahead."""
 
 GRACE_S = 0.020
-"""Time for which others must have been ahead of a worker before it counts as silent: its own message may be under
-way."""
+"""A worker counts as silent once other workers have been ahead of it for this time: until then the worker's message may
+be on its way."""
 
 LINK_WAITS = 7
 """Number of kept link waits of each worker."""
@@ -44,7 +44,7 @@ FIRST_BLOCK_MAX_S = 3600.0
 """Maximum first-block time of a report that is accepted."""
 
 NORM2_MAX = 1e100
-"""Maximum sum of squares, or product, of a report that is accepted: float32 values have no larger one."""
+"""Maximum sum of squares, or product, of a report that is accepted: float32 values have no larger sums or products."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +63,7 @@ class Track:
     """Counts and latest facts of one worker."""
 
     reported: int  # the latest iteration that the worker reported
-    reached: int  # the latest iteration whose first block the worker has surely finished
+    reached: int  # the latest iteration of which the worker has finished at least the first block
     arrivals: int
     late: int
     late_in_a_row: int
@@ -148,7 +148,7 @@ class Measurements:
         return True
 
     def take(self, reports: Reports) -> None:
-        """Take the reports of several workers, which must be valid and which no digest accompanies (`views`)."""
+        """Take the reports of several workers. They must be valid, and no digest may accompany them (`views`)."""
         self._push(reports.rank, reports.iteration, reports.first_block_s, censored=reports.censored, late=reports.late)
         if reports.link_wait_s is not None:
             self._push_wait(reports.rank, reports.link_wait_s)
@@ -204,7 +204,7 @@ class Measurements:
 
     @property
     def iterations(self) -> NDArray[np.int64]:
-        """The iteration in which each of the times was begun (workers, window); 0: no measurement."""
+        """The iteration in which the measurement of each time began (workers, window); 0: no measurement."""
         return self._in_order(self._iterations)
 
     def track(self, rank: int) -> Track:

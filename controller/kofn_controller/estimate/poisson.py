@@ -24,8 +24,8 @@ TIE = 0.5
 """Added to a lower bound: an observation that was cut off at a whole count may have been that count or a later one."""
 
 UNSEEN_EXPOSURE = 0.1
-"""Exposure, in blocks, that is added for a worker with nothing but lower bounds: its likelihood has no maximum
-otherwise."""
+"""Exposure, in blocks, that is added for a worker with lower bounds only: without it the worker's likelihood has no
+maximum."""
 
 BEYOND = 200
 """Maximum difference between a drawn count and its bound."""
@@ -56,9 +56,10 @@ def poisson_rates(
     """Return the maximum-likelihood rates (n,) of Poisson counts (n, window), and their information in uncensored
     observations (n,).
 
-    NaN is no observation; a count c marked by `cut` means N >= c. A worker without observations gets the mean rate of
-    the others, and the information 0. The search begins at the rates `start` (n,) and ends when the relative step is
-    below `settled`; the remaining error is about the square of the last step.
+    A count of NaN means that there is no observation; a count c marked by `cut` means N >= c. A worker without
+    observations gets the mean rate of the others, and the information 0. The search begins at the rates `start` (n,)
+    and ends when a step of Newton's method changes each rate by a share below `settled`; the remaining relative error
+    is about the square of the last change.
     """
     known = ~np.isnan(counts)
     lower = cut & known & (counts > 0)  # N >= 0 always holds
@@ -107,7 +108,7 @@ class CountBounds:
 def _censored_rates(
     total: FloatArray, exposure: FloatArray, bounds: CountBounds, start: FloatArray | None, settled: float
 ) -> tuple[FloatArray, FloatArray]:
-    """Find the rates by Newton's method on the score, in log rate; a row ends when its step is small.
+    """Find the rates by Newton's method on the score, in log rate; the search of a row ends when its step is small.
 
     The score total/mu - exposure + sum h_c(mu), h_c = d log P(N >= c) / d mu, falls strictly: its root is the maximum.
     """
@@ -133,7 +134,7 @@ def _score(
 ) -> tuple[FloatArray, FloatArray]:
     """Return the first and second derivatives of the log-likelihood at `rate` (rows,).
 
-    They follow from the hazard P(N = m) / P(N >= m), P(N = m - 1) = m / mu P(N = m), and the tail
+    The derivatives follow from the hazard P(N = m) / P(N >= m), from P(N = m - 1) = m / mu P(N = m), and from the tail
     P(N >= m) - share P(N = m).
     """
     least, share = bounds.least, bounds.share
@@ -150,8 +151,8 @@ def _score(
 
 
 def hazard(counts: FloatArray, rates: FloatArray, row: NDArray[np.int64]) -> FloatArray:
-    """Return P(N = m) / P(N >= m) for whole counts m >= 0 (any,); `row` (any,) is the place of each one's rate > 0 in
-    `rates` (rows,).
+    """Return P(N = m) / P(N >= m) for whole counts m >= 0 (any,). `rates` (rows,) has the rates, all above 0; `row`
+    (any,) has the place of each count's rate in `rates`.
     """
     if counts.size < HAZARDS:
         return _hazard(counts, rates[row])
@@ -168,8 +169,8 @@ def hazard(counts: FloatArray, rates: FloatArray, row: NDArray[np.int64]) -> Flo
 
 
 def _hazard(counts: FloatArray, rates: FloatArray) -> FloatArray:
-    """Compute hazards by the incomplete gamma function; far out in the tail by its first terms and a geometric
-    series."""
+    """Compute hazards by the incomplete gamma function. Far out in the tail add up the tail's first terms and a
+    geometric series instead."""
     mass = poisson_mass(counts, rates)
     tail = np.where(counts > 0, special.gammainc(np.maximum(counts, 1.0), rates), 1.0)
     beyond = 1 / (1 - np.minimum(rates / (counts + 4), 0.9))  # P(N >= m + 3) in units of P(N = m + 3)
@@ -236,11 +237,11 @@ def imputed(counts: FloatArray, cut: BoolArray, rate: FloatArray) -> tuple[Float
 
 
 def drawn_beyond(bounds: FloatArray, rates: FloatArray, shares: FloatArray) -> FloatArray:
-    """Return whole Poisson counts given N >= bound (any,): quantiles such that a share of `shares` (any,), 0 to 1, of
-    all counts beyond the bound is larger.
+    """Return whole Poisson counts N, given that N >= bound (any,). Each is a quantile: `shares` (any,), 0 to 1, is the
+    share of all counts beyond the bound that are larger.
 
-    A bound between two whole counts takes the matching part of the lower one's probability away. No count exceeds its
-    bound by more than BEYOND.
+    With a bound between two whole counts the lower count has only a part of its probability, by linear interpolation.
+    No count exceeds its bound by more than BEYOND.
     """
     count = np.floor(bounds)
     mass = poisson_mass(count, rates)
@@ -274,8 +275,8 @@ def interval(rate: FloatArray, blocks: FloatArray, freedom: float = np.inf) -> t
 
 
 def _limits(events: FloatArray, tail: float) -> tuple[FloatArray, FloatArray]:
-    """Return confidence limits of the means of total counts (n,). Very many are interpolated, within 0.01 of an
-    event."""
+    """Return confidence limits of the means of total counts (n,). If there are very many counts, the limits are
+    interpolated, with an error of less than 0.01 events."""
     if len(events) > INTERVALS:
         roots = np.sqrt(events)
         few = np.linspace(0.0, roots.max() + 1e-9, INTERVALS)

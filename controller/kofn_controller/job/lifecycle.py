@@ -19,7 +19,7 @@ from kofn_controller.p4runtime.entries import Found
 _LOG = logging.getLogger(__name__)
 
 GOALS_REACHED = ("target", "iterations", "diverged")
-"""Reasons of Finished that all workers reach in the same iteration, so that none has to continue alone."""
+"""Reasons of Finished that all workers reach in the same iteration, so that no worker has to continue alone."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -35,7 +35,8 @@ class Lifecycle:
     # -- what workers do
 
     def attach(self, hello: pb.Hello, now_s: float) -> Stream:
-        """Give a worker its seat, and welcome it as soon as it may take part; AttachError says why it cannot."""
+        """Give a worker its seat, and welcome the worker as soon as it may take part. Raise AttachError if it may never
+        take part."""
         job = self.job_state
         if job.phase is Phase.OVER and not hello.iteration:
             message = f"job {job.job} is over: worker {hello.rank} cannot join any more"
@@ -54,7 +55,7 @@ class Lifecycle:
         return stream
 
     def ready(self, rank: int, iteration: int, now_s: float) -> None:
-        """Let a joining worker, which has its parameters now, take part from this iteration on."""
+        """Let a joining worker take part from this iteration on, because it now has a peer's parameters."""
         job, seat = self.job_state, self.job_state.members.seats[rank]
         seat.took_part = True
         if seat.state is not SeatState.JOINING:
@@ -68,7 +69,7 @@ class Lifecycle:
         job.apply(job.control_loop.worker_joined(rank, words, now_s, iteration))
 
     def finish(self, rank: int, reason: str, now_s: float) -> None:
-        """Note that a worker has finished, and stop the job if all have."""
+        """Note that a worker has finished, and stop the job if all workers have."""
         job, seat = self.job_state, self.job_state.members.seats[rank]
         if seat.state is SeatState.ATTACHED and not seat.current:
             return  # it has not begun
@@ -100,12 +101,13 @@ class Lifecycle:
     # -- what the switch says
 
     def found(self, found: Found | None, now_s: float) -> None:
-        """Take the switch's entry of a job that this controller has not started: its workers may be training."""
+        """Take over the switch's entry of a job that this controller has not started: the job's workers may be
+        training."""
         if found is not None and self.job_state.phase is Phase.WAITING:
             self.job_state.quiet_until_s = now_s + state.GRACE_S
 
     def lost(self, why: str, now_s: float) -> None:
-        """Open the slots again, or regroup the workers, because the switch has lost the admitted generation."""
+        """Have the switch admit a new generation, or regroup the workers, because the switch lost the admitted one."""
         if self.job_state.phase is Phase.OVER:
             return
         _LOG.warning("job %d: %s", self.job_state.job, why)
@@ -115,7 +117,7 @@ class Lifecycle:
             self.recovery.begin(now_s)
 
     def admitted(self, generation: int, now_s: float) -> None:
-        """Continue, because the switch admits the packets of a generation, or will as soon as it is back."""
+        """Continue, because the switch admits the packets of a generation, or will admit them once it is back."""
         if generation != self.job_state.generation:
             return  # a newer generation has replaced this one
         if self.job_state.phase is Phase.OPENING:
@@ -208,7 +210,7 @@ class Lifecycle:
     # -- end
 
     def _stop_if_done(self, now_s: float) -> bool:
-        """Tell all workers to stop once every attached one has finished and no absent one may come back."""
+        """Tell all workers to stop once every attached worker has finished and no absent worker may come back."""
         job = self.job_state
         here, seats = job.members.attached, job.members.seats
         away = self.recovery.adopted or (not here and any(seat.state is SeatState.LOST for seat in seats))
@@ -224,14 +226,14 @@ class Lifecycle:
     # -- parts
 
     def _lose(self, seat: Seat, words: str, now_s: float) -> None:
-        """Mark a worker as lost, unless it has finished, and remove it from the live ones."""
+        """Mark a worker as lost, unless it has finished, and remove it from the live workers."""
         job = self.job_state
         seat.state = seat.state if seat.finished else SeatState.LOST
         job.worker_left(seat, words, now_s)
         self.recovery.gone(seat.rank, now_s)
 
     def _await_return(self, running: bool, now_s: float) -> None:
-        """If no worker is training any more, give the last one GRACE_S to come back."""
+        """If no worker is training any more, give the last worker GRACE_S to come back."""
         if running and not self.job_state.members.running:
             self.job_state.quiet_until_s = now_s + state.GRACE_S
 
@@ -258,7 +260,7 @@ class Lifecycle:
             self.leave(stream, now_s)
 
     def _tell_peers(self, but: Seat | None = None) -> None:
-        """Send the list of attached workers to all welcomed ones, except `but`, whose Welcome has the list."""
+        """Send the list of attached workers to all welcomed workers, except `but`, whose Welcome has the list."""
         message = messages.peers(self.job_state.members.peers())
         for seat in self.job_state.members.attached:
             if seat.state in WELCOMED and seat is not but:

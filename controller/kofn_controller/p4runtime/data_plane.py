@@ -28,17 +28,17 @@ from kofn_controller.p4runtime.slots import JobSlots
 class DataPlane(ABC):
     """A P4 program for v1model, with the entries of the jobs of a run, which share the switch.
 
-    The defaults suit a program whose jobs need all workers. The controller then admits workers, and keeps the entries
-    correct across reconnections, but chooses nothing.
+    The methods' defaults suit a program whose jobs need all workers. For such a program the controller admits workers,
+    and restores the entries when it reconnects to the switch, but takes no decisions.
     """
 
     program: ClassVar[Path]
-    """The program's P4 source, which p4c compiles into build/ in its folder; or p4c's NAME.json, beside
-    NAME.p4info.txtpb."""
+    """The path of the P4 source, which p4c compiles into build/ in the source's folder; or the path of a NAME.json that
+    p4c has written, with NAME.p4info.txtpb beside it."""
     port: ClassVar[int] = PORT
-    """The UDP port of its packets: [[fault]] with where = "switch" and network.trace concern these."""
+    """The UDP port of the program's packets, to which [[fault]] with where = "switch" and network.trace apply."""
     counters: ClassVar[Mapping[str, Sequence[str]]] = {}
-    """For each counter by p4info's name, the names of its indices: the report has their packets."""
+    """For each counter, by its name in p4info, the names of its indices. The report shows the packets of each index."""
     trees: ClassVar[bool] = False
     """Whether there are entries for the roles of a tree's switches (job.racks)."""
     exact_calls: ClassVar[bool] = False

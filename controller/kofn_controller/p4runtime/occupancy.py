@@ -1,8 +1,8 @@
 """Reads the slots of a running switch over P4Runtime: the block in each slot, its contributors, and the
 missing workers.
 
-The module only reads, which any client may do. It needs a switch that can read registers; BMv2 cannot. Packets flow
-meanwhile, so a slot that takes another block while it is read is read again.
+The module only reads, so it need not be the switch's primary client. It needs a switch that can read registers; BMv2
+cannot. Packets flow while slots are read: a slot that takes another block during its read is read again.
 """
 
 from collections.abc import Iterable, Sequence
@@ -26,8 +26,8 @@ NO_REGISTERS = "kofn slots needs the embedded switch: this switch does not read 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slot:
-    """The content of one slot. It is empty (iteration 0), open, or closed by k contributions until another block takes
-    it.
+    """The content of one slot. The slot is empty (iteration 0), open, or closed by k contributions. It stays closed
+    until another block takes it.
     """
 
     slot: int  # counted from the job's first slot
@@ -62,22 +62,24 @@ class SwitchJob:
     mask: int
     generation: int
     racks: int  # 0: not a tree
-    places: tuple[int, ...]  # of the workers, by rank
+    places: tuple[int, ...]  # the workers' places, by rank
 
     @property
     def workers(self) -> tuple[int, ...]:
         return tuple(range(len(self.places)))
 
     def cells(self, slot: int) -> list[tuple[str, int]]:
-        """Return the registers' cells of a slot in the order of reading. The second read of the block id shows whether
-        it has changed meanwhile. The members of each rack stand SLOTS rows after those of the rack before it.
+        """Return the registers' cells of a slot in the order of reading. The block id is read first and last: if the
+        two values differ, another block has taken the slot. The register of members has SLOTS cells for each rack.
         """
         at = self.base + slot
         bitmaps = [(CONTRIBUTORS, SLOTS * rack + at) for rack in range(self.racks or 1)]
         return [(BLOCK_IDS, at), (STATES, at), *bitmaps, (BLOCK_IDS, at)]
 
     def slot(self, number: int, block_id: int, state: int, bitmaps: Sequence[int]) -> Slot:
-        """Return a slot's content from its registers' cells; empty if the block is of another generation."""
+        """Return a slot's content from its registers' cells. The slot counts as empty if its block is of another
+        generation.
+        """
         generation, iteration, block = block_id >> 64, block_id >> 32 & NUMBER, block_id & NUMBER
         if generation != self.generation or iteration == 0:
             return Slot(slot=number, iteration=0, block=0, closed=False, present=(), missing=())
@@ -151,11 +153,11 @@ class SlotReader:
         ]
 
     async def job(self, number: int) -> SwitchJob:
-        """Return one job; InspectionError lists the existing ones."""
+        """Return the job with this number. If there is none, InspectionError lists the switch's jobs."""
         jobs = {found.job: found for found in await self.jobs()}
         if number not in jobs:
-            known = ", ".join(map(str, jobs)) or "none"
-            raise InspectionError(f"the job must be one of the switch at {self._address} ({known}), got {number}")
+            known = f"one of {', '.join(map(str, jobs))}, the jobs of" if jobs else "installed in"
+            raise InspectionError(f"the job must be {known} the switch at {self._address}, got {number}")
         return jobs[number]
 
     async def _rows(self, table: str) -> list[tuple[dict[str, int], dict[str, int]]]:

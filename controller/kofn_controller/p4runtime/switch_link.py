@@ -6,9 +6,9 @@
     await link.ready.wait()
     await slots.admit(generation, k)
 
-All jobs share one connection to a switch. Each new connection, also after a restart of the switch, pushes the pipeline
-if the switch does not run it, and corrects the switch's entries. Each job then learns which entry the switch had for
-it. The module knows nothing of how k is chosen.
+All jobs share one connection to a switch. After each new connection, also after a restart of the switch, the link
+pushes the pipeline if the switch does not run it, and corrects the switch's entries. Then it tells each job which entry
+the switch had for the job. The module does not know how k is chosen.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ class SwitchLink:
     credentials: SwitchCredentials = None
     counters: dict[str, int] = field(default_factory=dict)  # packets by the plane's names
     ready: asyncio.Event = field(default_factory=asyncio.Event)
-    fault: str = ""  # why it is not connected
+    fault: str = ""  # why the link is not connected
     _switch: fy.Switch | None = None
     _writing: asyncio.Lock = field(default_factory=asyncio.Lock)  # held during each read and write of an installation
     _retry_s: float = RETRY_S
@@ -71,7 +71,7 @@ class SwitchLink:
         return "" if self.connected else f"{self.role.name} does not answer ({self.fault or 'not connected yet'})"
 
     async def run(self) -> None:
-        """Connect, install and serve, again after each failure, until cancelled.
+        """Connect, install and serve, until cancelled; begin again after each failure.
 
         EntryError if the first installation fails because of the data plane's entries.
         """
@@ -105,13 +105,13 @@ class SwitchLink:
                 raise PushError(f"the connection to {self.role.name} broke") from error
 
     async def _put(self, switch: fy.Switch, slots: JobSlots) -> None:
-        """Write another k by one MODIFY, or replace an existing entry by the entry of a new generation."""
+        """Write a job's entry: by one MODIFY if only k has changed; a new generation's entry replaces the old entry."""
         wanted = slots.wanted  # a copy: the session may change it before the answer comes
         entries = self.plane.job_entries(slots.layout, *wanted, self.role)
         if slots.tried:
             await switch.modify(entries[:1])
         else:
-            slots.tried = True  # the switch may have it from now on, even if its answer is lost
+            slots.tried = True  # from now on the switch may have the entry, even if its answer is lost
             await switch.delete(entries, strict=False)
             await switch.insert(entries)
         slots.confirm(wanted.k)

@@ -126,7 +126,9 @@ class ControlLoop:
         return self.measurements.iteration
 
     def report(self, rank: int, report: pb.Report, now_s: float) -> bool:
-        """Take a worker's report; return False if it was refused. The first report of an iteration shows its end."""
+        """Take a worker's report; return False if it was refused. The first report of an iteration shows that the
+        iteration has ended.
+        """
         before = self.iteration
         if not self.measurements.report(rank, report, now_s):
             return False
@@ -146,7 +148,8 @@ class ControlLoop:
         return True
 
     def reports(self, reports: Reports, aggregate: pb.Report) -> None:
-        """Take the reports of an iteration's workers at once, all with its k and rule, as a simulation makes them.
+        """Take the reports of all workers of an iteration at once, as a simulation makes them: all have the same k and
+        rule.
 
         `aggregate` describes the iteration's aggregate, which is the same for all workers.
         """
@@ -191,7 +194,7 @@ class ControlLoop:
         return self._choose(f"{self.goal.name}:", self.policy.margin, None if self._news() else fresh)
 
     def set_objective(self, text: str, now_s: float) -> Change | None:
-        """Follow another objective from now on; ConfigError says what must hold."""
+        """Follow another objective from now on. Raise ConfigError if the text names no objective of this job."""
         self.chooser.follow(objective(text, self.workers))
         self.inclusion.rank = None
         if self.live.any() and self._forecast(now_s):
@@ -219,7 +222,7 @@ class ControlLoop:
         return tuple(dict.fromkeys(weighed))
 
     def worker_left(self, rank: int, why: str, now_s: float) -> Change | None:
-        """Remove a worker from the live ones, and reduce k at once if it must be."""
+        """Remove a worker from the live workers, and choose k again, at most the number of live workers."""
         self.live[rank] = False
         self.chooser.evidence.forget()
         self.pace = Pace(workers=self.workers)
@@ -234,9 +237,9 @@ class ControlLoop:
         return self._set_k(self.k, reason)
 
     def worker_joined(self, rank: int, why: str, now_s: float, iteration: int = 0) -> Change | None:
-        """Add a worker that joins late or rejoins in this iteration to the live ones, and choose k.
+        """Add a worker that joins late or rejoins in this iteration to the live workers, and choose k.
 
-        The worker's silence counts from now on. While it is too early for a choice, k remains n if it was n.
+        The worker's silence counts from now on. While it is too early for a choice, k follows n if k was n.
         """
         everyone = self.k == int(self.live.sum())
         self.live[rank] = True
@@ -259,7 +262,7 @@ class ControlLoop:
         return bound_k(fixed.k, live)
 
     def _include(self, rank: int) -> Change | None:
-        """Set k to n until this worker has been in a sum."""
+        """Set k to n. `_release` ends this, once the worker has been in a sum."""
         self.inclusion.rank = rank
         times = self.measurements.late_in_a_row[rank]
         count = int(self.live.sum())
@@ -314,7 +317,7 @@ class ControlLoop:
         return self.pace.overhead_s(self.transfers_s)
 
     def _choose(self, reason: str, margin: float, iterations: int | None = None) -> Change | None:
-        """Choose by the present estimate (`Chooser.choose`), and complete the reason by numbers.
+        """Choose by the present estimate (`Chooser.choose`), and add the choice's numbers to the reason.
 
         If the objective gives no costs, k stays, or becomes n if fewer workers are live.
         """
@@ -367,7 +370,7 @@ def _times_s(choice: Choice | None, k: int) -> tuple[float, float]:
 
 
 def _numbers(choice: Choice, previous: int, late_policy: LatePolicy, goal: Objective) -> str:
-    """Describe the reason for the new k or late policy in numbers."""
+    """Return the numbers that explain the new k or the new policy for late gradients."""
     expected_s, predicted_s = _times_s(choice, choice.k)
     numbers = f"E_{choice.k}[T] = {1e3 * expected_s:.1f}, predicted {1e3 * predicted_s:.1f} ms"
     if len(choice.forecasts) > 1:

@@ -1,6 +1,7 @@
-"""The loop around the protocol core: gradients, packets, results and timers in; packets and iteration ends out.
+"""The loop around the protocol core. It takes gradients, packets, results and timers; it gives packets and the ends of
+iterations.
 
-It has no socket and no clock: the agent drives it over UDP and an event loop, kofn/sim/ in virtual time.
+The loop has no socket and no clock: the agent drives it over UDP and an event loop, kofn/sim/ in virtual time.
 
     driver.begin(1, now)
     encoder.enter(gradient, 1)
@@ -62,10 +63,10 @@ class Sender(Protocol):
         """Whether the last entered gradient is still being computed."""
 
     def slices(self, iteration: int) -> Iterator[list[int]]:
-        """Encode the iteration's blocks; yield each slice's, or an empty list while its pieces are awaited."""
+        """Encode the iteration's blocks; yield each slice's blocks, or an empty list while its pieces are awaited."""
 
     def encode_part(self, iteration: int, open: Collection[int], *, missed: int) -> tuple[int, list[int]]:
-        """Encode pending gradients that have missed `missed` sums as another part; return the part and its blocks."""
+        """Encode pending gradients that have missed `missed` sums, as another part; return the part and its blocks."""
 
     def all_packed(self, blocks: Sequence[int], part: int = 0) -> PackedBlocks:
         """Return the encoded values of these blocks."""
@@ -88,21 +89,21 @@ class Sender(Protocol):
         """Re-encode withdrawn blocks in narrower lanes; return the blocks that may be sent."""
 
     def follow(self, results: BlockResults, wire_bytes: int) -> Finished:
-        """End an iteration in which values of `wire_bytes` were sent, and make the next one's plan."""
+        """End an iteration in which values of `wire_bytes` were sent, and make the next iteration's plan."""
 
 
 class Effects(Protocol):
     """Callbacks of a driver; those with a body are optional."""
 
     def send(self, packets: Sequence[Send]) -> None:
-        """Send packets; not needed where an engine takes them from the protocol."""
+        """Send packets; not needed if an engine takes the packets from the protocol."""
         return None
 
     def delivered(self, results: BlockResults) -> None:
         """Handle closed blocks of the current iteration."""
 
     def completed(self) -> None:
-        """Handle the closing of the current iteration's last block: advance() can now end the iteration."""
+        """Handle the closing of the current iteration's last block: from now on advance() can end the iteration."""
         return None
 
     def next_iteration(self) -> None:
@@ -122,7 +123,7 @@ class Effects(Protocol):
 class Driver:
     """One worker's protocol and encoder in a job of `workers`; times in seconds of any one clock.
 
-    `slices` replaces the encoder's slices() where an engine encodes and contributes: then all slices are empty.
+    `slices` replaces the encoder's slices() if an engine encodes and contributes: then all slices are empty.
     `recipients`, (blocks,): each block's recipient, as in Protocol.received(); None: all workers.
     """
 
@@ -147,7 +148,8 @@ class Driver:
 
     @property
     def may_merge(self) -> bool:
-        """Whether a late gradient may be added without being counted; with k = n it joins a counted contribution."""
+        """Whether a late gradient may be added without being counted. With k = n it may not: it is added to a counted
+        contribution."""
         return self.rule.merges and self.protocol.k < self._workers
 
     # -- iterations
@@ -196,8 +198,8 @@ class Driver:
     def feed(self, now: float, *, whole: bool = False) -> bool:
         """Encode and contribute slice by slice while less than a slice waits to leave.
 
-        `whole`: encode all slices, however many blocks wait.  Return True if the remaining slices wait for room; False
-        if no slice is left, or the pieces of the next slice have not arrived.
+        `whole`: encode all slices, however many blocks wait.  Return True if slices are left, and wait until fewer
+        blocks wait to leave; False if no slice is left, or the pieces of the next slice have not arrived.
         """
         ahead = self.encoder.slice_blocks
         while self._slices is not None and (whole or self.protocol.waiting_count + self._effects.queued < ahead):
@@ -213,7 +215,7 @@ class Driver:
         return self._slices is not None
 
     def _next_slice(self, slices: Iterator[list[int]]) -> list[int] | None:
-        """Return the next slice's blocks; empty while pieces are awaited, None when there is nothing more to send."""
+        """Return the next slice's blocks; empty while pieces are awaited, None if no slice is left."""
         if self.protocol.over:
             return [] if self.encoder.awaits_pieces else None
         return next(slices, None)
@@ -238,8 +240,9 @@ class Driver:
     def advance(self, beyond: int | None) -> bool:
         """Go on to the iteration that is current elsewhere, for a caller or for a late gradient.
 
-        With `beyond`, stop in an iteration after it that is not over elsewhere; return whether such an iteration was
-        reached.  Without `beyond`, go on while the rule merges and a pending gradient has missed a sum; return False.
+        With `beyond`, stop in an iteration after `beyond` that is not over elsewhere; return whether such an iteration
+        was reached.  Without `beyond`, go on while the rule merges and a pending gradient has missed a sum; return
+        False.
         """
         while beyond is not None or (self.rule.merges and self.encoder.late):
             if beyond is not None and self.protocol.iteration > beyond and not self.protocol.over:
@@ -297,12 +300,12 @@ class Driver:
                 self._effects.delivered(results)
 
     def _complete(self, completed: Sequence[Complete], now: float) -> None:
-        if completed[-1].iteration == self.protocol.iteration:  # else a replica has replaced it
+        if completed[-1].iteration == self.protocol.iteration:  # else a replica has replaced this iteration
             self._all_closed = True
             self._effects.completed()
 
     def _encode_again(self, wanted: Sequence[EncodeAgain], now: float) -> None:
-        """Encode and contribute again blocks whose slots sum at other scales or in other lanes."""
+        """Encode blocks again whose slots sum at other scales or in other lanes, and contribute them."""
         with self._effects.during("encode"):
             for again in wanted:
                 self.encoder.reencode(again.block, self.protocol.iteration, again.scale, again.lanes, again.part)

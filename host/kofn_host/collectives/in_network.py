@@ -46,7 +46,7 @@ from kofn_host.workload.replica import ReplicaState
 
 
 class Nobody:
-    """A PeerSource without peers: a sum that needs every worker stays in the switch until all workers have it."""
+    """A PeerSource without peers, for sums of all workers: such a sum stays in the switch until all workers have it."""
 
     async def fetch(self, first: int, last: int, *, everyone: bool = False) -> AsyncIterator[list[Result]]:
         nothing: list[list[Result]] = []
@@ -60,8 +60,8 @@ class Nobody:
 class MeanMembers(NamedTuple):
     """The members of an elastic mean.
 
-    `late`: whether this worker is missing in a block; `encoding`: measurements of this worker's values, None if it
-    contributed none.
+    `late`: whether this worker is missing in a block.  `encoding`: measurements of this worker's values, None if the
+    worker contributed no values.
     """
 
     k: int
@@ -74,23 +74,22 @@ class MeanMembers(NamedTuple):
 class InNetwork(Communicator):
     """A Communicator of a job's workers; `transport` leads to the job's switch or server.
 
-    Through a switch it has all calls, if it gets the workers' `addresses` (as a PeerCommunicator does: worker 0 listens
-    for TCP at its address) and job.exact_slots.  The constructor then returns when all workers have joined.
-    exact_lanes.FixedPoint states the error of floating sums, whose arrays must be finite.  Without addresses there are
+    Through a switch it has all calls, if it gets job.exact_slots and the workers' `addresses` (as a PeerCommunicator
+    does: worker 0 listens for TCP at its address).  The constructor then returns when all workers have joined.
+    Arrays of floats must be finite; exact_lanes.FixedPoint states the error of their sums.  Without addresses there are
     only elastic means.
 
-    Elastic calls are means of float32, in the order of calls: names must come in the same order at all workers.
-    Elastic and exact calls do not wait for each other, and are numbered separately.
+    Elastic calls are means of float32.  All workers must make them in the same order, with the same names.  Elastic and
+    exact calls do not wait for each other, and are numbered separately.
 
-    `elements`: the elements of the largest elastic call; every elastic call sends as many.  `rows`: elastic calls are
-    reduce-scatters of such rows, done when all workers have their rows; this needs addresses.  `first_iteration`,
+    `elements`: the elements of the largest elastic call; every elastic call sends this number.  `rows`: elastic calls
+    are reduce-scatters of such rows, done when all workers have their rows; this needs addresses.  `first_iteration`,
     `generation`: the first iteration of the job, and the generation of the slots.  `peer_source`: the other workers,
-    needed if fewer workers than all complete a sum that all receive.  `timeout_s`: the longest time without a closed
-    block; `meet_s`: the longest wait for all workers.  CollectiveError if an address is unavailable, or a worker does
-    not come.
+    needed if k < n and all workers receive the sums.  `timeout_s`: the longest time without a closed block; `meet_s`:
+    the longest wait for all workers.  CollectiveError if an address is unavailable, or a worker does not join.
 
-    The workers compare elastic calls by side values (compression.side_values).  If fewer workers than all complete a
-    sum, a worker whose call differs learns this at once; the others learn it once that worker's call is in a sum.
+    The workers compare elastic calls by side values (compression.side_values).  With k < n a worker whose call differs
+    learns this at once; the other workers learn it once that worker's call is in a sum.
     """
 
     def __init__(
@@ -176,8 +175,9 @@ class InNetwork(Communicator):
         """Begin a mean as Communicator.begin() does.
 
         An elastic mean is a single all-reduce: workers may put different pieces, or call all_reduce() with the whole
-        gradient.  The first pieces should have the first elements: a block may wait for the block a window before it
-        (docs/explanation/protocol.md).  An iteration that omits blocks waits for all pieces.
+        gradient.  The pieces that are put first should be the first elements, because a block may wait until the block
+        one window before it has closed (docs/explanation/protocol.md).  An iteration that omits blocks waits for all
+        pieces.
         """
         if not elastic:
             return super().begin(elements, name=name)
@@ -195,8 +195,8 @@ class InNetwork(Communicator):
     def lose_slots(self, generation: int) -> None:
         """End all calls at all workers at once: the switch was restarted, with slots of this generation.
 
-        Exact sums, and sums for one worker, are lost with the slots.  Any thread may call this; the current generation
-        and earlier generations have no effect.
+        Exact sums, and sums for one worker, are lost with the slots.  Any thread may call this method; a call with the
+        current generation or an earlier one has no effect.
         """
         if generation <= self.generation or self._closed:
             return
@@ -240,7 +240,7 @@ class InNetwork(Communicator):
         self._agreed(task.key)
 
     def _carry(self, task: Task) -> WorkOutcome[Array]:
-        """Run one iteration, and take the means of the iterations that the others have finished meanwhile."""
+        """Run one iteration, and take the means of the iterations that the other workers have finished meanwhile."""
         watch = task.watch
         watch.turn("encode")
         gradient = None if task.stream is not None else self._padded(task.given)
@@ -284,7 +284,7 @@ class InNetwork(Communicator):
             self._loop.spawn(fail())
 
     def _target(self, task: Task) -> Floats | None:
-        """Return the call's `out` as the mean's memory, if it has all elements and does not overlap the gradient."""
+        """Return the call's `out` as the mean's memory, if `out` has all elements and does not overlap the gradient."""
         apart = self.rows is None and not np.may_share_memory(task.out, task.given)
         return task.out.reshape(-1) if apart and task.out.size == self._coding.elements else None
 
@@ -301,9 +301,7 @@ class InNetwork(Communicator):
     def _checked(self, update: Update, note: SideValues, task: Task) -> Aggregate:
         """Return the aggregate of an iteration; CollectiveError unless all its workers have made the same call."""
         if isinstance(update, ReplicaState):
-            raise CollectiveError(
-                f"worker {self.rank} was away too long: no worker holds the sums any more that it has missed"
-            )
+            raise CollectiveError(f"worker {self.rank} was away too long: no worker holds the missed sums any more")
         for rank, theirs in update.notes.items():
             if theirs != note:
                 _, dimensions, elements = theirs

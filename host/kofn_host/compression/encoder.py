@@ -38,7 +38,7 @@ SLICE = 1 << 18
 """Elements of a slice: the first slices are on their way while later ones are encoded."""
 
 AHEAD = 1 << 16
-"""Elements that native code encodes ahead of the pacer: so many fit a processor's cache."""
+"""Elements that native code encodes ahead of the pacer: this number fits into a processor's cache."""
 
 FIRST_SLICE = 1 << 15
 """Elements of the first slice, for which the link waits; each slice has twice as many as the previous one."""
@@ -47,8 +47,8 @@ FIRST_SLICE = 1 << 15
 class Finished(NamedTuple):
     """A finished iteration: its results by block, without the summary block's result, its plan, and the next plan.
 
-    `encoding`: None if no gradient was encoded in the iteration.  `notes`: side values of the summary block's members,
-    by rank.
+    `encoding` is None if no gradient was encoded in the iteration.  `notes` has the side values of the summary block's
+    members, by rank.
     """
 
     results: BlockResults
@@ -61,9 +61,9 @@ class Finished(NamedTuple):
 class Encoder:
     """Encodes gradients through `ledger`, with the blocks and codecs of `coding`.
 
-    `rate`: estimates the link's rate, if the ratio follows that rate.
+    `rate` estimates the link's rate, if the ratio follows that rate.
 
-    An iteration: begin(), enter(), slices() or encode(), packed() and settle() of blocks, follow().
+    The calls of an iteration: begin(), enter(), slices() or encode(), packed() and settle() of blocks, follow().
     """
 
     def __init__(self, coding: JobCoding, ledger: Ledger, rate: RateEstimator | None = None) -> None:
@@ -80,9 +80,9 @@ class Encoder:
         self.window = coding.layout.blocks
         """A block leaves only once the block `window` places before it in the plan has closed."""
         self.credit = self._lookahead = max(1, AHEAD // coding.layout.elements)
-        """The most waiting blocks of a gradient in pieces: later blocks of a higher level cannot overtake these."""
+        """The most waiting blocks of a gradient in pieces: later blocks of a higher level cannot overtake them."""
         self._looks = False
-        """Whether magnitudes are needed."""
+        """Whether the plan needs the gradient's magnitudes."""
         self._first_whole = False
         """Whether a gradient is entered completely before it is encoded."""
         self._fresh = np.zeros(coding.layout.total, np.bool_)
@@ -121,7 +121,7 @@ class Encoder:
 
     @property
     def current_lanes(self) -> int:
-        """The code of the lanes in which blocks are now encoded."""
+        """The code of the lanes in which blocks are encoded at present."""
         return self.lanes.current
 
     @property
@@ -302,8 +302,8 @@ class Encoder:
     def narrow(self, withdrawn: Iterable[int], iteration: int) -> list[int]:
         """Encode withdrawn blocks in narrower lanes; return the blocks that may be sent.
 
-        No withdrawn block may have left: otherwise its result may be on its way.  If the summary block was withdrawn,
-        it gets the newest wish.
+        No withdrawn block may have been sent: otherwise its result may be on its way.  If the summary block was
+        withdrawn, it is encoded again with the newest wish for the next plan.
         """
         self.lanes.current = lanes = self.lanes.target
         blocks = sorted(withdrawn)
@@ -343,7 +343,7 @@ class Encoder:
         return Finished(results, plan, self.plan, encoding, notes)
 
     def _scale(self, lanes: int) -> Exponents:
-        """Return every block's scale in lanes of this code: from agreed magnitudes, else from this worker's own."""
+        """Return every block's scale in lanes of this code: by agreed magnitudes, else by this worker's magnitudes."""
         codec, zeros = self._codecs[lanes], np.zeros(self._layout.blocks)
         known = self.plan.expected or self.summary.magnitudes or Magnitudes(mean=zeros, largest=zeros)
         if self._planner.follows and packs(codec) and codec.width == 32:

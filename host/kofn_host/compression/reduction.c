@@ -9,7 +9,8 @@ static int64_t at_most(int64_t number, int64_t limit) {
 
 /* -- out */
 
-/* Whether a block is complete. Other threads store a block's elements before its count of missing elements. */
+/* Whether a block is complete. Another thread stores a block's elements first and decreases `missing` afterwards, so 0 means
+ * that all elements are there. */
 static int is_there(const struct reduction *reduction, int64_t at) {
     return __atomic_load_n(&reduction->missing[reduction->left[at]], __ATOMIC_ACQUIRE) == 0;
 }
@@ -18,7 +19,8 @@ static int64_t level_of(const struct reduction *reduction, int64_t at) {
     return reduction->level[reduction->left[at]];
 }
 
-/* The number of remaining blocks within a window of the first remaining block: later blocks would occupy the room that it needs. */
+/* The number of remaining blocks that are less than `window` blocks after the first remaining block. A later block may have to
+ * wait until the first one has closed: such blocks would fill the lookahead, and the first one could not be encoded. */
 static int64_t near(const struct reduction *reduction) {
     const int64_t *left = reduction->left + reduction->first, count = reduction->end - reduction->first;
     int64_t found = 0;

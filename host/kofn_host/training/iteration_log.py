@@ -1,4 +1,4 @@
-"""A worker's records and reports of its iterations, in the same form as those of other workloads."""
+"""A PyTorch script's records and reports of its iterations, in the same form as those of the built-in training loop."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -21,7 +21,7 @@ from kofn_host.workload.straggler_source import StragglerSource
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Begun:
-    """An iteration's gradient.
+    """The number, times and blocking of an iteration that this worker has begun.
 
     `ready_s`, `first_s`: time.monotonic() when the parameters were ready, and when the first bucket was ready.
     """
@@ -46,7 +46,7 @@ class IterationLog:
         self.loss: float | None = None
 
     def step(self, reducer: Reducer, begun: Begun, exchange: Exchange, gradient: Floats) -> Step:
-        """Return the worker's step in an iteration that has ended."""
+        """Return what the worker computed and measured in an iteration that has ended."""
         handed_s = exchange.handed_s or begun.first_s
         work = Work(
             loss=self.loss,
@@ -71,9 +71,10 @@ class IterationLog:
         )
 
     def applied(self, update: Aggregate, step: Step | None) -> Callable[..., None]:
-        """Note that an iteration's mean was applied; `step` is this worker's part in it.
+        """Note that an iteration's mean was applied. `step` is None if this worker took no part in the iteration.
 
-        Return a function that writes the record; its arguments are the parameters, for their fingerprint.
+        Return a function that writes the iteration's record. Its arguments are the parameters, whose fingerprint the
+        record has.
         """
         direction, now = self._alignment.direction(update.mean), time.time()
         self._direction = direction if step else self._direction
@@ -88,11 +89,14 @@ class IterationLog:
         return write
 
     def jumped(self) -> None:
-        """Note that another worker's state has replaced some iterations."""
+        """Note that this worker took over another worker's state, and so skipped some iterations."""
         self._alignment.clear()
 
     def report(self, begun: Begun, step: Step, updates: Sequence[Update]) -> kofn_pb2.Report:
-        """Return the report of an iteration, and of all iterations that had ended with it."""
+        """Return the report of an iteration.
+
+        `updates` begin with its result, and go on with iterations that ended before this worker was done.
+        """
         assert step.work is not None
         spent_s = time.monotonic() - begun.ready_s
         return report_of_updates(step, step.work, list(updates), self._direction, spent_s, begun.decision)

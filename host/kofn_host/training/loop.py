@@ -1,11 +1,12 @@
 """Data-parallel training of one worker: gradient, all-reduce, step; until the target is reached.
 
-A Reducer hides the collective: the switch, a server, or the workers among themselves.  Every replica applies the same
+A Reducer hides the collective: a switch, a server, or a sum among the workers.  Every replica applies the same
 aggregates in the same order, so all workers see the same metric in the same iteration and stop together without a
 message.
 
-The rule for late gradients (config.late_rules) decides whether a worker stops computing when its iteration has ended
-elsewhere, and whether a worker that has contributed computes another gradient with the same parameters until then.
+The rule for late gradients (config.late_rules) decides two things: whether a worker stops computing when the other
+workers have ended its iteration, and whether a worker that has contributed computes further gradients with the same
+parameters until the iteration ends.
 """
 
 import time
@@ -136,7 +137,7 @@ class Training:
         return JobCoding.of(config.job, config.compress, self.parameters, follows=True)
 
     def _alike(self) -> dict[str, Integers]:
-        """Return further arrays that all replicas share."""
+        """Return further arrays that are equal in all replicas."""
         return {}
 
     def _mean(self, aggregate: Aggregate) -> Floats:
@@ -146,7 +147,8 @@ class Training:
     def run(self, reducer: Reducer, metrics: Metrics, report: Callable[[kofn_pb2.Report], object]) -> str:
         """Train to the end; return the reason of the end.
 
-        The reason is "target" (the metric's target is reached), "iterations" (the last one has ended) or "diverged".
+        The reason is "target" (the metric's target is reached), "iterations" (the last iteration has ended) or
+        "diverged".
         """
         self._begun_s = self._since_s = time.monotonic()
         reason = self._over(reducer.iteration - 1) or self._apply_all(reducer.catch_up(), None, metrics)
@@ -324,7 +326,7 @@ def iteration_line(
 def shallow(record: Any) -> dict[str, Any]:
     """Return a dataclass's fields.
 
-    Unlike dataclasses.asdict() it does not convert the fields' own fields, and so is faster.
+    Unlike dataclasses.asdict() it does not convert fields of fields, and so is faster.
     """
     return {name: getattr(record, name) for name in record.__dataclass_fields__}
 
@@ -363,7 +365,7 @@ def report_of(
     """Return the report of one iteration (Report in common/kofn_common/rpc/kofn.proto); `more`: its other fields.
 
     `held`: gradients and contributors in the iteration's sums, as means over the blocks.  If the worker gave up,
-    first_block_s is the time until it gave up.
+    first_block_s is the time until then.
     """
     gradients, contributors = held
     return kofn_pb2.Report(

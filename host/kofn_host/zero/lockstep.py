@@ -68,7 +68,7 @@ class Lockstep:
         return [future.result() for future in futures]
 
     def all(self, rank: int, own: Any, join: Callable[[list[Any]], T]) -> T:
-        """Return `join` of all workers' `own`; every worker calls `join`."""
+        """Every worker calls `join` with the list of all workers' `own`.  Return the result."""
         self.given[rank] = own
         self._barrier.wait(LIMIT_S)
         found = join([self.given[other] for other in range(self.workers)])
@@ -76,7 +76,10 @@ class Lockstep:
         return found
 
     def once(self, rank: int, own: Any, join: Callable[[list[Any]], Sequence[T]]) -> T:
-        """Return this rank's item of `join` of all workers' `own`; one worker calls `join` for all workers."""
+        """One worker calls `join` with the list of all workers' `own`.
+
+        Return the item of the result that belongs to this rank.
+        """
         self.given[rank] = own
         if self._barrier.wait(LIMIT_S) == 0:
             self.given = dict(enumerate(join([self.given[other] for other in range(self.workers)])))
@@ -97,7 +100,10 @@ class Done:
 
 
 class LockstepCalls:
-    """ExactCalls, and the ChunkExchange of the two-sided scheme; means are rounded once, from float64."""
+    """Implements ExactCalls, and ChunkExchange for the two-sided scheme.
+
+    Means are computed in float64 and rounded once.
+    """
 
     def __init__(self, team: Lockstep, rank: int) -> None:
         self.rank, self.workers, self._team = rank, team.workers, team
@@ -131,9 +137,9 @@ def _mean(all: list[Floats]) -> Floats:
 
 
 class LockstepSwitch:
-    """Sums `elements` from the first k workers, in a random order by `seed`.
+    """Sums arrays of `elements` numbers of k workers; `seed` decides which k workers are first in each iteration.
 
-    `majority`: mean() returns the sign of each sum times the step of the sum's block.
+    `majority`: mean() returns the sign of each sum, times the quantisation step of the sum's block.
     """
 
     def __init__(
@@ -157,14 +163,19 @@ class LockstepSwitch:
 
     @property
     def lost(self) -> float | None:
-        """The L2 norm of all workers' rounding of residuals to fewer bits, over the L2 norm of their given values."""
+        """The L2 norm of what all workers lost by rounding residuals, divided by the L2 norm of all values given to
+        mean(); None if residuals are exact.
+        """
         if all(encoder.ledger.residual.exact for encoder in self.encoders):
             return None
         return math.sqrt(sum(encoder.ledger.residual.lost_norm**2 for encoder in self.encoders) / self._given2)
 
     @property
     def expanding(self) -> float | None:
-        """The share of blocks with too large a step (Encoding.expanding), without the first iteration."""
+        """The share of blocks whose quantisation step is too large (Encoding.expanding), without the first iteration.
+
+        None if no iteration measured it.
+        """
         return fmean(self._expanding) if self._expanding else None
 
     def mean(self, rank: int, values: Floats) -> Floats:

@@ -81,7 +81,7 @@ class Options:
 
     program: Path | None  # p4c's JSON; None: wait for the controller's
     ports: dict[int, str]  # port number to interface
-    take_outgoing: bool  # packets that others send out of the interfaces come in as well
+    take_outgoing: bool  # packets that other programs send out of the interfaces come in as well
     device_id: int
     address: str | None  # of the P4Runtime server: HOST:PORT or unix:PATH; None: there is none
     tls: Tls | None  # of the P4Runtime server
@@ -90,7 +90,7 @@ class Options:
     priority_queues: int
     faults: tuple[FaultRule, ...]
     fault_seed: int
-    fault_udp_port: int | None  # only packets to it have faults
+    fault_udp_port: int | None  # only packets to this port have faults
     log_level: str
     log_console: bool
     log_file: Path | None
@@ -112,7 +112,7 @@ def parse(arguments: Sequence[str]) -> Options:
     general, target = _split(list(arguments))
     for flag in TARGET_FLAGS:
         if any(argument.partition("=")[0] == flag for argument in general):
-            raise OptionsError(f"{flag} is a target flag: it goes after --, as in --no-p4 -- {flag} ...")
+            raise OptionsError(f"{flag} must come after --, because it is a target flag: --no-p4 -- {flag} ...")
     told = _general_parser().parse_args(joined(general))
     if told.log_console and told.log_level == "trace":
         told.trace = told.trace or TRACE_ALL
@@ -150,7 +150,7 @@ def check_interfaces(ports: dict[int, str]) -> None:
 
 
 def check_address(address: str) -> None:
-    """Raise OptionsError when the server cannot listen there; the server itself would not say why."""
+    """Raise OptionsError when the server cannot listen at the address; the server itself would not say why."""
     if address.startswith(UNIX):
         folder = Path(address.removeprefix(UNIX)).parent
         if not folder.is_dir():
@@ -200,12 +200,12 @@ def _general_parser() -> _Parser:
     add("--no-p4", action="store_true", help="start without a program; a controller pushes it")
     add("--no-p4runtime", action="store_true", help="serve no P4Runtime, as BMv2's simple_switch does")
     add("-i", "--interface", action="append", default=[], metavar="PORT@INTERFACE", help="a port; repeat for each")
-    add("--take-outgoing", action="store_true", help="packets that others send out of the interfaces come in as well")
+    add("--take-outgoing", action="store_true", help="take in packets that other programs send out of the interfaces")
     add("--device-id", type=_unsigned, default=0, metavar="ID", help="P4Runtime's device id (default 0)")
     add("--fault", action="append", default=[], metavar="RULE", help="inject faults at a port (below); may be repeated")
-    add("--fault-seed", type=_unsigned, default=0, metavar="N", help="the same seed, the same faults (default 0)")
+    add("--fault-seed", type=_unsigned, default=0, metavar="N", help="seed of the random faults (default 0)")
     add("--fault-udp-port", type=port_number, metavar="PORT", help="faults only in IPv4 packets to this UDP port")
-    add("--log-console", action="store_true", help="log to standard output; with -L trace as if --trace was given")
+    add("--log-console", action="store_true", help="log to standard output; -L trace then implies --trace")
     add("--log-file", type=Path, metavar="FILE", help="log to a file")
     add("-L", "--log-level", choices=LEVELS, default="info", help="least severe level logged (default info)")
     add("--thrift-port", type=port_number, metavar="PORT", help="serve simple_switch_CLI's commands at this TCP port")

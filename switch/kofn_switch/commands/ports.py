@@ -75,7 +75,7 @@ def pvs_clear(session: Session, words: list[str]) -> Iterator[str]:
 
 
 def switch_info(session: Session, words: list[str]) -> Iterator[str]:
-    """Show the switch's numbers; it has none of BMv2's sockets: switch_info"""
+    """Show the device id and the Thrift port; this switch has none of BMv2's three sockets: switch_info"""
     check_count(words, 0)
     shown = {"device_id": session.device_id, "thrift_port": session.port}
     for name in (*shown, "notifications_socket", "elogger_socket", "debugger_socket"):
@@ -83,7 +83,7 @@ def switch_info(session: Session, words: list[str]) -> Iterator[str]:
 
 
 def get_time_elapsed(session: Session, words: list[str]) -> Iterator[str]:
-    """Show the microseconds since the switch started, which timestamps count: get_time_elapsed"""
+    """Show the microseconds since the switch started (the clock of packets' timestamps): get_time_elapsed"""
     check_count(words, 0)
     yield str(session.engine.elapsed_us)
 
@@ -95,7 +95,7 @@ def get_time_since_epoch(session: Session, words: list[str]) -> Iterator[str]:
 
 
 def reset_state(session: Session, words: list[str]) -> Iterator[str]:
-    """Reset tables, action profiles, counters, meters, registers and multicast groups to the program's: reset_state"""
+    """Reset tables, action profiles, counters, meters, registers and multicast groups as after a start: reset_state"""
     check_count(words, 0)
     session.engine.reset()
     session.nodes.clear()

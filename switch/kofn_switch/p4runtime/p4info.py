@@ -1,7 +1,7 @@
-"""The p4info of the loaded program as lookups: ids to named objects, and refusals that list the known objects.
+"""Lookups in the p4info of the loaded program, from ids to named objects. A refusal lists the known objects.
 
-It knows p4.config.v1 messages and nothing of gRPC, sessions or the engine. Names are the full names of the program
-(`ingress.slot.jobs`), which are also those of p4c's JSON and therefore the engine's.
+The module knows p4.config.v1 messages, but not gRPC, sessions or the engine. Names are the program's full names
+(`ingress.slot.jobs`), which p4c's JSON and therefore the engine use, too.
 """
 
 from dataclasses import dataclass
@@ -78,12 +78,12 @@ class Table:
     name: str
     key: Index[KeyField]
     actions: Index[ActionUse]
-    const_entries: bool  # all entries are the program's own
+    const_entries: bool  # all entries come from the program
     const_default: bool
-    profile_id: int  # 0: its entries have actions, without a profile
+    profile_id: int  # 0: the table's entries have actions, without a profile
     idle_timeouts: bool
     size: int
-    needs_priority: bool  # whether entries can overlap, so that each needs one above 0
+    needs_priority: bool  # whether entries can overlap, so that each entry needs a priority above 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +106,7 @@ class DirectCounter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Meter(Array):
-    """A meter array; `single_rate`: its peak is its committed rate."""
+    """A meter array; `single_rate`: the peak rate must equal the committed rate."""
 
     single_rate: bool
 

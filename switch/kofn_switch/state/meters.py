@@ -1,6 +1,7 @@
-"""The meters of a loaded program: their configurations as written, and in the native part.
+"""The meters of a loaded program. Each configuration is kept as the client wrote it, and set in the native code.
 
-Not thread-safe against itself (the engine serialises control operations); safe against the packet thread.
+Only one thread at a time may call the methods (the engine serialises control operations). The packet thread may run
+meanwhile.
 """
 
 import struct
@@ -16,8 +17,8 @@ RATE_MAX = (1 << 63) - 1
 
 
 class Meters:
-    """Cells of meter arrays by name and index, direct meters by table and entry; all is green
-    before a configuration."""
+    """Cells of meter arrays, by name and index, and direct meters, by table and entry. A meter without a configuration
+    marks every packet green."""
 
     def __init__(self, program: Program, rows: Rows, core: int, instance: int) -> None:
         self._native = runtime()
@@ -80,7 +81,7 @@ class Meters:
         place = self._rows.place_of(table, key, priority)
         if table not in self._direct:
             raise InvalidEntry(
-                f"table {table} has no direct meter; those with one: {', '.join(self._direct) or 'none'}"
+                f"table {table} has no direct meter; tables that have one: {', '.join(self._direct) or 'none'}"
             )
         return place
 

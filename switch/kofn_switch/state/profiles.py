@@ -24,7 +24,7 @@ MEMBER, GROUP = range(2)  # enum indirect of runtime/program.h
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """An entry's reference; `kind` and `number` are the native table's."""
+    """An entry's reference to a member or group; `kind` and `number` are those that the native table stores."""
 
     via: Via
     kind: int
@@ -109,7 +109,7 @@ class ProfileState:
         return number, choices
 
     def change_group(self, group: MemberGroup) -> tuple[int, list[int]]:
-        """Do as `add_group` with an existing group. Raise InvalidEntry, EntryNotFound."""
+        """Change an existing group, and return the same as `add_group`. Raise InvalidEntry, EntryNotFound."""
         before, number = self.group(group.id)
         if before.max_size != group.max_size:
             raise InvalidEntry(f"max_size of group {group.id} must stay {before.max_size}, got {group.max_size}")
@@ -243,7 +243,7 @@ class ProfileState:
 
     def _check_weights(self, weights: list[int]) -> None:
         if weights and min(weights) < 1:
-            raise InvalidEntry(f"a weight is 1 or more, not {min(weights)}")
+            raise InvalidEntry(f"a weight must be 1 or more, got {min(weights)}")
         if sum(weights) > CHOICES_MAX:
             raise TableFull(f"the weights of a group of {self.profile.name} are {CHOICES_MAX} together at most")
 

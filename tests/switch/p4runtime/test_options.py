@@ -84,7 +84,10 @@ def test_tls_takes_simple_switch_grpcs_flags() -> None:
         ("/", "/: not a file; PROGRAM.json is what p4c --target bmv2 writes"),
         ("--no-p4 --bogus", "unrecognized arguments: --bogus; see --help"),
         ("--no-p4 -- --bogus 1", "unrecognized arguments: --bogus 1; see --help"),
-        ("--no-p4 --cpu-port 255", "--cpu-port is a target flag: it goes after --, as in --no-p4 -- --cpu-port ..."),
+        (
+            "--no-p4 --cpu-port 255",
+            "--cpu-port must come after --, because it is a target flag: --no-p4 -- --cpu-port ...",
+        ),
         ("--no-p4 -i eth0", "-i eth0: needs PORT@INTERFACE with a port from 0 to 511, as in -i 1@s1-eth1"),
         ("--no-p4 -i 512@eth0", "-i 512@eth0: needs PORT@INTERFACE with a port from 0 to 511"),
         ("--no-p4 -i 511@eth0", "-i 511@eth0: port 511 is the port that drops; --drop-port chooses another"),
@@ -105,7 +108,7 @@ def test_tls_takes_simple_switch_grpcs_flags() -> None:
             "--no-p4 -- --grpc-server-addr 50051",
             "--grpc-server-addr 50051: needs HOST:PORT with a port from 1 to 65535",
         ),
-        ("--no-p4 --grpc-server-ssl", "--grpc-server-ssl is a target flag: it goes after --"),
+        ("--no-p4 --grpc-server-ssl", "--grpc-server-ssl must come after --, because it is a target flag"),
         ("--no-p4 -- --grpc-server-ssl", "--grpc-server-ssl: --grpc-server-cert FILE is needed, too"),
         ("--no-p4 -- --grpc-server-ssl --grpc-server-cert x", "--grpc-server-ssl: --grpc-server-key FILE is needed"),
         (

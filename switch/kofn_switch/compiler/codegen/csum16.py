@@ -1,9 +1,10 @@
-"""The Internet checksum (RFC 1071) over fields and payload, without laying them out in a buffer.
+"""The Internet checksum (RFC 1071) over fields and payload, without copying them into a buffer.
 
-A bit that is s places higher counts 2^s times, and 2^16 = 1 in a sum whose carries return at its end. So a field is
-added as a number, rotated left to the place of its last bit in its 16-bit word, and a wide field as the sum of its
-limbs. Fields of invalid headers are left out, and those behind them move up. This matters only where the omitted fields
-are no whole number of words; then the generated code counts the places.
+The checksum adds 16-bit words, and adds each carry out of the highest bit to the lowest bit, so 2^16 counts as 1. So a
+field need not be cut into words: it is added as one number, rotated left by the number of bits between the field's end
+and the end of the last word that has bits of the field. A field of more than 64 bits is added as the sum of its 64-bit
+limbs. Fields of invalid headers are left out, and later fields move up. This changes the later fields' rotation only if
+the omitted bits are no multiple of 16; then the generated code counts the bits of the valid headers.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -81,8 +82,8 @@ def _add_once(low: Lowering, adder: "Adder", groups: Sequence[Group], kept: str)
 
 
 class Adder:
-    """Writes statements that sum in the C variable `sum`; `used` is the variable that counts bits, "" where none is
-    needed."""
+    """Writes statements that add to the C variable `sum`. `used` is the C variable that counts the bits of the valid
+    headers, "" if the code needs no such variable."""
 
     def __init__(self, low: Lowering, sum_: str, used: str) -> None:
         self.sum = sum_
@@ -100,7 +101,8 @@ class Adder:
             at += run
 
     def add_payload(self, bits: int) -> None:
-        """Add the rest of the packet behind `bits` (their number when all headers are valid), padded to bytes."""
+        """Add the payload. If all headers are valid, the payload follows `bits` bits of inputs, padded to whole
+        bytes."""
         rest = f"csum_bytes(D->packet + D->at, {self._low.layout.payload_bytes})"
         odd = f"({self._used} + 7) / 8 % 2" if self._used else str((bits + 7) // 8 % 2)
         self._add(f"csum_rotate({rest}, 8 * ({odd}))")
@@ -128,7 +130,10 @@ class Adder:
             self._low.block.add(f"{self._used} += {group.width};")
 
     def _term(self, expression: Expression, width: int, end: int, offset: int) -> tuple[str, int]:
-        """Return a number for the input whose last bit is before bit `end`, and the largest value that it can have."""
+        """Return the C term of an input, and the largest value that the term can have.
+
+        The input ends before bit `end` if all headers are valid, and before bit `offset` of its group.
+        """
         value = self._wide(expression, width) if width > LIMB else f"(uint64_t){self._narrow(expression, width)}"
         if self._used:
             return f"csum_rotate({value}, -({self._used} + {offset}u))", mask_of(LIMB)
@@ -151,7 +156,10 @@ class Adder:
         return _limbs(self._low.wide(expression, width), width)
 
     def _run(self, groups: Sequence[Group]) -> int:
-        """Return how many of the first groups are whole words of neighbours in one stack."""
+        """Return the number of groups, from the first one, that are neighbouring elements of one stack; at least 1.
+
+        Each of the elements must be a whole number of words.
+        """
         places = [self._place(group) for group in groups]
         count = 0
         while count < len(places) and (place := places[count]) is not None and places[0] is not None:

@@ -1,6 +1,7 @@
-"""The operators' rules: for numbers of up to 64 bits, for wider ones, for conditions.
+"""The rules that turn operators into C: for numbers of up to 64 bits, for wider numbers, for conditions.
 
-Operators of wide numbers that work limb by limb are in `kernels.LimbLoop`; the size of results is in `bounds.RULES`.
+Operators that work limb by limb on wide numbers are in `kernels.LimbLoop`; the rules of the results' sizes are
+`bounds.RULES`.
 """
 
 from collections.abc import Callable
@@ -278,7 +279,7 @@ def _compare_wide(low: Lowering, op: str, left: Expression, right: Expression) -
 
 
 def _compare_headers(low: Lowering, op: str, left: HeaderOf, right: HeaderOf) -> str:
-    """Return equality: both headers are valid, and all their fields are equal."""
+    """Return the C condition that two headers are equal: both are valid, and all their fields are equal."""
     a, b = low.header(left), low.header(right)
     equal = [a.valid, b.valid]
     for field in a.type.fields:
@@ -289,7 +290,7 @@ def _compare_headers(low: Lowering, op: str, left: HeaderOf, right: HeaderOf) ->
 
 
 def _compare_unions(low: Lowering, op: str, left: UnionOf, right: UnionOf) -> str:
-    """Return equality: the same member of both unions is valid and equal."""
+    """Return the C condition that two unions are equal: the same member of both is valid, and its fields are equal."""
     unions = low.layout.program.unions
     pairs = zip(unions[left.union].members.values(), unions[right.union].members.values(), strict=True)
     equal = [_compare_headers(low, "==", HeaderOf(a), HeaderOf(b)) for a, b in pairs]

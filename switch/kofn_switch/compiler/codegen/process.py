@@ -1,8 +1,8 @@
 """The processing of a packet in C: parse, verify, ingress, digest, then egress, checksums and deparser for each copy.
 
 Copies of a multicast share everything that egress cannot change. The unchanged headers at the end of the deparser's
-order are written once for all copies (the tail), the payload is never copied, and between copies only the values are
-restored that egress changes.
+order are written once for all copies (the tail), and the payload is never copied. Between two copies only the values
+that egress may change are restored.
 """
 
 from kofn_switch.compiler.codegen import tracing
@@ -20,7 +20,7 @@ from kofn_switch.compiler.ir.expressions import Expression, FieldOf
 from kofn_switch.compiler.ir.program import PORTS, Program
 
 REPLICATION = 5  # instance_type of a multicast copy
-COPIED_TAIL = 2048  # up to this number of bytes, copying a tail is faster than sending a packet of one more part
+COPIED_TAIL = 2048  # a tail of up to this number of bytes is copied: that is faster than a packet of one more part
 
 
 class ProcessWriter:
@@ -149,7 +149,7 @@ class ProcessWriter:
         return result
 
     def _order(self) -> tuple[list[str], list[str]]:
-        """Return the deparser's headers that each copy writes, and those that are written once."""
+        """Return the deparser's headers that each copy writes, and the headers that are written once for all copies."""
         changed = {header for header, _ in self._fields} | self._headers
         changed |= {member for name in self._stacks for member in self._program.stacks[name].members}
         order = list(self._program.deparser)
@@ -173,11 +173,11 @@ class ProcessWriter:
         ]
 
     def _egress_copy(self) -> list[str]:
-        """Write one copy's way into the queue of `port`, or on at once, and its way out of the queue."""
+        """Write how one copy enters the queue of `port` and leaves the queue; without queues it goes on at once."""
         return [*self._leave(), *self._queues.enqueue(), *self._queues.depart()]
 
     def _leave(self) -> list[str]:
-        """Write one copy's way through egress and out of `port`; the first copy to be sent writes the tail."""
+        """Write how one copy passes egress and leaves through `port`; the first copy that is sent writes the tail."""
         copies, drop_port = self._layout.copies, self._layout.target.drop_port
         asserted = "if (D->exit == 2) { services(D->core)->drop(D->core, DROP_ASSERTION); return; }"
         body = [
@@ -217,8 +217,8 @@ class ProcessWriter:
         ]
 
     def _share_tail(self) -> list[str]:
-        """Share the tail: the first copy since the last flush writes it after its head; the others copy it or refer to
-        it."""
+        """Share the tail: the first copy since the last flush writes the tail after the copy's head; later copies copy
+        this tail or refer to it."""
         return [
             "uint8_t *own = head + head_bytes;",
             "const uint8_t *tail = own;",
@@ -233,7 +233,7 @@ class ProcessWriter:
             "}",
         ]
 
-    # The whole
+    # The whole function
 
     def _arrive(self) -> list[str]:
         """Prepare the state: zero the fields that may be read before they are written, and leave the others."""
@@ -282,7 +282,8 @@ class ProcessWriter:
         return [*normal, f"egress_copy(D, {self._metadata.field('egress_spec')});"]
 
     def _multicast(self, core: str, group: str) -> list[str]:
-        """Send a copy to each member of the group that the C expression `group` names; ingress truncates none."""
+        """Send a copy to each member of the group that the C expression `group` names. A truncation by
+        ingress does not apply to the copies."""
         return [
             f"const struct group *group = services({core})->group({core}, {group});",
             f"if (!group) {{ services({core})->drop({core}, DROP_UNKNOWN_GROUP); return; }}",
