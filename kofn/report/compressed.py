@@ -27,16 +27,16 @@ class Compressed:
     residual_norm: float | None
     """The norm of all pending values after the iteration."""
     refused_width: int | None = None
-    """Bits of the narrowest lanes that the ratio asked for and that were refused because of their error."""
+    """Bits of the narrowest lanes that the ratio demanded and that were refused because of their error."""
     refused_share: float = 0.0
     """Share of the iterations in which narrower lanes were refused."""
     refused_error: float | None = None
-    """Share of the gradient's squared norm that the refused lanes were expected to leave over."""
+    """The error expected of the refused lanes, as a share of the gradient's squared norm."""
     lost_norm: float | None = None
     """The norm of the values that an iteration discarded to keep residuals in fewer bits; None if
     residuals are exact."""
     expanding: float | None = None
-    """Share of blocks whose step is too large for a vote's residual to shrink; None without votes."""
+    """Share of blocks whose quantisation step is too large for a vote's residual to shrink; None without votes."""
     misfits: float | None = None
     """Share of the gradients' elements that became 0, or that lanes of 32 bits clipped."""
 
@@ -87,9 +87,9 @@ class Compressed:
 
 
 def planned_ratio(line: Iteration) -> float | None:
-    """Return the planned share of the gradient's bytes: the ratio asked for, or less if the lanes are narrower.
+    """Return the planned share of the gradient's bytes: the planned ratio, or the lanes' width / 32 if that is less.
 
-    If narrower lanes were refused, everything is sent in the remaining lanes.
+    If narrower lanes were refused, the share is the width / 32 of the lanes that replaced them: all blocks are sent.
     """
     if line.ratio is None or line.width is None:
         return None
@@ -114,7 +114,7 @@ def compressed_rows(trials: Sequence[Compressed | None]) -> list[list[str]]:
             for label, cells in (
                 ("narrower lanes refused", refused),
                 ("lost to rounded residuals", lost),
-                ("steps too large", expanding),
+                ("quantisation steps too large", expanding),
             )
             if any(cell != "-" for cell in cells)
         ),

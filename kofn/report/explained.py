@@ -43,8 +43,8 @@ EXPLAINED = {
     "residual": "L2 norm of the values pending after an iteration, mean over iterations and workers.",
     "narrower lanes refused": "Lanes that the ratio asked for, and whose error would have been too large.",
     "lost to rounded residuals": "L2 norm of the values that an iteration discarded to keep residuals in fewer bits.",
-    "steps too large": "For votes: share of blocks whose step is at least twice the mean magnitude. The residual of"
-    " such blocks does not shrink.",
+    "quantisation steps too large": "For votes: share of blocks whose quantisation step is at least twice the mean"
+    " magnitude. The residual of such blocks does not shrink.",
     "elements that did not fit": "Share of the gradients' elements other than 0 that were rounded to 0 in the ledger"
     " (below 2^-41) or in lanes of 32 bits, or that such lanes clipped; the rest stays in the ledger and is sent"
     " later.",

@@ -17,13 +17,13 @@ from kofn_host.workload.layered import LayeredModel
 from kofn_host.workload.workloads.accelerator import times_of
 
 REPEATS = 5
-"""The number of times that a pass is timed; the median counts."""
+"""The number of times that each pass is timed; the median is used."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedSchedule:
-    """A schedule and its times in seconds: with `configured` the schedule of [schedule], else the best of its
-    family."""
+    """A schedule with its times in seconds. It is the schedule that [schedule] names if `configured` is true, else the
+    best schedule of its family."""
 
     schedule: PassSchedule
     iteration_s: float
@@ -83,8 +83,8 @@ def _row(result: SimulatedSchedule) -> list[str]:
 
 
 def _times(config: Config, workload: LayeredWorkload) -> LayerTimes:
-    """Return the given times of an accelerator, else the times of passes on this machine, which are stretched to at
-    least model.compute_ms together."""
+    """Return the times that [[layer]] gives for an accelerator. Without [[layer]] time the passes on this machine, and
+    stretch all of them by one factor if their sum is less than model.compute_ms."""
     if config.layer:
         return times_of(config.layer)
     runs = [dict(_timed(workload)) for _ in range(REPEATS)]
@@ -100,7 +100,8 @@ def _times(config: Config, workload: LayeredWorkload) -> LayerTimes:
 
 
 def _timed(workload: LayeredWorkload) -> Iterator[tuple[tuple[str, int], float]]:
-    """Yield the passes of a gradient, with their times, in the usual order."""
+    """Yield the passes of one gradient, each with its time in seconds, in the order of a training without a
+    schedule."""
     model: LayeredModel = workload.model
     workload.begin(1)
     layers = range(len(model.layers))

@@ -1,4 +1,4 @@
-"""The functions that attach a training to its job's switch, by one call on its model."""
+"""The functions that attach a training to its job's switch: the training calls one of them with its model."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -19,17 +19,17 @@ from kofn_torch.untrained import broadcasts_buffers, check_statistics
 
 
 def ddp_hook(model: DistributedDataParallel, *, job: TorchJob | None = None) -> Session:
-    """Have a model's gradients averaged by the job's switch instead of its process group.
+    """Average a model's gradients in the job's switch instead of the model's process group.
 
         model = DistributedDataParallel(model)
         kofn_torch.ddp_hook(model)
 
-    Gradients leave bucket by bucket while backward goes on. This is for jobs whose k is n; with a smaller k a slow
-    worker falls behind, which elastic() prevents. Without a `job`, the environment names the job
-    (docs/reference/pytorch.md).
+    Gradients are sent bucket by bucket while the backward pass goes on. This function is for jobs with k = n. With a
+    smaller k a slow worker's parameters fall behind; elastic() prevents that. Without a `job`, environment variables
+    say which job it is (docs/reference/pytorch.md).
 
-    Returns when all workers have joined. Raises TorchError for a model, process group or environment that does not
-    work, AgentError when the controller refuses, or when nothing moves for a minute.
+    Returns when all workers have joined. Raises TorchError if the model, the process group or the environment is not
+    supported, and AgentError if the controller refuses this worker, or if the job makes no progress for a minute.
     """
     session = _session(model, job)
     session.join()
@@ -46,7 +46,7 @@ def elastic(
     also: Iterable[Stateful] = (),
     job: TorchJob | None = None,
 ) -> Session:
-    """Do as ddp_hook(), with the fastest k of n workers, whose replicas stay equal to the bit.
+    """Average the gradients of the fastest k of n workers, as ddp_hook() does; all replicas stay equal to the bit.
 
         session = kofn_torch.elastic(model, optimizer, scheduler)
         while not session.done():
@@ -54,10 +54,11 @@ def elastic(
             loss(model, next(batches)).backward()
             optimizer.step()
 
-    A late worker applies the iterations that it has missed after its own step. So the loop runs until session.done(),
-    not over a worker's own batches, and kofn steps the scheduler. `before_step` and `after_step` are called around
-    every step, own or applied; clipping and moving averages belong there. `also` names further objects with a
-    state_dict() that change in these calls. A rejoining worker starts from another worker's parameters and states.
+    In optimizer.step() a late worker also makes the steps of the iterations that it has missed. So the loop runs until
+    session.done(), not over a fixed number of batches, and kofn steps the scheduler. `before_step` and `after_step` are
+    called before and after every step of an iteration, also of a missed iteration; clipping and moving averages belong
+    there. `also` names further objects with a state_dict() that these two functions change. A rejoining worker starts
+    from another worker's parameters and states.
     """
     session = _session(model, job)
     check_elastic(model, optimizer, scheduler)
@@ -75,7 +76,7 @@ def schedule(
     max_norm: float | None = None,
     job: TorchJob | None = None,
 ) -> ScheduledSession:
-    """Have gradients leave, and forward passes wait, layer by layer, as the job's [schedule] says.
+    """Send gradients layer by layer, and let each layer's forward pass wait for its mean, as the job's [schedule] says.
 
         session = kofn_torch.schedule(model, optimizer, scheduler)
         while not session.done():
@@ -83,16 +84,17 @@ def schedule(
             session.backward(loss)
         session.close()
 
-    `model` is in no DistributedDataParallel. session.backward() replaces loss.backward(). kofn calls optimizer.step()
-    for each layer before its next forward pass, and steps the scheduler after each iteration. This is for jobs whose k
-    is n. Weight gradients of Linear, Conv1d to Conv3d, Embedding and LayerNorm are computed when the schedule says, and
-    weight gradients of other modules with their error terms. With `max_norm` the means are clipped by their global
-    norm, in families that wait for all of them. Errors are those of ddp_hook().
+    `model` must not be wrapped in DistributedDataParallel. session.backward() replaces loss.backward(). kofn calls
+    optimizer.step() for each layer before its next forward pass, and steps the scheduler after each iteration. This
+    function is for jobs with k = n. Weight gradients of Linear, Conv1d to Conv3d, Embedding and LayerNorm are computed
+    when the schedule says; the weight gradients of another module are computed together with the gradient of its input.
+    With `max_norm` the means are clipped by the norm of all means together; only families that wait for all means
+    permit that. Errors are raised as by ddp_hook().
     """
     if not isinstance(model, nn.Module):
-        raise TorchError(f"the model is a {type(model).__name__}: a torch.nn.Module is needed")
+        raise TorchError(f"the model must be a torch.nn.Module, got a {type(model).__name__}")
     if isinstance(model, DistributedDataParallel):
-        raise TorchError("the model is a DistributedDataParallel, which reduces by buckets: the module in it is needed")
+        raise TorchError("the model must not be a DistributedDataParallel, which reduces by buckets: give model.module")
     in_group = dist.is_initialized()
     group = (dist.get_rank(), dist.get_world_size()) if in_group else (0, 1)
     check_statistics(model)
@@ -102,34 +104,43 @@ def schedule(
 
 
 def _job_of(group: tuple[int, int]) -> ControlledJob:
-    """Return the job of the environment for a process group of this rank and size."""
+    """Return the job that environment variables name, for a process group of this rank and size."""
     with place_errors():
         return ControlledJob(JobPlace.find(group))
 
 
 def _session(model: DistributedDataParallel, job: TorchJob | None) -> Session:
     if not isinstance(model, DistributedDataParallel):
-        raise TorchError(f"the model is a {type(model).__name__}: a DistributedDataParallel is needed")
+        raise TorchError(f"the model must be a DistributedDataParallel, got a {type(model).__name__}")
     if model._comm_hooks:
-        raise TorchError("the model must have no communication hook yet, DDP takes one")
+        raise TorchError("the model must have no communication hook yet: DDP calls only one hook")
     if model._delay_all_reduce_params:
-        raise TorchError("delay_all_reduce_named_params must not be given: the process group reduces these")
+        raise TorchError(
+            "delay_all_reduce_named_params must not be given: the process group, not the switch, would reduce these"
+        )
     if model._use_python_reducer:
         raise TorchError('optimize_ddp must be True or False, got "python_reducer", which has no buckets')
     group = model.process_group.rank(), model.process_group.size()
     found = job or _job_of(group)
     if found.config.schedule.family is not None:
-        raise TorchError("schedule.family is given: kofn_torch.schedule() trains by it, DDP has an order of its own")
+        raise TorchError(
+            "schedule.family must not be given with DDP, which has its own order: call kofn_torch.schedule() instead"
+        )
     workers = found.config.job.workers
     if group[1] not in (1, workers):
         raise TorchError(
-            f"WORLD_SIZE is {group[1]}, job.workers is {workers}: the same is needed, or 1 where each worker has a"
-            " process group of its own"
+            f"WORLD_SIZE must be job.workers ({workers}), or 1 if each worker has its own process group, got {group[1]}"
         )
     if group[1] < workers and found.config.job.collective == "gloo":
-        raise TorchError("job.collective is 'gloo', and WORLD_SIZE is 1: gloo sums in a process group of all workers")
+        raise TorchError(
+            f"WORLD_SIZE must be job.workers ({workers}) with job.collective = 'gloo', which sums in a process group of"
+            f" all workers, got {group[1]}"
+        )
     if group[1] == 1 and workers > 1 and model.find_unused_parameters:
-        raise TorchError("find_unused_parameters=True needs all workers in one process group: WORLD_SIZE is 1")
+        raise TorchError(
+            f"WORLD_SIZE must be job.workers ({workers}) with find_unused_parameters=True, which needs all workers in"
+            f" one process group, got {group[1]}"
+        )
     if not broadcasts_buffers(model):
         check_statistics(model.module)
     return Session(model, found)

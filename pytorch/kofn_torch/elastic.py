@@ -113,11 +113,11 @@ class ElasticSteps:
 
     def _check(self, update: Update) -> None:
         if epoch_of(self._scheduler) != self._epoch:
-            raise TorchError("the scheduler was stepped: elastic() does that after every iteration, own or applied")
+            raise TorchError("the scheduler must not be stepped: elastic() steps it after every iteration")
         if (name := self._rates.changed) is not None:
             raise TorchError(
-                f"{name} of the optimizer was changed between two steps: elastic()'s scheduler or before_step sets it,"
-                " for every iteration, own or applied"
+                f"{name} of the optimizer was changed between two steps: only elastic()'s scheduler or before_step may"
+                " change it, because these run in every iteration, also in a missed iteration"
             )
         if (now := _buffers(self._session.model)) != self._buffers:
             changed = next(name for name in now if now[name] != self._buffers.get(name))
@@ -144,7 +144,7 @@ def check_elastic(model: DistributedDataParallel, optimizer: torch.optim.Optimiz
 def check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, scheduler: Any) -> None:
     """Raise TorchError for an optimizer that needs more than one mean an iteration."""
     if not isinstance(optimizer, torch.optim.Optimizer):
-        raise TorchError(f"the optimizer is a {type(optimizer).__name__}: a torch.optim.Optimizer is needed")
+        raise TorchError(f"the optimizer must be a torch.optim.Optimizer, got a {type(optimizer).__name__}")
     own = {id(parameter) for parameter in model.parameters()}
     for parameter in (parameter for group in optimizer.param_groups for parameter in group["params"]):
         if parameter.requires_grad and id(parameter) not in own:
@@ -153,7 +153,9 @@ def check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, schedule
                 " would step it by a gradient of its own"
             )
     if not (scheduler is None or isinstance(scheduler, LRScheduler) or hasattr(scheduler, "last_epoch")):
-        raise TorchError(f"the scheduler is a {type(scheduler).__name__}: one of torch.optim.lr_scheduler, or None")
+        raise TorchError(
+            f"the scheduler must be one of torch.optim.lr_scheduler, or None, got a {type(scheduler).__name__}"
+        )
     if isinstance(optimizer, Joinable):
         raise TorchError(
             f"the optimizer must not wait for all workers in every step, as a {type(optimizer).__name__} does"

@@ -1,7 +1,8 @@
-"""Running calls of a process group, which complete in the order in which they were made.
+"""Running calls of a process group. The calls complete in the order in which they were made.
 
-A callback of a call's future, by then(), may make calls and wait for them: another thread then completes the next
-calls. All ranks make these calls in the same order, as each rank's callbacks run in order.
+A function that was given to then() of a call's future may itself make calls and wait for them. Another thread then
+completes the calls that follow. All ranks make such calls in the same order, because each rank runs these functions in
+the order of the calls.
 """
 
 import atexit
@@ -18,14 +19,15 @@ import torch.distributed as dist
 from torch import Tensor
 
 EXIT_S = 5.0
-"""The time to complete calls that no code has waited for, when Python ends."""
+"""When Python ends, calls that no code has waited for have this time to complete."""
 
 _here = threading.local()
-"""The attribute `completions` of a thread that completes calls."""
+"""In a thread that completes calls, the attribute `completions` is the Completions for which the thread works."""
 
 
 class Completions:
-    """Functions that complete calls, each called once, in order; a thread exists while there are any."""
+    """A queue of functions that each complete a call. A thread runs the functions in order, and ends when the queue is
+    empty."""
 
     def __init__(self) -> None:
         self._left = deque[Callable[[], object]]()
@@ -40,7 +42,8 @@ class Completions:
                 self._start()
 
     def relieve(self) -> None:
-        """Start another thread when the calling one, which is about to wait, is the one that completes calls."""
+        """If the calling thread is the thread that completes calls, start another thread in its place, because the
+        calling thread is about to wait."""
         with self._lock:
             if self._thread is threading.current_thread():
                 self._start()
@@ -61,7 +64,7 @@ class Completions:
             del complete  # a future freed after join() has returned would abort the process
 
     def _next(self) -> Callable[[], object] | None:
-        """Return the next function; None when another thread continues, or none is left."""
+        """Return the next function; None if another thread has replaced this thread, or no function is left."""
         with self._lock:
             if self._thread is not threading.current_thread():
                 return None
@@ -93,14 +96,14 @@ class SwitchFuture(torch.futures.Future[list[Tensor]]):  # type: ignore[misc]
 
 
 class SwitchWork(dist.Work):  # type: ignore[misc]
-    """A running call. PyTorch's own work of a future would not raise the future's error in wait()."""
+    """A running call. Its wait() raises the error of its future; the work that PyTorch makes of a future does not."""
 
     def __init__(self, future: SwitchFuture) -> None:
         super().__init__()
         self._future = future
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Wait until the call is done; the group's limit applies, and `timeout` is ignored."""
+        """Wait until the call is done. `timeout` is ignored: the group's time limit applies."""
         self._future.wait()
         return True
 
@@ -116,8 +119,8 @@ class SwitchWork(dist.Work):  # type: ignore[misc]
 
 
 class JoinedWork(dist.Work):  # type: ignore[misc]
-    """Several calls as one; `copies` has tensors with their packed copies, from which wait() copies the results
-    back."""
+    """Several calls that complete as one call. `copies` has pairs of a tensor and its packed copy: wait() copies the
+    results from the packed copies into the tensors."""
 
     def __init__(
         self, works: Sequence[Any], tensors: list[Tensor], copies: Sequence[tuple[Tensor, Tensor]] = ()

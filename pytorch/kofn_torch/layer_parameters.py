@@ -1,7 +1,9 @@
-"""A model's parameters in units that are gathered and reduced at once: flat arrays, of which parameters are views.
+"""A model's parameters in units. A unit is gathered and reduced as a whole: it is a flat array, and its parameters are
+views of the array.
 
 With sharded parameters (ZeRO-3), a unit's array has memory from the gather before a pass to the end of that pass.
-Tensors that autograd saves for the backward pass are views of the same memory, which is gathered again for it.
+Tensors that autograd saves for the backward pass are views of the array, so the unit is gathered again before autograd
+uses them.
 """
 
 import zlib
@@ -60,16 +62,16 @@ class LayerParameters:
         for (name, parameter), begin, size in zip(self.named, self._places, self.sizes, strict=False):
             if parameter.grad is None:
                 raise TorchError(
-                    f"{name} has no gradient: every parameter that is trained must be in the loss, and backward() comes"
-                    " before step()"
+                    f"{name} must have a gradient, got none: every parameter that is trained must be in the loss, and"
+                    " backward() comes before step()"
                 )
             flat[begin : begin + size] = parameter.grad.reshape(-1)
             parameter.grad = None
         return flat
 
     def finite(self, gradient: torch.Tensor) -> Floats:
-        """Return the gradient (size,), in main memory. Raise GradientError with a parameter for which it is not
-        finite."""
+        """Return the gradient (size,), in main memory. Raise GradientError, which names a parameter, if the gradient is
+        not finite."""
         found: Floats = on_host(gradient).numpy()
         for (name, _), begin, size in zip(self.named, self._places, self.sizes, strict=False):
             check_finite(found[begin : begin + size], of=f" of {name}")
@@ -94,7 +96,7 @@ class LayerParameters:
             self.flat.copy_(torch.from_numpy(values.reshape(-1)))
 
     def seal(self) -> None:
-        """Have `written` report all later changes; from now on the unit keeps its memory."""
+        """Remember hashes of the parameters, so that `written` reports later changes. The unit must keep its memory."""
         self._sealed = self._hashes()
 
     @property
@@ -159,7 +161,7 @@ def units_of(model: nn.Module, stage: int) -> list[Named]:
     """Return the units of all trained parameters: one unit in stage 1, else one for each module that owns some."""
     named = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
     if not named:
-        raise TorchError("the model has no parameters that are trained: at least one is needed")
+        raise TorchError("the model must have at least one parameter that is trained, got none")
     device_of(dict(named))
     for name, parameter in named:
         if parameter.dtype != torch.float32:
@@ -181,7 +183,8 @@ def digest_of(units: Sequence[Named]) -> int:
 
 
 class GatheredLayers:
-    """ZeRO-3: each layer's parameters have memory during its passes, while the next layer's arrive.
+    """The layers of ZeRO-3. A layer's parameters have memory during the layer's passes; meanwhile the next layer's
+    parameters are gathered.
 
     `gather` begins the gather of a unit. `computed` is called with each unit whose gradients are complete, and the unit
     is discarded.
@@ -217,7 +220,7 @@ class GatheredLayers:
             unit.guard()
 
     def begin(self) -> None:
-        """Begin with changed parameters, and discard units gathered before."""
+        """Begin after a step has changed the parameters: discard the units that were gathered before."""
         for work in self._arriving.values():
             work.result()
         self._arriving.clear()
@@ -226,14 +229,14 @@ class GatheredLayers:
             unit.discard()
 
     def lend_all(self) -> None:
-        """Gather all units for the parameters, until take_back_all()."""
+        """Gather all units, so that all parameters have values until take_back_all()."""
         self._all_lent = True
         for at, unit in enumerate(self._units):
             unit.lend((self._arriving.pop(at, None) or self._gather(at)).result())
         self.peak_bytes = max(self.peak_bytes, sum(4 * unit.padded for unit in self._units))
 
     def take_back_all(self) -> list[str]:
-        """Return the layers whose parameters were written."""
+        """Discard the units of lend_all(); return the layers whose parameters were written meanwhile."""
         self._all_lent = False
         return [unit.named[0][0] for unit in self._units if not unit.take_back()]
 
@@ -282,7 +285,7 @@ class GatheredLayers:
     # -- memory
 
     def _next(self, at: int, step: int) -> int | None:
-        """Return the following unit in this pass, if an earlier pass has shown the order."""
+        """Return the unit that follows in this pass, if an earlier pass has shown the order."""
         order = self._known or self._order
         if at not in order:
             return None

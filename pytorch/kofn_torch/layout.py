@@ -1,7 +1,8 @@
 """The place of each parameter of a model in the job's gradient, which is one array: the last parameter first.
 
-Backward computes the last gradients first, and the first values put should have the first elements (docs/explanation/
-protocol.md). Places are by parameter, not by bucket, as DDP rebuilds its buckets after the first iteration.
+A backward pass computes the gradients of the last parameters first, and the values that are sent first should be the
+first elements (docs/explanation/protocol.md). Each parameter has a place, not each bucket, because DDP rebuilds its
+buckets after the first iteration.
 """
 
 import zlib
@@ -23,8 +24,8 @@ Ranges = list[tuple[int, int]]
 
 
 class ParameterLayout:
-    """The layout of the trained parameters of `module`, except those `ignored`. Raise TorchError
-    for unsupported ones."""
+    """The layout of the trained parameters of `module`, except those whose names are in `ignored`. Raises TorchError
+    if a parameter is not supported."""
 
     def __init__(self, module: nn.Module, ignored: Collection[str] = ()) -> None:
         _check_modules(module)
@@ -45,7 +46,7 @@ class ParameterLayout:
         self.elements = ends[-1] if ends else 0
         """The number of elements of the gradient."""
         if not self.elements:
-            raise TorchError("the model has no parameters that are trained: at least one is needed")
+            raise TorchError("the model must have at least one parameter that is trained, got none")
 
     def ranges(self, parameters: Iterable[nn.Parameter]) -> Ranges:
         """Return the parameters' places in the gradient, in the parameters' order. Neighbours share one range; empty
@@ -64,15 +65,16 @@ class ParameterLayout:
         return joined
 
     def parts(self, values: Floats) -> Iterator[tuple[nn.Parameter, torch.Tensor]]:
-        """Yield each parameter with its part of a gradient (elements,), in its shape, strides and dtype."""
+        """Yield each parameter with its part of a gradient (elements,), in the parameter's shape, strides and dtype."""
         for name, view in self.views(values):
             parameter = self.parameters[name]
             yield parameter, view.to(parameter.device, parameter.dtype)
 
     def views(self, values: npt.NDArray[np.generic]) -> Iterator[tuple[str, torch.Tensor]]:
-        """Yield each parameter's name with a view of its part of values (elements or more,), in its shape and strides.
+        """Yield each parameter's name with a view of the parameter's part of `values` (elements or more,).
 
-        DDP's buckets have a dense parameter's elements in the order of memory.
+        The view has the parameter's shape and, if the parameter is dense, its strides: a bucket of DDP has the elements
+        of a dense parameter in the order of memory.
         """
         whole = torch.from_numpy(values)
         for name, parameter in self.parameters.items():
@@ -81,7 +83,7 @@ class ParameterLayout:
             yield name, part.as_strided(parameter.shape, parameter.stride()) if dense else part.view_as(parameter)
 
     def flat_parameters(self) -> list[Floats]:
-        """Return flat() of each parameter."""
+        """Return each parameter's values as flat() does."""
         return [flat(parameter) for parameter in self.parameters.values()]
 
     def values(self) -> Floats:
@@ -89,7 +91,7 @@ class ParameterLayout:
         return np.concatenate(self.flat_parameters())
 
     def load(self, values: Floats) -> None:
-        """Take the parameters from another worker's values()."""
+        """Set the parameters to `values`, which another worker's values() returned."""
         sizes = [parameter.numel() for parameter in self.parameters.values()]
         for parameter, part in zip(self.parameters.values(), torch.from_numpy(values).split(sizes), strict=True):
             parameter.detach().copy_(part.view_as(parameter))
@@ -111,8 +113,8 @@ def flat(parameter: torch.Tensor) -> Floats:
 
 
 def _dense(tensor: torch.Tensor) -> bool:
-    """Return whether the elements fill their memory, each once. A new tensor like this one then has the same
-    strides."""
+    """Return whether the elements fill a piece of memory without gaps or overlaps. If they do, empty_like() makes a
+    tensor with the same strides."""
     return bool(torch.empty_like(tensor, device="meta").stride() == tensor.stride())
 
 

@@ -1,4 +1,4 @@
-"""torch.distributed's backend "kofn": a Communicator makes the calls that it can, gloo all others.
+"""torch.distributed's backend "kofn": a Communicator makes the calls that it supports, and gloo makes all other calls.
 
     with InNetwork(rank, ...) as communicator:  # or any other kofn.Communicator of all ranks
         kofn_torch.use(communicator)
@@ -51,10 +51,10 @@ GLOO = dist.ProcessGroup.BackendType.GLOO
 
 GATHERED = 64
 """All-reduces of up to GATHERED floats are gathered, and each worker sums them: a script's statistics may have any mix
-of magnitudes. The values of a larger all-reduce share a step in each block."""
+of magnitudes. In a larger all-reduce all values of a block have the same quantisation step."""
 
 _job: ContextVar[GroupJob | None] = ContextVar("job", default=None)
-"""The job that this context has joined, as the environment says."""
+"""The job that environment variables name, and that this context has joined."""
 
 _used: ContextVar[Communicator | None] = ContextVar("communicator", default=None)
 
@@ -62,7 +62,7 @@ _used: ContextVar[Communicator | None] = ContextVar("communicator", default=None
 def use(communicator: Communicator) -> None:
     """Set the communicator for process groups of this thread's context; the caller closes it."""
     if not isinstance(communicator, Communicator):
-        raise TorchError(f"the communicator is a {type(communicator).__name__}: a kofn.Communicator is needed")
+        raise TorchError(f"the communicator must be a kofn.Communicator, got a {type(communicator).__name__}")
     _used.set(communicator)
 
 
@@ -74,7 +74,7 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]  # no types of PyTor
         communicator = _communicator(rank, size)
         full = communicator.workers == size
         if full and communicator.rank != rank and not dist.is_initialized():
-            raise TorchError(f"the communicator's rank is {communicator.rank}, the group's {rank}: the same is needed")
+            raise TorchError(f"the communicator's rank must be {rank}, the group's rank, got {communicator.rank}")
         self._communicator = communicator if full and _in_order(store, rank, size, communicator) else None
         self.calls = Counter[tuple[str, str]]()
         self._completions = Completions()
@@ -197,7 +197,7 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]  # no types of PyTor
 
     @cached_property
     def _devices(self) -> list[str]:
-        """The kinds of devices whose tensors the communicator moves: "cpu:kofn,cuda:gloo" has gloo for the others."""
+        """The kinds of devices whose tensors the communicator moves; only "cpu" with backend "cpu:kofn,cuda:gloo"."""
         pairs = (pair.split(":") for pair in dist.get_backend_config(self).split(","))
         return [device for device, backend in pairs if backend == "kofn"]
 
@@ -205,7 +205,8 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]  # no types of PyTor
         return op is not None and self._carries(tensor) and (op == "sum" or tensor.dtype in FLOATING)
 
     def _by_gloo(self, call: str, *given: Any) -> Any:
-        """Have gloo make a call. gloo takes tensors' memory as it is, so the tensors are packed first."""
+        """Make a call through gloo. gloo reads tensors' memory without regard to strides, so the tensors are packed
+        first."""
         self.calls["gloo", call] += 1
         first, *others = given
         copies = list[tuple[Tensor, Tensor]]()
@@ -224,15 +225,15 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]  # no types of PyTor
         targets: Sequence[Tensor],
         made: Callable[[Any], Array | None] = lambda found: found,
     ) -> Any:
-        """Begin a call with this worker's values, and put its result, changed by `made`, into the targets: a row into
-        each, or all into the only one."""
+        """Begin a call with this worker's values. `made` changes the call's result, which then goes into the targets:
+        one row into each target, or all rows into the only target."""
         self.calls["kofn", call] += 1
         future = SwitchFuture(devices=[] if given.device.type == "cpu" else [given.device])
         begun, deadline = self._begin(given, begin), time.monotonic() + self._limit_s
         ending = threading.Lock()
 
         def end(finish: Callable[[], object]) -> None:
-            """Finish once: with a result, an error, or the group's limit."""
+            """End the future once: by a result, by an error, or by the group's time limit."""
             if ending.acquire(blocking=False):
                 try:
                     finish()
@@ -241,7 +242,8 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]  # no types of PyTor
 
         def late() -> None:
             words = (
-                f"{call} of group {self.group_name}: timeout after {self._limit_s:g} s, another rank did not call it"
+                f"{call} of group {self.group_name}: timeout after {self._limit_s:g} s, another rank did not make the"
+                " call"
             )
             end(lambda: future.set_exception(TorchError(words)))
 
@@ -250,7 +252,7 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]  # no types of PyTor
                 begun.exception(max(0.0, deadline - time.monotonic()))
             if begun.done():
                 limit.cancel()
-                limit.function = _nothing  # its thread, which join() does not wait for, frees no future
+                limit.function = _nothing  # join() does not wait for the timer's thread, so it must not free a future
                 end(lambda: future.set_result(_filled(targets, made(begun.result()))))
 
         limit = threading.Timer(self._limit_s, late)
@@ -266,7 +268,7 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]  # no types of PyTor
         if device.type == "cpu":
             return begin(communicator, _array(given))
         if device not in self._stagings:
-            self._stagings[device] = Staging(device, lambda error: None)  # each call ends with its own
+            self._stagings[device] = Staging(device, lambda error: None)  # each call ends with its own error
         staging, called = self._stagings[device], Future[Any]()
 
         def take(host: Tensor) -> None:
@@ -284,13 +286,13 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]  # no types of PyTor
 
 
 def _communicator(rank: int, size: int) -> Communicator:
-    """Return the communicator given to use(), else that of the environment's job."""
+    """Return the communicator given to use(), else the communicator of the job that environment variables name."""
     if (used := _used.get()) is not None:
         return used
     if not {"KOFN_CONFIG", RENDEZVOUS} & os.environ.keys():
         raise TorchError(
-            "there is no communicator: kofn_torch.use(communicator) comes before init_process_group, or a job's"
-            " environment (kofn run --torch sets it)"
+            "a communicator must be given before init_process_group, by kofn_torch.use(communicator) or by a job's"
+            " environment variables (kofn run --torch sets them), got none"
         )
     with place_errors():
         job = GroupJob(rank, size)
@@ -300,13 +302,13 @@ def _communicator(rank: int, size: int) -> Communicator:
 
 
 def follow(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Make each step of the optimizer an iteration of the job, in its table, report and check of replicas.
+    """Count each step of the optimizer as an iteration of the job, in the job's table, report and check of replicas.
 
-    For a model that trains in a process group "kofn" of a job's environment. Sharded parameters are gathered after
-    every step for that check.
+    The model must train in a process group "kofn" of a job that environment variables name. Sharded parameters are
+    gathered after every step to check that the replicas are equal.
     """
     if (job := _job.get()) is None:
-        raise TorchError('there is no job: init_process_group("kofn") joins the one that the environment says')
+        raise TorchError('init_process_group("kofn") must come first: it joins the job that environment variables name')
 
     def stepped(*_: object) -> None:
         whole = [
@@ -338,7 +340,7 @@ def _nothing() -> None:
 
 
 def _in_order(store: Any, rank: int, size: int, communicator: Communicator) -> bool:
-    """Return whether all ranks of a group are those of the communicator; every rank finds the same."""
+    """Return whether each rank of a group equals its communicator's rank; all ranks get the same answer."""
     store.set(f"kofn-{rank}", str(communicator.rank))
     return all(int(store.get(f"kofn-{other}")) == other for other in range(size))
 
@@ -350,7 +352,7 @@ def _check_size(output: Tensor, elements: int | None) -> None:
 
 
 def _summed(op: Op, rows: Array) -> Array:
-    """Return the sum or mean of all workers' rows as floats: not finite where it is out of their range."""
+    """Return the sum or mean of all workers' rows in their dtype; values out of the dtype's range are not finite."""
     wide = rows.astype(np.float64)
     with np.errstate(over="ignore", invalid="ignore"):
         found = wide.mean(axis=0) if op == "mean" else wide.sum(axis=0)
@@ -358,7 +360,7 @@ def _summed(op: Op, rows: Array) -> Array:
 
 
 def _op(given: Any) -> Op | None:
-    """Return the operation, or None for one that only gloo can do."""
+    """Return the operation; None for an operation that only gloo supports."""
     return "sum" if given == dist.ReduceOp.SUM else "mean" if given == dist.ReduceOp.AVG else None
 
 
@@ -381,7 +383,7 @@ def _packed(given: Any, copies: list[tuple[Tensor, Tensor]], least: int = 0) -> 
 
 
 def _dense(tensor: Tensor) -> Tensor:
-    """Return a view of the same memory where it is contiguous."""
+    """Return a contiguous view of the tensor's memory, if the memory permits one."""
     return tensor.detach().resolve_neg().contiguous()
 
 

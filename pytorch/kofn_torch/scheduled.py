@@ -1,8 +1,8 @@
-"""A training by a schedule: gradients leave layer by layer, and a layer's forward pass waits for its own mean alone.
+"""A training by a schedule: gradients are sent layer by layer, and a layer's forward pass waits for its own mean only.
 
-A flag of each layer says whether its parameters are those of the latest iteration. The layer's forward pass waits for
-its mean, and steps its parameters. The model's forward pass itself waits for the layers that have had no forward pass
-yet.
+A flag of each layer says whether its parameters are those of the latest iteration. If they are not, the layer's forward
+pass waits for the layer's mean, and steps the layer's parameters. For layers that have never had a forward pass, the
+model's forward pass does this before it begins.
 """
 
 import time
@@ -59,19 +59,22 @@ def schedule_of(job: TorchJob, layers: int, *, clips: bool) -> PassSchedule:
     """Return the schedule of [schedule]. Raise TorchError if the number of layers does not permit it."""
     section, collective = job.config.schedule, job.config.job.collective
     if section.family is None:
-        raise TorchError(f"schedule.family is not given: one of {', '.join(FAMILIES)} is needed")
+        raise TorchError(f"schedule.family must be one of {', '.join(FAMILIES)}, got none")
     if section.searches:
-        raise TorchError(f"schedule.family is {AUTO!r} or enumerated: kofn_torch.schedule() searches none, name one")
+        raise TorchError(
+            f"schedule.family must name a family, got {AUTO!r} or schedule.enumerate: kofn_torch.schedule() does not"
+            " search for a schedule"
+        )
     if collective == "gloo" or not load_collective(collective).ledger:
-        raise TorchError(f"job.collective is {collective!r}: a schedule needs a switch or a server")
+        raise TorchError(f"job.collective must be a switch or a server for a schedule, got {collective!r}")
     if section.front > layers:
         raise TorchError(f"schedule.front must be 0 to {layers}, all of the model's layers, got {section.front}")
     found = PassSchedule(section.family, section.threshold, section.front)
     if clips and found.family.by_layer:
         whole = ", ".join(name for name, family in FAMILIES.items() if not family.by_layer)
         raise TorchError(
-            f"max_norm is of all layers together: the schedule must be one of {whole}, got {found.name}, which steps"
-            " layer by layer"
+            f"schedule.family must be one of {whole} with max_norm, which is the norm of all layers together, got"
+            f" {found.name}, which steps layer by layer"
         )
     return found
 
@@ -109,8 +112,8 @@ class ScheduledSession(Session):
     # -- for the user
 
     def backward(self, loss: torch.Tensor) -> None:
-        """Compute the loss's gradients, which leave as the schedule says; the layers' forward passes wait for the
-        means."""
+        """Compute the loss's gradients, and send them as the schedule says. The layers' next forward passes wait for
+        the means."""
         self.loss = loss
         self._untrained.check_trained()
         if self._begun is None:
@@ -151,7 +154,7 @@ class ScheduledSession(Session):
         self._settle()
         if self._scheduler is not None:
             if epoch_of(self._scheduler) != self._epoch:
-                raise TorchError("the scheduler was stepped: schedule() does that after every iteration")
+                raise TorchError("the scheduler must not be stepped: schedule() steps it after every iteration")
             self._scheduler.step()
             self._epoch = epoch_of(self._scheduler)
 
@@ -191,7 +194,7 @@ class ScheduledSession(Session):
 
     def _step_begins(self, *_: Any) -> None:
         if not self._stepping:
-            raise TorchError("step() is called: schedule() steps the optimizer before each layer's forward pass")
+            raise TorchError("step() must not be called: schedule() steps each layer before the layer's forward pass")
 
     def _forward_begins(self, module: nn.Module, given: Any) -> None:
         self.check()
@@ -209,7 +212,7 @@ class ScheduledSession(Session):
         self._take(at)
 
     def _layer_computed(self, at: int) -> None:
-        """Send a layer's gradient, now computed; parameters without one have zeros."""
+        """Send a layer's gradient, which has been computed; parameters without a gradient send zeros."""
         self._computed.add(at)
         if not self._schedule.family.overlaps:
             return
@@ -218,7 +221,7 @@ class ScheduledSession(Session):
         self._put_pieces(ready)
 
     def _put_pieces(self, pieces: Sequence[Piece]) -> None:
-        parts = dict[int, list[tuple[int, slice, int]]]()  # each layer's: place in the gradient, in the layer, level
+        parts = dict[int, list[tuple[int, slice, int]]]()  # by layer: place in the gradient, place in the layer, level
         for piece in pieces:
             for at, (begin, end) in zip(piece.layers, piece.ranges, strict=True):
                 first = self._by_layer.layers[at].begin
@@ -255,14 +258,14 @@ class ScheduledSession(Session):
         self._step({at: self._by_layer.wire.layer(at, lambda begin, end: mean[begin:end]) for at in left})
 
     def _step(self, means: dict[int, Floats]) -> None:
-        """Step these layers by the user's optimizer, with gradients for no others."""
+        """Step these layers by the user's optimizer; the parameters of all other layers have no gradient meanwhile."""
         kept = [(parameter, parameter.grad) for layer in self._layers for parameter in layer.parameters]
         for parameter, gradient in kept:
             known = gradient is None or gradient._version == self._versions.get(id(parameter), gradient._version)
             if not known and gradient.any():  # else changed by zero_grad()
                 raise TorchError(
-                    "a gradient was changed after backward(), by clipping or a GradScaler: it has left by then;"
-                    " schedule(max_norm=...) clips the means of a family that waits for all of them"
+                    "a gradient must not be changed after backward(), as by clipping or a GradScaler, because it was"
+                    " sent already; schedule(max_norm=...) clips the means, with a family that waits for all means"
                 )
             parameter.grad = None
         for at, mean in means.items():
@@ -283,7 +286,7 @@ class ScheduledSession(Session):
         stepped = {id(parameter) for at in means for parameter in self._layers[at].parameters}
         for parameter, gradient in kept:
             if id(parameter) in stepped:
-                self._versions.pop(id(parameter), None)  # its gradient is the mean from now on
+                self._versions.pop(id(parameter), None)  # from now on the parameter's gradient is the mean
             else:
                 parameter.grad = gradient
 

@@ -1,8 +1,8 @@
-"""A training's place in its job: gradients that leave with each backward pass, and their means.
+"""A training's part in its job: each backward pass sends gradients, and gets their means.
 
-A session follows a model in DistributedDataParallel. DDP calls _hook() with each bucket of gradients, which calls
-reduce(), and ready() before each forward pass. Without an optimizer (elastic.py) one mean is given for each backward
-pass, in the order of iterations.
+A session follows a model in DistributedDataParallel. DDP calls _hook() with each bucket of gradients, and _hook() calls
+reduce(). DDP calls ready() before each forward pass. Without elastic() each backward pass gets one mean, in the order
+of iterations.
 """
 
 import atexit
@@ -46,8 +46,8 @@ BACKLOG = 64
 class Session(ResumableSession):
     """The session of one worker; ddp_hook() and elastic() make it. Every wait has a limit; errors are HostErrors.
 
-    The first error ends the session: DDP's backward pass raises a RuntimeError with its text, and every later call
-    raises the error itself.
+    The first error ends the session: DDP's backward pass raises a RuntimeError with the error's text, and every later
+    call raises the error itself.
     """
 
     def __init__(self, model: DistributedDataParallel, job: TorchJob, layout: ParameterLayout | None = None) -> None:
@@ -74,7 +74,7 @@ class Session(ResumableSession):
         self._blocking = load_stragglers(job.config, job.rank)
         self._error: HostError | None = None
         self._ended: Future[Exchange] | None = None
-        """The exchange of the latest gradient, until it is taken in."""
+        """The exchange of the latest gradient, until ended() has returned its updates."""
         self._whole = True
         """Whether the last bucket of the latest gradient has come."""
         self._backlog = deque[Update]()
@@ -131,7 +131,7 @@ class Session(ResumableSession):
 
     @property
     def loss(self) -> float | None:
-        """The loss of the current batch, for reports; setting it is optional. No device is waited for."""
+        """The loss of the current batch, for reports; setting it is optional, and does not wait for a device."""
         return self._log.loss
 
     @loss.setter
@@ -143,10 +143,10 @@ class Session(ResumableSession):
             self._staging.send("loss", found.reshape(1), lambda host: setattr(self._log, "loss", host.item()))
 
     def log(self, **numbers: float) -> None:
-        """Record the script's numbers, such as `session.log(top1=0.71)`; a tensor of one element will do.
+        """Record the script's numbers, such as `session.log(top1=0.71)`. A tensor of one element counts as a number.
 
-        The live view and the table show the mean over the workers of the latest numbers; `kofn.read(run).logged` has
-        all numbers, each with `iteration`.
+        The live view and the table show the latest numbers, as means over the workers; `kofn.read(run).logged` has all
+        numbers, each with its `iteration`.
         """
         if self._closed:
             raise TorchError("session.log() must come before close()")
@@ -155,8 +155,8 @@ class Session(ResumableSession):
         self._metrics.write(iteration=self.iteration, time=time.time(), logged=logged)
 
     def close(self) -> None:
-        """Leave the job, together with the other workers where the training is done. Python calls close() at its
-        end."""
+        """Leave the job; if the training is done, leave it together with the other workers. Python calls close() when
+        it ends."""
         if self._closed:
             return
         atexit.unregister(self.close)
@@ -180,8 +180,8 @@ class Session(ResumableSession):
     def _hook(session: "Session", bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         """Reduce a bucket as register_comm_hook() wants it.
 
-        An error raised here would make DDP unusable, and one in the future would lose its type. So DDP gets the bucket
-        as it is, and the error is raised at the end of the backward pass.
+        An error raised here would make DDP unusable, and an error in the future would lose its type. So after an error
+        DDP gets the bucket unchanged, and the error is raised at the end of the backward pass.
         """
         try:
             return session.reduce(bucket)
@@ -232,7 +232,7 @@ class Session(ResumableSession):
             raise self._error
 
     def fail(self, error: HostError) -> None:
-        """Fail; the first error counts."""
+        """End the session with this error, unless an earlier error has ended it."""
         self._error = self._error or error
         self._exchange.fail(self._error)
         self._job.fail(self._error)
@@ -240,11 +240,11 @@ class Session(ResumableSession):
     # -- iterations
 
     def _begin(self) -> None:
-        """Begin a gradient, whose first bucket has come."""
+        """Begin a gradient, because its first bucket has come."""
         self._settle()
         iteration = self.iteration + 1
         if iteration > self._last:
-            raise TorchError(f"iteration {iteration} begins: the job has {self._last} (run.max_iterations)")
+            raise TorchError(f"iteration must be at most {self._last} (run.max_iterations), got {iteration}")
         known = self._backlog.popleft() if self._backlog else None
         first_s, blocking_s = time.monotonic(), self._pause(iteration)
         own_end = _meets(self.model, self._passes)
@@ -262,7 +262,7 @@ class Session(ResumableSession):
         self._ended = self._exchange.begin(iteration, known, own_end=own_end)
 
     def _pause(self, iteration: int) -> float:
-        """Block as the configuration says, and return for how long, without the time that imitates a larger model."""
+        """Block as the configuration says; return the blocked time, without the time that imitates a larger model."""
         now = time.monotonic()
         blocking_s = self._blocking.blocking_s(iteration, 0, now - self._begun_s)
         floor_s = max(0.0, self._ready_s + self._blocking.compute_s(iteration) - now)
@@ -270,10 +270,10 @@ class Session(ResumableSession):
         return blocking_s
 
     def ended(self) -> tuple[Step, Sequence[Update]]:
-        """Wait for this worker's last iteration; return its step, and the updates since."""
+        """Wait for the end of this worker's last iteration; return the worker's step and the updates since the step."""
         self.check()
         if self._ended is None or self._begun is None:
-            raise TorchError("there is no gradient for this step: backward() comes first, outside of no_sync()")
+            raise TorchError("backward() must come before step(), outside of no_sync(), got no gradient")
         try:
             exchange = self._ended.result()
             for update in exchange.updates:
@@ -287,8 +287,8 @@ class Session(ResumableSession):
         return step, exchange.updates
 
     def missed(self) -> Sequence[Update]:
-        """Return iterations that the other workers have ended since; empty where this worker is not behind, or the
-        training is over."""
+        """Return the iterations that the other workers have ended since this worker's last one; empty if this worker is
+        not behind, or the training is over."""
         if self.done():
             return ()
         try:
@@ -311,7 +311,7 @@ class Session(ResumableSession):
         self._ready_s, self._started = time.monotonic(), time.time()
 
     def jumped(self) -> None:
-        """Record that the parameters are another worker's."""
+        """Record that this worker took over another worker's parameters."""
         self._tell_note()
         self._log.jumped()
         self._ready_s, self._started = time.monotonic(), time.time()
@@ -321,22 +321,23 @@ class Session(ResumableSession):
         self._job.report(self._log.report(self._begun, step, updates))
 
     def _tell_note(self) -> None:
-        """Tell the other workers the model: with every gradient, or in a call of its own where peers sum."""
+        """Tell the other workers which model this worker trains: with every gradient, or in a separate call if peers
+        sum."""
         if isinstance(self._exchange, GradientExchange):
             self._exchange.note = tuple(self.replica.note.tolist())
         else:
             self.replica.check_notes(dict(enumerate(self._exchange.notes(self.replica.note).tolist())))
 
     def _settle(self) -> None:
-        """Take in, without elastic(), the last iteration, whose mean the optimizer has applied."""
+        """Without elastic(), record the last iteration, whose mean the optimizer has applied."""
         if self._ended is None:
             return
         step, updates = self.ended()
         first, *later = updates
         if any(isinstance(update, ReplicaState) for update in updates) or len(self._backlog) + len(later) > BACKLOG:
             raise TorchError(
-                f"worker {self.rank} is more than {BACKLOG} iterations behind the others: kofn_torch.elastic() applies"
-                " what it has missed, a hook alone cannot"
+                f"worker {self.rank} must be at most {BACKLOG} iterations behind the others: kofn_torch.elastic()"
+                " applies missed iterations, ddp_hook() does not"
             )
         assert isinstance(first, Aggregate)
         self.applied(first, step)
@@ -363,9 +364,10 @@ def _put(session: Session, bucket: dist.GradBucket, values: torch.Tensor) -> tor
 
 
 def _meets(model: Any, passes: int) -> bool:
-    """Return whether DDP makes all workers meet after the pass that begins now; `passes` have begun before.
+    """Return whether DDP makes all workers wait for each other after the pass that begins now. `passes` passes have
+    begun before it.
 
-    DDP does so once, when it rebuilds its buckets: after the first pass or, with a static graph, the second.
+    DDP does so once, when it rebuilds its buckets: after the first pass or, with a static graph, after the second pass.
     """
     if not isinstance(model, DistributedDataParallel) or model.process_group.size() == 1:
         return False
@@ -374,7 +376,7 @@ def _meets(model: Any, passes: int) -> bool:
 
 
 def _out_of_range(layout: ParameterLayout, bucket: dist.GradBucket) -> str:
-    """Return the parameters of a bucket whose gradient was refused, and a remedy."""
+    """Return a sentence that names the parameters of a refused bucket, and a remedy."""
     parts = zip(bucket.parameters(), bucket.gradients(), strict=True)
     bad = {id(parameter) for parameter, gradient in parts if not (gradient.abs() <= MAGNITUDE_MAX).all()}
     names = [name for name, parameter in layout.parameters.items() if id(parameter) in bad]

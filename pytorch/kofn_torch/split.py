@@ -50,7 +50,7 @@ def layers_of(module: nn.Module) -> list[TorchLayer]:
         if trained:
             layers.append(TorchLayer(name or type(owner).__name__, owner, trained))
     if not layers:
-        raise TorchError("the model has no parameters that are trained: at least one is needed")
+        raise TorchError("the model must have at least one parameter that is trained, got none")
     return layers
 
 

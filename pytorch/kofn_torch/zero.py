@@ -29,7 +29,8 @@ OPTIMIZER = "sharded optimizer"
 """The entry "of" in the state of a sharded optimizer."""
 
 STRUCTURE = ("optimizer", "stage", "bits")
-"""The settings that must equal a state's, because the state's arrays depend on them; with one bit also freeze_step."""
+"""The settings that must be equal in a state and in the optimizer that loads it, because the state's arrays depend on
+them. With one bit freeze_step must be equal, too."""
 
 SETTINGS = {field.name for field in fields(ZeroSettings)}
 
@@ -60,18 +61,19 @@ def zero(
             loss(model, batch).backward()
             optimizer.step()
 
-    The model is in no DistributedDataParallel. `stage` 1 shards the optimizer's state, 2 also the gradients, 3 also the
-    parameters. bits, freeze_step, decoupled and others are those of ZeroSettings. `residual` is the precision of the
-    residual: 8 bytes a parameter ("exact"), 2 ("bfloat16") or 1 ("int8"), whose rounding errors are lost. `through`
-    "gloo" is the baseline over the process group. Without a `job`, the environment names the job (docs/howto/zero.md).
+    The model must not be wrapped in DistributedDataParallel. `stage` 1 shards the optimizer's state, `stage` 2 also the
+    gradients, `stage` 3 also the parameters. bits, freeze_step, decoupled and others are those of ZeroSettings.
+    `residual` is the precision of the residual: 8 bytes a parameter ("exact"), or with lost rounding errors 2 bytes
+    ("bfloat16") or 1 byte ("int8"). `through` "gloo" is the baseline over the process group. Without a `job`,
+    environment variables say which job it is (docs/howto/zero.md).
 
-    Returns when all workers have joined. Raises TorchError for a model, settings or environment that does not work, or
-    if a worker trains another model. CollectiveError names the workers that are missing.
+    Returns when all workers have joined. Raises TorchError if the model, a setting or the environment is not supported,
+    or if a worker trains another model. CollectiveError names the workers that are missing.
     """
     if not isinstance(model, nn.Module):
-        raise TorchError(f"the model is a {type(model).__name__}: a torch.nn.Module is needed")
+        raise TorchError(f"the model must be a torch.nn.Module, got a {type(model).__name__}")
     if isinstance(model, DistributedDataParallel):
-        raise TorchError("the model is a DistributedDataParallel, which reduces by itself: the module in it is needed")
+        raise TorchError("the model must not be a DistributedDataParallel, which reduces by itself: give model.module")
     check_statistics(model)
     if not is_number(lr):
         raise TorchError(f"lr must be {NUMBER}, got {lr!r}")
@@ -97,7 +99,7 @@ def zero(
 class ShardedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]  # no types of PyTorch's are read
     """The optimizer that zero() returns; learning rate schedulers work with it.
 
-    In stages 2 and 3 gradients leave while backward goes on: parameters have no gradients afterwards.
+    In stages 2 and 3 gradients are sent during the backward pass: parameters have no gradients afterwards.
     """
 
     def __init__(self, model: nn.Module, settings: ZeroSettings, rate: float, job: ZeroJob) -> None:
@@ -135,12 +137,12 @@ class ShardedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]  # no types
                     parameter.register_post_accumulate_grad_hook(partial(self._counted, at, left))
 
     def step(self, closure: Callable[[], float] | None = None) -> None:
-        """Step with the mean gradient of all workers; afterwards all have the same parameters."""
+        """Step with the mean gradient of all workers; afterwards all workers have the same parameters."""
         if closure is not None:
             raise TorchError("step() must have no closure: it would need several gradients a step")
         self._untrained.check_trained()
         if self._settings.stage < 3 and (name := next(filter(None, (unit.written for unit in self._units)), None)):
-            raise TorchError(f"{name} was written or moved since the last step: {WRITTEN}")
+            raise TorchError(f"{name} must not be written or moved between two steps: {WRITTEN}")
         rate = self._rate()
         if self._settings.stage == 1:
             self._zero.put(0, self._units[0].finite(self._units[0].take_gradient()))
@@ -177,7 +179,7 @@ class ShardedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]  # no types
         """Give all parameters their values, for reading (a checkpoint in stage 3); all workers enter the block
         together.
 
-        Values that were read stay valid afterwards. Raises TorchError where a parameter was written.
+        Values that were read in the block stay valid afterwards. Raises TorchError if a parameter was written.
         """
         if self._layers is None:
             yield
@@ -188,10 +190,11 @@ class ShardedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]  # no types
         finally:
             written = self._layers.take_back_all()
         if written:
-            raise TorchError(f"{written[0]} or a parameter beside it was written in whole_parameters(): {WRITTEN}")
+            raise TorchError(f"{written[0]} and its layer must not be written in whole_parameters(): {WRITTEN}")
 
     def memory(self) -> Memory:
-        """Return this worker's memory, in bytes; parameters in stage 3 count with the most gathered at once."""
+        """Return this worker's memory, in bytes. In stage 3 the memory of parameters is the most that was gathered at
+        once."""
         own = self._zero.memory()
         model = sum(unit.nbytes for unit in self._units) if self._layers is None else self._layers.peak_bytes
         gradients = sum(
@@ -203,13 +206,14 @@ class ShardedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]  # no types
         return own + Memory(parameters=model, gradients=gradients)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Accept the one group from PyTorch's constructor."""
+        """Accept the one group of parameters that PyTorch's constructor adds."""
         if self.param_groups:
-            raise TorchError("a group of parameters is added: all that are trained are in the one of the model")
+            raise TorchError("no group of parameters must be added: all trained parameters are in the model's group")
         super().add_param_group(param_group)
 
     def full_state_dict(self) -> State:
-        """Return a copy of the model's whole state_dict(), as any nn.Module loads it; all workers call it together."""
+        """Return a copy of the model's whole state_dict(), which any nn.Module loads; all workers must call this method
+        together."""
         with self.whole_parameters():
             return {name: tensor.clone() for name, tensor in self._model.state_dict().items()}
 
@@ -217,7 +221,7 @@ class ShardedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]  # no types
         """Return this worker's state after the latest step: its shards of parameters and optimizer, its pending
         gradients, and the state that all workers share, with frozen parameters and buffers.
 
-        With 8 bits or 1, all workers call it together. Raise TorchError in the middle of a step.
+        With 8 bits or 1 bit, all workers must call this method together. Raise TorchError in the middle of a step.
         """
         if self._zero.missing != [*range(len(self._units))]:
             raise TorchError("state_dict() must come after step(), got gradients that no step has taken")
@@ -227,7 +231,7 @@ class ShardedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]  # no types
                 raise TorchError('bits must be 32 with through = "gloo" for a state, got 1: its errors are not saved')
             own |= self._compressed.state(self._zero.shards)
             shared |= {"expected": own.pop("expected")} if "expected" in own else {}
-            self._calls.gather(np.array([self.steps]))  # no worker begins the next step before all are here
+            self._calls.gather(np.array([self.steps]))  # no worker begins the next step before all workers are here
         return {
             "of": OPTIMIZER,
             "workers": self._calls.workers,
@@ -243,11 +247,12 @@ class ShardedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]  # no types
         }
 
     def load_state_dict(self, *states: State) -> None:
-        """Take over a state before the first step, from state_dict()s of one step; all workers call it together.
+        """Take over a state before the first step, from state_dict()s of one step; all workers must call this method
+        together.
 
         Each worker needs the states of the workers that takes() names. The present workers share the pending gradients
-        of workers that are gone. Raise TorchError, without any change, where model or settings differ, or a worker's
-        state is missing.
+        of workers that are gone. Raise TorchError, without any change, if the model or the settings differ, or if a
+        worker's state is missing.
         """
         whole, own = taken(states, OPTIMIZER, self.takes)
         untrained = self._untrained.tensors()
@@ -293,7 +298,7 @@ class ShardedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]  # no types
     # -- within
 
     def _rate(self) -> float:
-        """Return the learning rate. Raise TorchError where the group has settings that only zero() takes."""
+        """Return the learning rate. Raise TorchError if the group has settings that only zero() accepts."""
         (group,) = self.param_groups
         if given := sorted(group.keys() & SETTINGS):
             raise TorchError(f"{given[0]} must be given to kofn_torch.zero(), got it in the optimizer's group")
@@ -303,7 +308,7 @@ class ShardedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]  # no types
         return rate
 
     def _counted(self, unit: int, left: list[int], parameter: nn.Parameter) -> None:
-        """Count, in stage 2, one more parameter of a unit that has its gradient."""
+        """In stage 2, count that one more parameter of a unit has its gradient."""
         left[0] -= 1
         if left[0] == 0:
             left[0] = len(self._units[unit].named)
@@ -339,8 +344,8 @@ class ShardedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]  # no types
                 self._units[missing[0]].named[0][0],
             )
             raise TorchError(
-                f"{name} has no gradient: every parameter that is trained must be in the loss, and backward() comes"
-                " before step()"
+                f"{name} must have a gradient, got none: every parameter that is trained must be in the loss, and"
+                " backward() comes before step()"
             )
 
     def _gather(self, unit: int) -> Any:
@@ -378,7 +383,7 @@ def _load_first(calls: ExactCalls, untrained: UntrainedState) -> None:
 
 
 def _check_alike(calls: ExactCalls, digest: int, settings: ZeroSettings) -> None:
-    """Raise TorchError with the worker whose model or settings differ."""
+    """Raise TorchError, which names the worker, if a worker's model or settings differ."""
     told = calls.gather(np.array([digest, zlib.crc32(repr(settings).encode())], np.int64))
     for rank, (model, asked) in enumerate(told.tolist()):
         if model != told[0][0]:

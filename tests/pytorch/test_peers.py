@@ -157,7 +157,7 @@ def test_non_finite_gradient_is_refused(tmp_path: Path) -> None:
 def test_gloo_needs_a_group_of_all_workers(tmp_path: Path) -> None:
     config = Config.of({"job": {"workers": HOSTS, "collective": "gloo"}, "torch": {"script": "train.py"}})
     absent: Any = None
-    with pytest.raises(TorchError, match=r"job.collective is 'gloo', and WORLD_SIZE is 1"):
+    with pytest.raises(TorchError, match=r"WORLD_SIZE must be job.workers \(\d\) with job.collective = 'gloo'.* got 1"):
         kofn_torch.ddp_hook(ddp(layers), job=PeerJob(config, 0, tmp_path / "worker-0.jsonl", absent))
 
 

@@ -430,18 +430,18 @@ class Tied(nn.Module):
 
 def test_models_that_cannot_be_scheduled_are_refused(tmp_path: Path) -> None:
     line = nn.Linear(4, 4)
-    refused(tmp_path, line, "schedule.family is not given: one of sequential", family=None)
-    refused(tmp_path, line, "schedule.family is 'auto'", family="auto")
+    refused(tmp_path, line, "schedule.family must be one of sequential", family=None)
+    refused(tmp_path, line, "schedule.family must name a family, got 'auto'", family="auto")
     refused(
         tmp_path, line, r"schedule.front must be 0 to 1, all of the model's layers, got 2", family="late-front", front=2
     )
-    refused(tmp_path, line, "the schedule must be one of .*, got priority, which steps", max_norm=1.0)
+    refused(tmp_path, line, "schedule.family must be one of .* got priority, which steps", max_norm=1.0)
     refused(tmp_path, line, "got LBFGS, which needs several gradients a step", optimizer=torch.optim.LBFGS)
     refused(tmp_path, Tied(), "one and other have a parameter in common")
     refused(
         tmp_path,
         nn.Flatten(),
-        "no parameters that are trained",
+        "the model must have at least one parameter that is trained",
         optimizer=lambda given, lr: torch.optim.SGD([torch.zeros(1)]),
     )
     with pytest.raises(ConfigError, match="threshold_kb"):
@@ -452,7 +452,7 @@ def test_models_that_cannot_be_scheduled_are_refused(tmp_path: Path) -> None:
     ("name", "words"),
     [
         ("twice", "line is used twice in one backward pass: a schedule needs once"),
-        ("line", "a gradient was changed after backward()"),
+        ("line", "a gradient must not be changed after backward()"),
     ],
 )
 def test_problems_during_training_are_errors_at_all_workers(name: str, words: str, tmp_path: Path) -> None:
@@ -482,7 +482,7 @@ def differentiated_twice(model: Any, optimizer: torch.optim.Optimizer) -> None:
 AMISS: dict[str, Callable[[Any, torch.optim.Optimizer], object]] = {
     "2 is differentiated with create_graph=True": differentiated_twice,
     "gets a gradient outside of session.backward": lambda model, optimizer: model(torch.ones(2, 8)).sum().backward(),
-    "step() is called": lambda model, optimizer: optimizer.step(),
+    "step() must not be called": lambda model, optimizer: optimizer.step(),
     "2.weight was frozen": lambda model, optimizer: model[2].requires_grad_(False),
     "0.weight is trained, and was frozen": lambda model, optimizer: model[0].requires_grad_(True),
     "2.weight is trained, and was frozen or another": lambda model, optimizer: model.load_state_dict(

@@ -272,7 +272,7 @@ def test_parameter_without_a_gradient_is_named(stage: int) -> None:
         model["used"](torch.ones(1, 2)).sum().backward()
         optimizer.step()
 
-    assert errors(run, 1)[0].startswith("TorchError: unused.weight has no gradient: every parameter")
+    assert errors(run, 1)[0].startswith("TorchError: unused.weight must have a gradient, got none: every")
 
 
 def test_another_model_or_other_settings_at_one_worker_are_an_error() -> None:
@@ -331,9 +331,9 @@ def test_models_that_cannot_be_sharded_are_refused() -> None:
     tied[1].weight = tied[0].weight
     for model, stage, words in (
         (nn.Linear(2, 2).double(), 1, "weight must be float32, got float64"),
-        (nn.Linear(2, 2).requires_grad_(False), 2, "no parameters that are trained"),
+        (nn.Linear(2, 2).requires_grad_(False), 2, "the model must have at least one parameter that is trained"),
         (tied, 3, "have a parameter in common"),
-        (tied.parameters(), 2, "the model is a generator: a torch.nn.Module is needed"),
+        (tied.parameters(), 2, "the model must be a torch.nn.Module, got a generator"),
     ):
         with pytest.raises(kofn_torch.TorchError, match=words):
             kofn_torch.zero(model, stage=stage)
@@ -364,7 +364,7 @@ def test_shards_are_scattered_where_blocks_and_slots_permit(caplog: pytest.LogCa
 def test_unsupported_optimizer_calls_are_refused() -> None:
     with threads("ring", 1) as crew:
         optimizer = kofn_torch.zero(nn.Linear(2, 2), bits=32, job=Job(crew.communicators[0]))
-        with pytest.raises(kofn_torch.TorchError, match="a group of parameters is added"):
+        with pytest.raises(kofn_torch.TorchError, match="no group of parameters must be added"):
             optimizer.add_param_group({"params": list(nn.Linear(2, 2).parameters())})
         with pytest.raises(kofn_torch.TorchError, match="closure"):
             optimizer.step(lambda: 0.0)
