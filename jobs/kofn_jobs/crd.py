@@ -24,11 +24,11 @@ RULES = (
     ("self == oldSelf", "a request cannot be changed: delete it, and submit another"),
     (
         "!has(self.nodes) || self.nodes.all(n, self.nodes.exists_one(m, m.name == n.name))",
-        "each node is named once",
+        "nodes must name each node once",
     ),
     (
         "!has(self.elastic) || !has(self.elastic.startWorkers) || self.elastic.startWorkers <= self.accelerators",
-        "elastic.startWorkers is at most accelerators",
+        "elastic.startWorkers must be at most accelerators",
     ),
 )
 NAME_RULE = "self.metadata.name.matches('^[a-z]([-a-z0-9]{0,38}[a-z0-9])?$')"

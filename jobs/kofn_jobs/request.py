@@ -60,38 +60,51 @@ class Data(ApiStruct, frozen=True):
             description="A PersistentVolumeClaim of the namespace.",
         ),
     ]
-    path: Annotated[str, Meta(pattern=r"^/[^:]+$", max_length=255, description="Where workers find it, read-only.")] = (
-        "/data"
-    )
+    path: Annotated[
+        str, Meta(pattern=r"^/[^:]+$", max_length=255, description="The folder of the claim at workers, read-only.")
+    ] = "/data"
 
 
 class CheckpointClaim(ApiStruct, frozen=True):
-    """The place of checkpoints, and how often one is made."""
+    """The claim that keeps checkpoints, and the number of iterations between two checkpoints."""
 
     claim: Annotated[
         str,
         Meta(
             pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$",
             max_length=253,
-            description="A PersistentVolumeClaim of the namespace that all workers' nodes may write; it is kept.",
+            description="A PersistentVolumeClaim of the namespace that all workers' nodes may write. The claim stays"
+            " when the request is deleted.",
         ),
     ]
-    every: Annotated[int, Meta(ge=1, description="Iterations from one checkpoint to the next; scripts make their own.")]
+    every: Annotated[
+        int,
+        Meta(ge=1, description="Iterations from one checkpoint to the next. A script makes its own checkpoints."),
+    ]
 
 
 class Elastic(ApiStruct, frozen=True):
-    """How many workers may be missing."""
+    """The objective that chooses k, and the number of workers with which training begins."""
 
     objective: (
         Annotated[
             str,
-            Meta(max_length=64, description="Chooses k: progress, throughput, all, fixed:K, RULE:K; else config's."),
+            Meta(
+                max_length=64,
+                description="The objective that chooses k: progress, throughput, all, fixed:K, RULE:K. Without this"
+                " field: the objective of config.",
+            ),
         ]
         | None
     ) = None
     start_workers: (
         Annotated[
-            int, Meta(ge=1, le=RACK_WORKERS_MAX, description="Workers with which training begins; else config's.")
+            int,
+            Meta(
+                ge=1,
+                le=RACK_WORKERS_MAX,
+                description="The number of workers with which training begins. Without this field: config's number.",
+            ),
         ]
         | None
     ) = None
@@ -103,24 +116,36 @@ RELEASE = version("kofn-jobs")
 WORKER_IMAGE = f"kofn-worker:{RELEASE}"
 
 TORCH_IMAGES = {"cpu": f"kofn-worker-torch:{RELEASE}", "nvidia.com/gpu": f"kofn-worker-torch-cuda:{RELEASE}"}
-"""The images for a script, by the resource for which they have a PyTorch."""
+"""The images for scripts, by the resource for which the image's PyTorch is built."""
 
 
 class TrainingSpec(ApiStruct, frozen=True, forbid_unknown_fields=True):
     """The requested training."""
 
-    accelerators: Annotated[int, Meta(ge=1, le=RACK_WORKERS_MAX, description="In all; each is one worker.")]
+    accelerators: Annotated[
+        int,
+        Meta(ge=1, le=RACK_WORKERS_MAX, description="The accelerators of all nodes together; each is one worker."),
+    ]
     image: Annotated[
-        str, Meta(pattern=r"^\S*$", max_length=512, description="The workers' image; else the operator's choice.")
+        str,
+        Meta(pattern=r"^\S*$", max_length=512, description="The workers' image. Without it, the operator chooses one."),
     ] = ""
     config: Annotated[str, Meta(max_length=65_536, description="A kofn configuration, TOML.")] = ""
     script: Annotated[
-        str, Meta(max_length=SCRIPT_MAX, description="Python, started by torchrun; else config's workload is trained.")
+        str,
+        Meta(
+            max_length=SCRIPT_MAX,
+            description="A Python script, which torchrun starts. Without it, workers train the workload of config.",
+        ),
     ] = ""
     data: Data | None = None
     checkpoint: (
         Annotated[
-            CheckpointClaim, Meta(description="Each attempt resumes at the newest one; without, training begins anew.")
+            CheckpointClaim,
+            Meta(
+                description="Each attempt resumes at the newest checkpoint. Without this field, each attempt begins at"
+                " the first iteration."
+            ),
         ]
         | None
     ) = None
@@ -129,30 +154,39 @@ class TrainingSpec(ApiStruct, frozen=True, forbid_unknown_fields=True):
         Meta(
             pattern=r"^(cpu|[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)$",
             max_length=253,
-            description="The resource of an accelerator: an extended resource, or cpu.",
+            description="The Kubernetes resource that is an accelerator: an extended resource, or cpu.",
         ),
     ] = "nvidia.com/gpu"
     nodes: Annotated[
         tuple[RequestedNode, ...],
-        Meta(max_length=64, description="To be filled in this order; else all that are ready."),
+        Meta(max_length=64, description="The nodes, which are filled in this order. Without them: all ready nodes."),
     ] = ()
     least_per_node: Annotated[
-        int, Meta(ge=1, le=RACK_WORKERS_MAX, description="The fewest accelerators of a node's part.")
+        int, Meta(ge=1, le=RACK_WORKERS_MAX, description="The fewest accelerators that a used node gets.")
     ] = RING_LEAST
     elastic: Elastic = Elastic()
     workload: Annotated[
-        WorkloadKind, Meta(description="The kind that runs the workers; auto: a JobSet, which takes parts of any size.")
+        WorkloadKind,
+        Meta(
+            description="The kind of object that runs the workers. auto: the first of JobSet, MPIJob and TrainJob that"
+            " is installed and can run the parts."
+        ),
     ] = "auto"
-    backoff_limit: Annotated[int, Meta(ge=0, le=100, description="The most retries.")] = 3
+    backoff_limit: Annotated[int, Meta(ge=0, le=100, description="The number of retries.")] = 3
     backoff_seconds: Annotated[
-        int, Meta(ge=0, le=3600, description="The pause before the second attempt; it doubles for each further one.")
+        int,
+        Meta(
+            ge=0,
+            le=3600,
+            description="The pause before the second attempt. It doubles for each further attempt, up to five minutes.",
+        ),
     ] = 10
     active_deadline_seconds: (
-        Annotated[int, Meta(ge=1, description="The longest time from its acceptance to its end.")] | None
+        Annotated[int, Meta(ge=1, description="The longest time from the request's acceptance to its end.")] | None
     ) = None
     clean_pod_policy: Annotated[
         Literal["All", "Running", "None"],
-        Meta(description="Pods to delete at the end: All, those that still run (Running), or None."),
+        Meta(description="The pods to delete at the end: all (All), those that still run (Running), or none (None)."),
     ] = "All"
 
     @property
@@ -162,7 +196,8 @@ class TrainingSpec(ApiStruct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def worker_image(self) -> str:
-        """The workers' image. Raise RequestError where kofn has none for the resource, or the image has another."""
+        """The workers' image. Raise RequestError if a script has no image and kofn has none for the resource, or if the
+        given image is kofn's image for another resource."""
         if not self.script:
             return self.image or WORKER_IMAGE
         if not self.image and self.resource not in TORCH_IMAGES:
@@ -185,7 +220,7 @@ def _torch_images() -> str:
 
 
 class StatusCondition(ApiStruct, frozen=True):
-    """A condition as metav1.Condition."""
+    """A condition, with the fields of Kubernetes' metav1.Condition."""
 
     type: str
     status: Literal["True", "False", "Unknown"]
@@ -199,23 +234,27 @@ class TrainingStatus(ApiStruct, frozen=True):
 
     phase: Phase = "Pending"
     message: str = ""
-    attempt: Annotated[int, Meta(ge=0, description="1 at first.")] = 0
+    attempt: Annotated[int, Meta(ge=0, description="The number of the attempt; the first has number 1.")] = 0
     parts: tuple[NodePart, ...] = ()
     workload: str = ""
-    ready: Annotated[str, Meta(description="Workers that are ready, of all.")] = ""
+    ready: Annotated[str, Meta(description="The number of ready workers, and of all workers.")] = ""
     requester: str = ""
     k: int | None = None
     iteration: int | None = None
     late_workers: tuple[int, ...] = ()
     metric: Annotated[float, Meta(description="The metric of the parameters, such as the accuracy.")] | None = None
     next_attempt_time: Annotated[
-        str, Meta(extra_json_schema={"format": "date-time"}, description="The next attempt's time, while Retrying.")
+        str,
+        Meta(
+            extra_json_schema={"format": "date-time"},
+            description="The time of the next attempt, in the phase Retrying.",
+        ),
     ] = ""
     conditions: tuple[StatusCondition, ...] = ()
 
 
 class ObjectMeta(ApiStruct, frozen=True):
-    """The fields of an object's metadata that are needed."""
+    """The fields of an object's metadata that the operator needs."""
 
     name: str
     namespace: str = "default"
@@ -236,7 +275,7 @@ class TrainingRequest(ApiStruct, frozen=True):
 
     @property
     def requester(self) -> str:
-        """The creator's name at the API server; empty: unknown."""
+        """The name, at the API server, of the user who created the request; empty if unknown."""
         return self.metadata.annotations.get(REQUESTER, "")
 
     @classmethod
@@ -253,20 +292,20 @@ class TrainingRequest(ApiStruct, frozen=True):
     def check(self) -> None:
         """Check rules that concern several fields."""
         if (self.api_version, self.kind) != (API_VERSION, KIND):
-            raise RequestError(f"{self.api_version} {self.kind}: {API_VERSION} {KIND} is expected")
+            raise RequestError(f"a request must be {API_VERSION} {KIND}, got {self.api_version} {self.kind}")
         if (size := len(self.spec.script.encode())) > SCRIPT_MAX:
             raise RequestError(f"spec.script must have at most {SCRIPT_MAX} bytes in UTF-8, got {size}")
         if self.spec.data is not None:
             path = PurePosixPath("/", posixpath.normpath(self.spec.data.path).lstrip("/"))
             for ours in RESERVED:
                 if path.is_relative_to(ours) or PurePosixPath(ours).is_relative_to(path):
-                    raise RequestError(f"spec.data.path must be apart from {ours}, got {self.spec.data.path!r}")
+                    raise RequestError(f"spec.data.path must not overlap {ours}, got {self.spec.data.path!r}")
         assert self.spec.worker_image
         names = [node.name for node in self.spec.nodes]
         if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise RequestError(f"spec.nodes has {', '.join(twice)} twice: each node is named once")
+            raise RequestError(f"spec.nodes must name each node once, got {', '.join(twice)} twice")
         start = self.spec.elastic.start_workers
         if start is not None and start > self.spec.accelerators:
             raise RequestError(
-                f"spec.elastic.startWorkers must be up to {self.spec.accelerators}, spec.accelerators, got {start}"
+                f"spec.elastic.startWorkers must be at most spec.accelerators ({self.spec.accelerators}), got {start}"
             )

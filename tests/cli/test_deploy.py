@@ -46,8 +46,11 @@ def test_examples_are_valid(path: Path) -> None:
     [
         ({}, "'accelerators' is a required property"),
         ({"accelerators": 65}, "65 is greater than the maximum"),
-        ({"accelerators": 3, "nodes": [{"name": "a", "accelerators": 3}] * 2}, "each node is named once"),
-        ({"accelerators": 3, "elastic": {"startWorkers": 4}}, "elastic.startWorkers is at most accelerators"),
+        (
+            {"accelerators": 3, "nodes": [{"name": "a", "accelerators": 3}] * 2},
+            "nodes must name each node once",
+        ),
+        ({"accelerators": 3, "elastic": {"startWorkers": 4}}, "elastic.startWorkers must be at most accelerators"),
         ({"accelerators": 3, "cleanPodPolicy": "Some"}, "'Some' is not one of"),
         ({"accelerators": 3, "gpus": 3}, "'gpus' was unexpected"),
     ],

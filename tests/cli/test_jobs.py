@@ -99,7 +99,7 @@ def test_logs_are_those_of_the_rank(asked: Any) -> None:
         ({"acelerators": 3}, "acelerators"),
         ({"config": "[job]\nwords = 0\n"}, "spec.config: job.words"),
         ({"nodes": [{"name": "a", "accelerators": 2}]}, "3 accelerators: 2 = 2 are there"),
-        ({"elastic": {"startWorkers": 4}}, "spec.elastic.startWorkers must be up to 3, spec.accelerators, got 4"),
+        ({"elastic": {"startWorkers": 4}}, "spec.elastic.startWorkers must be at most spec.accelerators (3), got 4"),
         ({"config": "[job]\nworkers = 7\n"}, "job.workers must be spec.accelerators, 3, got 7"),
         ({"config": "[job]\nracks = 3\n"}, "job.racks must be 1, since a request has one switch, got 3"),
         ({"script": "#" + "\N{GRINNING FACE}" * 70_000}, "spec.script must have at most 262144 bytes"),
@@ -107,7 +107,7 @@ def test_logs_are_those_of_the_rank(asked: Any) -> None:
         ({"data": {"claim": "Bad Name"}}, "`$.spec.data.claim`"),
         ({"data": {"claim": "c", "path": "/a:b"}}, "`$.spec.data.path`"),
         *(
-            ({"data": {"claim": "c", "path": path}}, "spec.data.path must be apart from /")
+            ({"data": {"claim": "c", "path": path}}, "spec.data.path must not overlap /")
             for path in ("//", "/etc", "/etc/kofn", "/etc/kofn-certs/x", "/data/../var/lib/kofn")
         ),
         *(

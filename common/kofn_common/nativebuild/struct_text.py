@@ -1,8 +1,8 @@
 """Generates ctypes classes from the structs and enums of C headers (`make header`).
 
-`python -m kofn_common.nativebuild.struct_text` writes a module for each product; tests fail while one is stale. The C
-headers are the only definition: Python code subclasses the generated classes and repeats no field. A declaration whose
-layout this module cannot tell for certain raises StructError. The module runs neither when C is compiled nor in a run.
+`python -m kofn_common.nativebuild.struct_text` writes one module for each entry of OUTPUTS; tests fail while a written
+module is stale. The C headers are the only definition: Python code subclasses the generated classes and repeats no
+field. A declaration whose layout is not certain raises StructError. Only `make header` and the tests run this module.
 """
 
 import keyword
@@ -162,7 +162,7 @@ class Declarations:
             return -self.number(node.expr, where)
         if isinstance(node, c_ast.BinaryOp) and node.op in OPERATORS:
             return OPERATORS[node.op](self.number(node.left, where), self.number(node.right, where))
-        raise StructError(f"{where} must be numbers with {' '.join(OPERATORS)}, found {type(node).__name__}")
+        raise StructError(f"{where} must consist of numbers and {' '.join(OPERATORS)}, found {type(node).__name__}")
 
     def _field(self, tag: str, decl: Any) -> StructField:
         where = f"struct {tag}: {getattr(decl, 'name', None)}"
@@ -173,7 +173,7 @@ class Declarations:
         return StructField(name=decl.name, kind=self._kind(decl.type, where), value=self._value(decl.type, where))
 
     def _kind(self, node: Any, where: str) -> str:
-        """Return a type's class in ctypes' terms; all pointers are c_void_p."""
+        """Return the name of a type's ctypes class; every pointer is a c_void_p."""
         if isinstance(node, c_ast.PtrDecl):
             return "c_void_p"
         if isinstance(node, c_ast.ArrayDecl):
@@ -194,7 +194,7 @@ class Declarations:
         raise StructError(f"{where} must have a type with a known size, found {type(node).__name__} {name}")
 
     def _value(self, node: Any, where: str) -> str:
-        """Return the Python type of a field's value; an address is an integer, or None for NULL."""
+        """Return the Python type of a field's value; a pointer's value is an integer, or None for NULL."""
         if isinstance(node, c_ast.PtrDecl):
             return "Any"
         kind = self._kind(node, where)
@@ -227,7 +227,7 @@ class _Collector(c_ast.NodeVisitor):  # type: ignore[misc]  # pycparser has no t
             self._into.numbers[entry.name] = number
 
     def visit_Pragma(self, node: c_ast.Pragma) -> None:  # noqa: N802
-        raise StructError(f"headers must have no pragma but once, found {node.string}")
+        raise StructError(f"headers must have no pragma except `once`, found {node.string}")
 
 
 def module_text(output: Output) -> str:
@@ -263,7 +263,7 @@ def _struct_text(tag: str, last: str, fields: Sequence[StructField]) -> str:
 
 
 def _preprocessed(folders: Sequence[Path], headers: Sequence[str]) -> str:
-    """Return the headers' text after the preprocessor, without those of the C library."""
+    """Return the preprocessed text of the headers, without the headers of the C library."""
     texts = [path.read_text() for folder in folders for path in folder.glob("*.h")]
     plain = "".join(f"typedef int {name};\n" for name in (*SCALARS, "pthread_t") if name.endswith("_t"))
     unit = plain + "".join(f"struct opaque_{name};\ntypedef struct opaque_{name} {name};\n" for name in OPAQUE[:3])

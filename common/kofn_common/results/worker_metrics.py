@@ -1,8 +1,8 @@
 """The workers' metrics files as typed values: read whole, read as they grow, or merged into one file.
 
-host/ writes the files: one JSON object an iteration, one {"logged": ...} for each call of a script's log(), and a last
-one {"summary": ...}. A worker that was killed and started again continues the same file: each process that came to its
-end wrote a summary.
+host/ writes the files: one JSON object for each iteration, one {"logged": ...} for each call of a script's log(), and
+{"summary": ...} at the end. A worker that was killed and restarted continues the same file, which then has one summary
+for each process that was not killed.
 """
 
 import json
@@ -42,57 +42,55 @@ class TimelineEntry(msgspec.Struct, frozen=True, array_like=True):
 class Iteration(msgspec.Struct, frozen=True, kw_only=True):
     """One iteration as one worker saw it; times in seconds, clocks in Unix time.
 
-    A worker that catches up over an iteration did not compute it: no start, no loss, no first block.
+    A worker that catches up over an iteration computes no gradient: it has no start, no loss and no first block.
     """
 
     iteration: int  # counted from 1
     started: float | None = None  # when the worker had its parameters
-    time: float  # when the worker had applied its sum
-    computed: bool = True  # whether the worker began a gradient in it
-    loss: float | None = None  # of its batch
+    time: float  # when the worker had applied the iteration's sum
+    computed: bool = True  # whether the worker began a gradient in the iteration
+    loss: float | None = None  # of the worker's batch
     accuracy: float | None = None  # none if not evaluated (run.evaluate_every)
-    owned_accuracy: float | None = None  # on the classes that only one worker holds; none without [[shard]]
-    params: str  # digest of the parameters after it
-    first_block_s: float | None = None  # from the start until the gradient's first block left, or it was given up
+    owned_accuracy: float | None = None  # on the classes that only one worker has; none without [[shard]]
+    params: str  # digest of the parameters after the iteration
+    first_block_s: float | None = None  # from `started` until the first block left, or the gradient was given up
     iteration_s: float | None = None  # from `started` to `time`
-    blocking_s: float | None = None  # the blocking drawn for the computing of the gradient
-    blocked_s: float | None = None  # measured, beyond model.compute_ms; also of a gradient that was given up
-    compute_s: float | None = None  # gradient and blocking; this and the next seven are all of the time
-    encode_s: float | None = None  # values to lanes; this and the next five: host.stopwatch.Times
+    blocking_s: float | None = None  # the blocking that was drawn for the computation of the gradient
+    blocked_s: float | None = None  # computing time beyond model.compute_ms; also of a gradient that was given up
+    compute_s: float | None = None  # gradient and blocking; the times from compute_s to step_s add up to iteration_s
+    encode_s: float | None = None  # values to lanes; encode_s to decode_s are parts of kofn_host.stopwatch.Times
     send_s: float | None = None  # handing packets to the kernel
-    wait_s: float | None = None  # nothing to do
+    wait_s: float | None = None  # waiting for other workers, links, switch, server, pacer or threads
     receive_s: float | None = None  # taking packets from the kernel
-    sum_s: float | None = None  # adding, where workers sum
+    sum_s: float | None = None  # adding other workers' values; 0 if another machine sums
     decode_s: float | None = None  # lanes to values
     step_s: float | None = None  # updating and evaluating the parameters
-    gradient_norm2: float | None = None  # sum of squares of its gradient
-    aggregate_norm2: float | None = None  # of the average that it applied
-    age: int | None = None  # of its gradient, in iterations, when it was contributed
-    account: Account | None = None  # of all its gradients up to this iteration
+    gradient_norm2: float | None = None  # sum of squares of the worker's gradient
+    aggregate_norm2: float | None = None  # sum of squares of the average that the worker applied
+    age: int | None = None  # of the worker's gradient when it was contributed, in iterations
+    account: Account | None = None  # of all gradients of the worker up to this iteration
     injected_mean_s: float = 0.0  # mean of the distribution that blocking is drawn from
-    width: int | None = (
-        None  # bits of the planned lanes; this and what follows: of its contribution (docs/explanation/compression.md)
-    )
+    width: int | None = None  # bits of the planned lanes; width to misfits describe the worker's contribution
     blocks: int | None = None  # planned blocks
     ratio: float | None = None  # planned share of the float32 gradient's bytes
-    wire_bytes: int | None = None  # of all values sent, repetitions included
-    wire_ratio: float | None = None  # their share of the float32 gradient's
-    error_norm: float | None = None  # L2, of the error that encoding made in the sent values
-    residual_norm: float | None = None  # L2, of all pending values after the iteration
-    refused_width: int | None = None  # bits of narrower lanes that the ratio asked for; none if lanes are as asked
-    refused_error: float | None = None  # too large share of the squared norm that these were expected to leave over
-    rate_ratio: float | None = None  # c of the first rate that counted in this iteration; none without one
-    lost_norm: float | None = None  # L2, of values discarded to keep residuals in fewer bits; none if these are exact
-    expanding: float | None = None  # share of blocks whose step is too large for a vote's residual to shrink
-    misfits: float | None = None  # share of its gradient's elements that became 0, or that lanes of 32 bits clipped
-    schedule: str | None = None  # in force: family:threshold in elements:front layers; none without [schedule]
+    wire_bytes: int | None = None  # bytes of all values sent, with retransmissions
+    wire_ratio: float | None = None  # wire_bytes, as a share of the float32 gradient's bytes
+    error_norm: float | None = None  # L2 norm of the encoding error of the sent values
+    residual_norm: float | None = None  # L2 norm of all pending values after the iteration
+    refused_width: int | None = None  # bits of lanes that the ratio asked for, but whose error was too large; else none
+    refused_error: float | None = None  # expected error of lanes of refused_width, as a share of the squared norm
+    rate_ratio: float | None = None  # ratio c at the first rate that took effect within this iteration; else none
+    lost_norm: float | None = None  # L2 norm of what rounding residuals to fewer bits lost; none with exact residuals
+    expanding: float | None = None  # share of blocks with too large a quantisation step for votes to shrink residuals
+    misfits: float | None = None  # share of the gradient's elements that became 0, or that 32-bit lanes clipped
+    schedule: str | None = None  # family:threshold in elements:number of front layers; none without [schedule]
     timeline: tuple[TimelineEntry, ...] | None = (
-        None  # of passes and transfers, likewise; from its loss to the next one's
+        None  # passes and transfers from this loss to the next; none without [schedule]
     )
-    k: int  # in force when the sum was completed
-    count: int  # contributions that counted in it
+    k: int  # the switch's k when the sum was completed
+    count: int  # counted contributions in the sum
     members: str = "0x0"  # the workers in the sum: bit r for rank r
-    late: bool = False  # whether this worker's gradient came when the sum was already complete
+    late: bool = False  # whether this worker's gradient came after the sum was complete
 
 
 def bitmap_of(ranks: Iterable[int]) -> str:
@@ -104,7 +102,7 @@ def bitmap_of(ranks: Iterable[int]) -> str:
 
 
 class Totals(msgspec.Struct, frozen=True, kw_only=True):
-    """A worker's whole trial, from its processes that came to their end."""
+    """The totals of a worker's trial, over the worker's processes that were not killed."""
 
     bytes_sent: int = 0
     bytes_received: int = 0
@@ -114,12 +112,12 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True):
     checksum_errors: int = 0  # packets that arrived corrupted
     other_generation: int = 0  # packets of an earlier generation of the slots
     peer_fetches: int = 0  # requests to peers for results
-    resyncs: int = 0  # times that it took over a peer's whole state
+    resyncs: int = 0  # times that the worker took over a peer's whole state
     regroups: int = 0
-    wire_bytes: int = 0  # of the values in its contributions
+    wire_bytes: int = 0  # bytes of the values in the worker's contributions
     reason: str = ""
-    account: Account | None = None  # of all its gradients, at the end
-    memory: Memory | None = None  # of arrays that it kept between two iterations
+    account: Account | None = None  # of all gradients of the worker, at the end
+    memory: Memory | None = None  # of arrays that the worker kept between two iterations
 
     def plus(self, other: Self) -> Self:
         """Return the sums of both; reason, account and memory are those of the later `other`."""
@@ -133,9 +131,9 @@ _NUMBERS = [name for name in Totals.__struct_fields__ if name not in ("reason", 
 class Logged(msgspec.Struct, frozen=True, kw_only=True):
     """A script's own numbers, from session.log()."""
 
-    iteration: int  # the newest whose mean was in the parameters; 0: none
-    time: float  # when they were logged, Unix time
-    logged: dict[str, float | None]  # by name; none if a number is not finite
+    iteration: int  # the newest iteration whose mean was in the parameters; 0: none
+    time: float  # when the numbers were logged, Unix time
+    logged: dict[str, float | None]  # the numbers by name; none if a number is not finite
 
 
 class MetricsLine(msgspec.Struct, frozen=True):
@@ -166,7 +164,7 @@ class WorkerMetrics:
     rank: int
     iterations: tuple[Iteration, ...]
     totals: Totals | None
-    """Sums over the worker's processes that came to their end; None without one."""
+    """Sums over the worker's processes that were not killed; None if all were killed."""
     logged: tuple[Logged, ...] = ()
 
 

@@ -1,6 +1,6 @@
-"""Generates all that repeats KofnHeader and sizes.py: C header, p4src/sizes.p4, tables of docs/reference/protocol.md.
+"""Generates what repeats KofnHeader and sizes.py: the C header, p4src/sizes.p4, tables of docs/reference/protocol.md.
 
-`python -m kofn_common.wire.header_text` (`make header`) writes all three; tests fail while they are stale.
+`python -m kofn_common.wire.header_text` (`make header`) writes these files; tests fail while one of them is stale.
 """
 
 import re
@@ -17,7 +17,7 @@ PROTOCOL = ROOT / "docs" / "reference" / "protocol.md"
 BEGIN, END = "<!-- `make header` writes this table -->", "<!-- end of the table -->"
 
 UDP_BYTES = 8
-"""Bytes of the UDP header, which UDP's length counts."""
+"""Bytes of the UDP header, which the length field of UDP includes."""
 
 MEANINGS = {
     "version": "4",
@@ -26,12 +26,14 @@ MEANINGS = {
         " ([switches of a tree](tree.md))"
     ),
     "job": "job, 1..127; job + 128 is used for the job's [exact sums](#exact-sums)",
-    "worker": "rank of the sender, 0..63; in answers the rank it is sent to; in a [tree](tree.md) the rank in its rack",
-    "rack": "answers: the rack they go to, 0..15; requests: ignored",
+    "worker": (
+        "requests: the rank of the sender, 0..63; answers: the rank of the receiver; in a [tree](tree.md) a worker's"
+        " rank within its rack"
+    ),
+    "rack": "answers: the rack of the receiver, 0..15; requests: ignored",
     "recipient": (
-        "65535: the sum goes to all workers; else only this one (256 x rack + rank) gets it, and the others get the"
-        " header alone"
-        " (reduce-scatter)"
+        "65535: all workers get the sum; another value: only the worker 256 x rack + rank gets the sum, and the other"
+        " workers get the header alone (reduce-scatter)"
     ),
     "lanes": "lane width: 0 = 32 bits, 1 = 16, 2 = 8, 3 = 4; 4 = [votes](#votes)",
     "flags": "see [Flags](#flags)",
@@ -43,20 +45,23 @@ MEANINGS = {
     "generation": (
         "number of the last restart of the job's slots: its Unix time in seconds, or a larger value; it only grows"
     ),
-    "iteration": "from 1 (iteration 0 is the empty slot's)",
+    "iteration": "from 1 (an empty slot has iteration 0)",
     "block": "block of the gradient",
     "slot": "chosen by the host; the switch takes it modulo the job's number of slots",
     "checksum": "the Internet checksum (RFC 1071) of header and values",
     "scale": (
-        "signed; a lane of 1 means 2**-scale. The switch only compares it: all contributions to a slot must have the"
-        " same"
+        "signed; a lane of 1 means 2**-scale. The switch only compares scales: all contributions to a slot must have"
+        " the same scale"
     ),
     "count": (
-        "CONTRIBUTE: how many of the k contributions this packet stands for; a host sends 1, or 0 for a packet that is"
-        " *merged*: added, but not counted. PULL: 1; answers: the counted contributions in the sum"
+        "CONTRIBUTE: the number of the k contributions that this packet stands for. A host sends 1, or 0 for a packet"
+        " that is *merged*: added, but not counted. PULL: 1. Answers: the number of counted contributions in the sum"
     ),
     "part": "0 to 3: number of the worker's contribution to this block; answers keep the sender's",
-    "bitmaps": "RESULT and LATE of a tree: its racks, each of whose members follow the header in 32 bytes; else 0",
+    "bitmaps": (
+        "RESULT and LATE in a tree: the number of racks. For each rack, a bitmap of its members (32 bytes) follows the"
+        " header. Other packets: 0"
+    ),
     "weight": (
         "total weight of the gradients in the packet, in 1/256: a fresh gradient weighs 1, an old one less. CONTRIBUTE:"
         " 1..1,023 gradients (more count as 1,023); answers: of all gradients in the sum; PULL: ignored"

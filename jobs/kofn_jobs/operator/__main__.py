@@ -24,7 +24,9 @@ from kofn_jobs.operator.operate import configured, webhook_server
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--namespace", "-n", "namespaces", multiple=True, help="Watch only this namespace; may be repeated.")
 @click.option("--lease-namespace", default="kofn-system", show_default=True, help="Where the leader's Lease is.")
-@click.option("--webhook-host", metavar="NAME", help="The Service that leads here; without it: no admission webhook.")
+@click.option(
+    "--webhook-host", metavar="NAME", help="The Service of this operator. Without the option: no admission webhook."
+)
 @click.option("--webhook-port", type=click.IntRange(1, 65535), default=9443, show_default=True)
 @click.option("--metrics-port", type=click.IntRange(1, 65535), default=9090, show_default=True)
 @click.option("--health-port", type=click.IntRange(1, 65535), default=8080, show_default=True)
@@ -36,10 +38,10 @@ def main(
     metrics_port: int,
     health_port: int,
 ) -> None:
-    """Carry out TrainingRequests. One of several operators leads. Exit code 1 when it loses the lead, 2 without a
-    cluster.
+    """Carry out TrainingRequests. If several operators run, only the leader acts. The exit code is 1 if this operator
+    loses the lead, and 2 without a cluster.
 
-    Without the webhook requesters are unknown, and all requests are denied.
+    Without the admission webhook, requesters are unknown and all requests are denied.
     """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     for name in ("httpx2", "kopf.objects"):  # a line for each call and each handler

@@ -1,4 +1,7 @@
-"""Actions as API calls, which may be repeated: an existing object was made before, a missing one was removed."""
+"""Carries out actions as API calls.
+
+An action may be repeated: making an object that exists, or removing an object that is missing, counts as done.
+"""
 
 import asyncio
 import tempfile
@@ -26,8 +29,8 @@ REFUSALS = (400, 403, 404, 422)
 class Hands:
     """Carries out the actions for any request.
 
-    `foreign` has, by a request's uid, an object of another owner that is in the way. `refused` has the attempt of which
-    the cluster refused an object, and the reason.
+    `foreign` has, by a request's uid, an object of another owner whose name the request needs. `refused` has, by a
+    request's uid, the attempt for which the cluster refused an object, and the reason.
     """
 
     def __init__(self, client: Any, permissions: Permissions) -> None:
@@ -80,7 +83,7 @@ class Hands:
         return True
 
     async def _make(self, request: TrainingRequest, role: Role, attempt: int) -> bool:
-        """Make an object, and return whether it exists and is ours."""
+        """Make an object. Return whether the object exists and belongs to the request."""
         document = await self._document(request, role, attempt)
         try:
             await self._client.create(decoded(document))
@@ -97,8 +100,11 @@ class Hands:
         return True
 
     async def _claim(self, request: TrainingRequest, role: Role, attempt: int, kind: str) -> bool:
-        """Return whether the existing object of this name is ours; Kubernetes is deleting the object of an earlier
-        request with this name."""
+        """Return whether the existing object of this name belongs to the request.
+
+        An object of an earlier request with the same name does not: Kubernetes is deleting it. If the object has any
+        other owner, `foreign` notes it.
+        """
         name = name_of(request, role, attempt)
         try:
             found = await self._client.get(
@@ -140,7 +146,7 @@ class Hands:
                 raise
 
     async def _start(self, request: TrainingRequest, pod: str) -> None:
-        """Remove a pod's gates: workers have only ours."""
+        """Remove all scheduling gates of a worker's pod, which has no gates but kofn's."""
         patch = {"spec": {"schedulingGates": None}}
         try:
             await self._client.patch(Pod, pod, patch, namespace=request.metadata.namespace, patch_type=PatchType.MERGE)
