@@ -200,7 +200,9 @@ def users_folder(tmp_path: Path) -> Path:
     """Return a folder with a user's own modules, and a short configuration."""
     for name in OWN:
         (tmp_path / f"{name}.py").write_text("raise SystemExit('kofn imported a file of the user')\n")
-    (tmp_path / "few.toml").write_text("[run]\ntrials = ['fixed:3']\ntarget = 0.1\nmax_iterations = 8\n")
+    (tmp_path / "few.toml").write_text(
+        "[network]\nlink_mbps = 20\n[run]\ntrials = ['fixed:3']\ntarget = 0.1\nmax_iterations = 8\n"
+    )
     return tmp_path
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from kofn.cli.main import LAZY
 from kofn_common.extras import EXTRAS, remedy
-from tests.loopback import loopback
+from tests.own_network import own_network
 
 MODULES = ("kofn_host.__main__", "kofn_switch.__main__", "kofn_controller.__main__", "kofn.cli.main", "kofn.sim.runner")
 
@@ -61,11 +61,13 @@ def test_command_names_the_missing_extra(tmp_path: Path) -> None:
 
 def test_worker_names_the_missing_extra(tmp_path: Path) -> None:
     (tmp_path / "run.toml").write_text("[job]\npackets = 'scapy'")
-    argv = ["--config", "run.toml", "--rank", "0", "--controller", "127.0.0.1:1", "--address", loopback(7, 1)]
-    argv = ["worker", *argv, "--service", loopback(7, 1), "--metrics", str(tmp_path / "worker-0.jsonl")]
-    run = without_extras(
-        f"import os; os.chdir({str(tmp_path)!r}); sys.argv = {argv}; runpy.run_module('kofn_host', run_name='__main__')"
-    )
+    argv = ["--config", "run.toml", "--rank", "0", "--controller", "127.0.0.1:1", "--address", "127.0.0.1"]
+    argv = ["worker", *argv, "--service", "127.0.0.1", "--metrics", str(tmp_path / "worker-0.jsonl")]
+    with own_network():  # other tests bind the port of all addresses
+        run = without_extras(
+            f"import os; os.chdir({str(tmp_path)!r}); sys.argv = {argv}; "
+            "runpy.run_module('kofn_host', run_name='__main__')"
+        )
     assert run.returncode == 1
     assert run.stderr.splitlines()[-1] == "kofn worker 0: scapy is not installed: pip install 'kofn[scapy]'"
     assert "Traceback" not in run.stderr

@@ -31,7 +31,7 @@ source.addEventListener('end', () => {
   source.close();
   const replay = !player.growing && !caught;
   player.ended();
-  state('over', replay ? 'replay of a finished run' : 'the run is over; the part that this page has received can be replayed');
+  state('over', replay ? 'replay of a finished run' : 'the run is over; its received part can be replayed');
   if (replay && !still.matches) player.toggle();
 });
 source.addEventListener('error', () => state('lost', 'the server does not answer'));
@@ -95,7 +95,7 @@ function figures(frame, job) {
   figure('k', frame.k || '–', ` of ${job.workers}`);
   setText(find('metric'), title(job.metric));
   figure('accuracy', quantity(frame.accuracy, job.metric), job.metric ? ` target ${quantity(job.metric.target, job.metric)}` : '');
-  figure('iteration-time', milliseconds(frame.iteration_ms), ' ms, mean of 20 iterations');
+  figure('iteration-time', milliseconds(frame.iteration_ms), ' ms, mean of 20');
   figure('predicted', milliseconds(frame.predicted_ms), frame.predicted_ms === null ? '' : ' ms');
   figure('rule', frame.late_gradient || '–', '');
 }
