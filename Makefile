@@ -46,7 +46,7 @@ clean: ## remove what a crashed run left behind, and caches; runs/ is kept
 test: setup-dev ## all tests, or ROOM=switch: those of tests/switch; ARGS='-k wire' for some
 	@exec $(PYTEST) --no-loadscope-reorder $(ROOM:%=tests/%) $(ARGS)
 
-quick: setup-quick ## the tests to run before each commit, a minute: no root, no PyTorch, nothing slow; ROOM=switch for some
+quick: setup-quick ## the tests to run before each commit, two minutes: no root, no PyTorch, nothing slow; ROOM=switch for some
 	@exec $(PYTEST) -q -m '$(QUICK)' --hypothesis-profile quick $(ROOM:%=tests/%) $(ARGS)
 
 long: setup-dev ## more whole runs than `make test`: other signals, deaths, faults of hosts, sizes

@@ -57,7 +57,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 PROCESSES = 4
-"""A quick test starts no more interpreters, so that `make quick` keeps to its minute on any machine."""
+"""A quick test starts no more interpreters, so that `make quick` stays short on any machine."""
 
 _started = 0
 
