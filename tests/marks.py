@@ -1,7 +1,7 @@
 """The marks of a test file's tests, read from its text: whether it is needed is known before it is imported.
 
-A test has the marks of its decorators, of its class and of `pytestmark`. A parameter may add others, so any mark that
-the file names may belong to any of its tests.
+A test certainly has the marks of its decorators, of its class and of `pytestmark`. Parameters, a conftest.py and
+imported marks may add any others, so a file is left out only if no further mark could select one of its tests.
 """
 
 import ast
@@ -18,9 +18,9 @@ _NAME = re.compile(r"\b(?!(?:and|or|not)\b)[A-Za-z_]\w*")
 
 def may_match(path: Path, expression: str) -> bool:
     """Return whether -m EXPRESSION may select a test of the file."""
-    text = path.read_text()
-    wanted, named = Expression.compile(expression), {*_MARK.findall(text)} & {*_NAME.findall(expression)}
-    sets = {sure.union(added) for sure in marks_of_tests(ast.parse(text)) for added in _subsets(named - sure)}
+    wanted, named = Expression.compile(expression), {*_NAME.findall(expression)}
+    certain = {*marks_of_tests(ast.parse(path.read_text()))}
+    sets = {sure.union(added) for sure in certain for added in _subsets(named - sure)}
     return any(wanted.evaluate(lambda name, /, **_: name in marks) for marks in sets)  # noqa: B023 - called at once
 
 
