@@ -119,34 +119,26 @@ explain() { # LOG
     fail "pip could not install the packages (its message is above); nothing is lost, run this again"
 }
 
-install() { # NAME EXTRA...: the distributions of this checkout, and extras of kofn
+# Packages into an environment: COMMAND installs them, and the stamp NAME says that they are there.
+install() { # NAME COMMAND...
     local name=$1 pip=("$venv/bin/python" -m pip --disable-pip-version-check install --progress-bar off)
     shift
     make_venv
     say "installing Python packages into $venv, a minute or two (its log: $venv/pip.log)"
-    {
-        # setuptools builds the distributions, without an environment for each; PyTorch comes below, not from the index
-        "${pip[@]}" -c constraints.txt setuptools \
-            && "${pip[@]}" --no-build-isolation -r requirements.txt ${1+-e ".[$(IFS=,; echo "$*")]"} \
-            && "${pip[@]}" --no-build-isolation --no-deps -e ./pytorch
-    } 2>&1 | tee "$venv/pip.log" | one_line || explain "$venv/pip.log"
-    is_ready "$name"
-}
-
-is_ready() { # NAME: write its stamp
-    fingerprint "$1" >"$venv/.ready-$1.new"
-    mv "$venv/.ready-$1.new" "$venv/.ready-$1"
+    "$@" 2>&1 | tee "$venv/pip.log" | one_line || explain "$venv/pip.log"
+    fingerprint "$name" >"$venv/.ready-$name.new"
+    mv "$venv/.ready-$name.new" "$venv/.ready-$name"
     say "$venv is ready"
 }
 
-# The packages of p4runtime-shell have an environment of their own.
-install_shell() {
-    make_venv
-    say "installing Python packages into $venv (its log: $venv/pip.log)"
-    "$venv/bin/python" -m pip --disable-pip-version-check install --progress-bar off -r "${inputs[@]}" 2>&1 \
-        | tee "$venv/pip.log" | one_line || explain "$venv/pip.log"
-    is_ready shell
+# setuptools builds the distributions, without an environment for each; PyTorch comes below, not from the index.
+checkout() { # EXTRA...: the distributions of this checkout, and extras of kofn
+    "${pip[@]}" -c constraints.txt setuptools \
+        && "${pip[@]}" --no-build-isolation -r requirements.txt ${1+-e ".[$(IFS=,; echo "$*")]"} \
+        && "${pip[@]}" --no-build-isolation --no-deps -e ./pytorch
 }
+
+p4runtime_shell() { "${pip[@]}" -r requirements-shell.txt; }
 
 # PyTorch's +cpu build of constraints.txt: from the indexes of this machine, or from PyTorch's.  It is nowhere else, so
 # this never brings gigabytes of CUDA; and no index but its own is asked for anything else.
@@ -174,19 +166,19 @@ want_torch() {
 venv=.venv
 inputs=(pyproject.toml */pyproject.toml constraints.txt requirements.txt)
 case $extra in
-    "") ready run || ready quick || ready dev || ready docs || install run ;;
-    quick) ready quick || ready dev || ready docs || install quick test ;;
+    "") ready run || ready quick || ready dev || ready docs || install run checkout ;;
+    quick) ready quick || ready dev || ready docs || install quick checkout test ;;
     dev | torch)
-        ready dev || ready docs || install dev dev
+        ready dev || ready docs || install dev checkout dev
         [ "$extra" = dev ] || rm -f "$venv/.ready-no-torch"
         want_torch
         [ "$extra" = dev ] || ready torch || fail "PyTorch is not installed (above)"
         ;;
-    docs) ready docs || install docs dev docs ;;
+    docs) ready docs || install docs checkout dev docs ;;
     shell)
         venv=.venv-shell
         inputs=(requirements-shell.txt)
-        ready shell || install_shell
+        ready shell || install shell p4runtime_shell
         ;;
     *) fail "the argument must be none, 'quick', 'dev', 'docs', 'torch' or 'shell', got '$extra'" ;;
 esac
