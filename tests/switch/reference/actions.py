@@ -42,8 +42,8 @@ def execute(
 
 
 def _mark_to_drop(call: Call) -> None:
-    call.packet.headers.set_meta("egress_spec", call.around.target.drop_port)
-    call.packet.headers.set_meta("mcast_grp", 0)
+    for target, value in zip(call.arguments, (call.around.target.drop_port, 0), strict=False):
+        call.scope.assign(target, value)
 
 
 def _clone(call: Call) -> None:

@@ -59,7 +59,9 @@ def mentioned(program: Program) -> Fields:
 def writes(primitive: Primitive) -> list[Expression]:
     """Return the arguments that a primitive sets."""
     rule = PRIMITIVES.get(primitive.op)
-    return [primitive.arguments[position] for position in rule.writes] if rule else []
+    if rule is None:
+        return []
+    return [primitive.arguments[position] for position in rule.writes if position < len(primitive.arguments)]
 
 
 def _before(primitives: Iterable[Primitive], after: Fields) -> Fields:

@@ -49,9 +49,10 @@ def _assign_variable(low: Lowering, arguments: Arguments) -> None:
     low.block.add(f"{target[0].bits} = {source[0].bits};")
 
 
-def _mark_to_drop(low: Lowering, _: Arguments) -> None:
-    low.block.add(*low.layout.set_meta("egress_spec", str(low.layout.target.drop_port)))
-    low.block.add(*low.layout.set_meta("mcast_grp", "0"))
+def _mark_to_drop(low: Lowering, arguments: Arguments) -> None:
+    """Set egress_spec to the port that drops, and mcast_grp to 0 if the header has it."""
+    for target, value in zip(arguments, (low.layout.target.drop_port, 0), strict=False):
+        low.set(target, str(value))
 
 
 def _array(low: Lowering, expression: Expression, arrays: tuple[A, ...]) -> tuple[int, A]:
@@ -171,7 +172,7 @@ def _nothing(low: Lowering, _: Arguments) -> None:
 PRIMITIVES: dict[str, Rule] = {
     "assign": Rule(_assign, (0,)),
     "set": Rule(_assign, (0,)),
-    "mark_to_drop": Rule(_mark_to_drop),
+    "mark_to_drop": Rule(_mark_to_drop, (0, 1)),
     "register_read": Rule(_register_read, (0,)),
     "register_write": Rule(_register_write),
     "count": Rule(_count),

@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from kofn_switch.compiler.ir.expressions import Expression, FieldOf, LastField, LastUnionField, Lookahead
+from kofn_switch.compiler.ir.expressions import Expression, FieldOf, HeaderOf, LastField, LastUnionField, Lookahead
 from kofn_switch.compiler.ir.places import Json, place_of
 from kofn_switch.compiler.ir.program import (
     Action,
@@ -137,7 +137,19 @@ def _value_set(item: Json) -> ValueSet:
 def _primitive(item: Json, headers: Mapping[str, Header], stacks: Mapping[str, Stack]) -> Primitive:
     place = place_of(item)
     arguments = tuple(read_expression(argument, headers, stacks, place) for argument in item["parameters"])
+    if item["op"] == "mark_to_drop":
+        arguments = _drop_fields(arguments[0], headers, place)
     return Primitive(op=item["op"], arguments=arguments, place=place)
+
+
+def _drop_fields(header: Expression, headers: Mapping[str, Header], place: Place) -> tuple[FieldOf, ...]:
+    """Return the fields that mark_to_drop sets in its header, which is standard_metadata or a copy of it."""
+    if not isinstance(header, HeaderOf):
+        raise ProgramError(f"{place}: the argument of mark_to_drop must be a header, got {type(header).__name__}")
+    names = {field.name for field in headers[header.header].type.fields}
+    if "egress_spec" not in names:
+        raise ProgramError(f"{place}: the header of mark_to_drop must have a field egress_spec, got {header.header}")
+    return tuple(FieldOf(header.header, name) for name in ("egress_spec", "mcast_grp") if name in names)
 
 
 def _action(item: Json, headers: Mapping[str, Header], stacks: Mapping[str, Stack]) -> Action:
