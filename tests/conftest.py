@@ -22,7 +22,14 @@ from hypothesis import HealthCheck, settings
 
 from tests.marks import may_match
 
-settings.register_profile("check", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "check",
+    deadline=None,
+    derandomize=True,
+    max_examples=50,
+    stateful_step_count=30,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 settings.register_profile("quick", settings.get_profile("check"), max_examples=10, stateful_step_count=20)
 settings.register_profile(
     "nightly",

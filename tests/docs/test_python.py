@@ -112,6 +112,7 @@ def executed(notebook: Path, tmp_path: Path) -> list[dict[str, Any]]:
     ]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_notebook_of_scale_draws_four_figures(tmp_path: Path) -> None:
     assert sum("image/png" in data for data in executed(SCALE_NOTEBOOK, tmp_path)) == 4

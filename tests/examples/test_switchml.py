@@ -32,7 +32,7 @@ def in_the_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     ("blocks", "slots", "budget"),
     [
         (3, 2, {"loss": 2}),
-        (3, 2, {"loss": 1, "duplicate": 1, "premature": 1}),
+        pytest.param(3, 2, {"loss": 1, "duplicate": 1, "premature": 1}, marks=pytest.mark.long),
         pytest.param(3, 2, {"loss": 1, "duplicate": 1}, marks=pytest.mark.long),
         pytest.param(3, 1, {"loss": 2, "duplicate": 2, "premature": 1}, marks=pytest.mark.long),
         pytest.param(3, 2, {"loss": 2, "duplicate": 1, "premature": 1}, marks=pytest.mark.long),

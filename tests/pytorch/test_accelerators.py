@@ -16,6 +16,7 @@ pytestmark = [
 ]
 
 
+@pytest.mark.long
 def test_staging_is_right_and_deliberate_mistakes_show() -> None:
     """The pretend accelerator's own tests, and all tests that need an accelerator."""
     _passes("tests/pytorch/on_device")

@@ -76,6 +76,7 @@ def parameters(machines: list[Machine]) -> list[dict[int, str]]:
     return [{line["iteration"]: line["params"] for line in each} for each in read]
 
 
+@pytest.mark.long
 def test_recipe_trains_in_one_process_group(machines: list[Machine]) -> None:
     trainings = start(machines, "digits_ddp.py", PAGE["job.toml"], ON_WORKER)
     assert [each.wait(150) for each in trainings] == [0, 0], [machine.words() for machine in machines]

@@ -56,6 +56,7 @@ def test_every_sum_equals_numpys_under_stash(tmp_path: Path) -> None:
     check_sums(tmp_path, "stash", os.environ.get("KOFN_TARGET", "embedded"))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("target", TARGETS)
 def test_every_sum_equals_numpys_in_a_tree(tmp_path: Path, target: str) -> None:
     check_sums(tmp_path, "stash", target, racks=2)

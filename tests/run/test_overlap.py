@@ -130,6 +130,7 @@ weight_ms = 2
 """
 
 
+@pytest.mark.long
 def test_delay_of_one_layers_packets_delays_its_forward_pass_alone(tmp_path: Path) -> None:
     """There are four layers of 8 blocks, the last one first; the third layer's means are late."""
     with RealRun(tmp_path, config=DELAYED + 4 * LAYER) as run:

@@ -130,6 +130,7 @@ hidden = [300, 300]
 )
 
 
+@pytest.mark.long
 @pytest.mark.root
 @pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root: network namespaces")

@@ -6,6 +6,7 @@ import sys
 import pytest
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_sanitizers_find_nothing() -> None:
     command = [sys.executable, "-m", "tests.host.fuzz", "--seconds", "1"]

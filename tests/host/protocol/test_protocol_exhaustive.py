@@ -377,15 +377,15 @@ def selected(rule: str) -> Setting:
 @pytest.mark.parametrize(
     ("setting", "states"),
     [
-        (Setting(k=(3,), losses=1, slots=4), 4848),
         (Setting(k=(3,), restarts=1, blocks=1), 2372),
         (Setting(k=(2,), blocks=1, rule="merge"), 3006),
-        (Setting(k=(2,), scattered=True), 4046),
-        (Setting(k=(3,), deaths=1, blocks=1), 3488),
         (selected("stash"), SELECTED["stash"]),
         *(
             pytest.param(setting, states, marks=pytest.mark.long)
             for setting, states in (
+                (Setting(k=(3,), losses=1, slots=4), 4848),
+                (Setting(k=(2,), scattered=True), 4046),
+                (Setting(k=(3,), deaths=1, blocks=1), 3488),
                 (Setting(k=(2,), every=2, lanes=(0, 1, 0)), 5624),
                 (Setting(k=(2,), blocks=1, rule="merge", planned=4), 3006),
                 (Setting(k=(2,), blocks=1, rule="async"), 1634),
