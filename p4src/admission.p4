@@ -17,6 +17,7 @@ control Admission(inout headers_t hdr, inout metadata_t meta, inout standard_met
         meta.group = group;
         meta.slot = base + ((bit<32>)hdr.kofn.slot & mask);
         meta.buffer = meta.slot;
+        meta.turn = mask + 1;
         meta.generation = generation;
         meta.racks = racks;
     }

@@ -16,6 +16,7 @@
 #include "parser.p4"
 #include "checksum.p4"
 #include "admission.p4"
+#include "is_ahead.p4"
 #include "slot.p4"
 #include "tell.p4"
 #include "leaf_due.p4"

@@ -2,6 +2,7 @@
 //
 //   block_id < slot's                        STALE            the slot has moved on
 //   block_id > slot's, PULL                  ASKED            the PULL goes to the root
+//   block_id > slot's, too far (IsAhead)     AHEAD            nothing is added
 //   block_id > slot's                        OPENED           both buffers are emptied; then as ADDED
 //   block_id = slot's, other words           FORMAT_MISMATCH  members = taken; if the lanes are other ones, too, and the root
 //                                                             has not confirmed the open slot's format: the rows below
@@ -18,6 +19,7 @@
 
 control LeafBelow(inout headers_t hdr, inout metadata_t meta, inout leaf_t leaf, in standard_metadata_t standard_metadata) {
     LeafDue() due;
+    IsAhead() is_ahead;
     // The open buffer goes to the root: the packet holds, or reads, its sum.
     action freeze() {
         meta.verdict = verdict_t.SENT;
@@ -39,11 +41,15 @@ control LeafBelow(inout headers_t hdr, inout metadata_t meta, inout leaf_t leaf,
         bool urged = false;
         meta.mode = mode_t.SKIP;
         meta.buffer = meta.slot + (bit<32>)leaf.at;
+        bool ahead;
+        is_ahead.apply(hdr, meta.turn, leaf.block_id, ahead);
 
         if (block_id < leaf.block_id) {
             meta.verdict = verdict_t.STALE;
         } else if (block_id > leaf.block_id && pulls) {
             meta.verdict = verdict_t.ASKED;
+        } else if (ahead) {
+            meta.verdict = verdict_t.AHEAD;
         } else {
             if (block_id > leaf.block_id) {
                 leaf.block_id = block_id;

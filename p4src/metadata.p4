@@ -30,9 +30,10 @@ enum bit<8> verdict_t {
     SENT = 25,
     PASSED = 26,
     HEARD = 27,
-    IGNORED = 28
+    IGNORED = 28,
+    AHEAD = 29
 }
-#define VERDICTS 29
+#define VERDICTS 30
 
 // The accumulators' operation on a packet's words.
 enum bit<2> mode_t {
@@ -84,6 +85,7 @@ struct metadata_t {
     bit<32> generation;    // of the job's slots
     bit<16> group;         // multicast group of the job's workers, for results
     bit<32> slot;          // index into every slot register
+    bit<32> turn;          // iterations that a slot may advance at once: the job's number of slots
     bit<32> buffer;        // index of the words' sums: of a slot, or of one of a leaf's two buffers
     bit<4> parts;          // contributions that a worker may make to a block
     word_t high;           // the top bit of every lane

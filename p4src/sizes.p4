@@ -12,6 +12,7 @@
 const bit<16> KOFN_PORT = 0x4b4e;
 const bit<4> KOFN_VERSION = 4;
 const bit<8> PARTS = 4;
+const bit<8> JOB_MAX = 127;
 const bit<32> WEIGHT_MAX = 261888;
 const bit<16> EVERYONE = 65535;
 const bit<4> VOTES = 4;

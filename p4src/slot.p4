@@ -2,6 +2,7 @@
 // supersedes whatever a slot holds.
 //
 //   block_id < slot's                        STALE            the slot has moved on
+//   block_id > slot's, too far (IsAhead)     AHEAD            nothing is added
 //   block_id > slot's                        OPENED           members := {contribution}, the values are stored
 //   block_id = slot's, other words           FORMAT_MISMATCH  nothing is added, the slot's format returns
 //   block_id = slot's, closed                LATE             the sum returns to the sender
@@ -25,6 +26,7 @@ control Slot(inout headers_t hdr, inout metadata_t meta)(register<bit<256>> memb
     register<bit<17>>(SLOTS) states;
     // scale, words, lanes: all addends of a block must agree.
     register<bit<32>>(SLOTS) formats;
+    IsAhead() is_ahead;
 
     apply {
         bit<96> block_id = hdr.kofn.generation ++ hdr.kofn.iteration ++ hdr.kofn.block;
@@ -56,6 +58,8 @@ control Slot(inout headers_t hdr, inout metadata_t meta)(register<bit<256>> memb
         bool pulls = hdr.kofn.kind == kind_t.PULL;
         bit<16> merged = block_id == slot_block_id ? slot_addends - slot_count : 16w0;
         bool full = hdr.kofn.count == 0 && (bit<32>)merged + (bit<32>)meta.k >= (bit<32>)meta.room;
+        bool ahead;
+        is_ahead.apply(hdr, meta.turn, slot_block_id, ahead);
         meta.mode = mode_t.SKIP;
 
         if (block_id < slot_block_id) {
@@ -63,6 +67,8 @@ control Slot(inout headers_t hdr, inout metadata_t meta)(register<bit<256>> memb
         } else if (block_id > slot_block_id) {
             if (pulls) {
                 meta.verdict = verdict_t.NOT_READY;
+            } else if (ahead) {
+                meta.verdict = verdict_t.AHEAD;
             } else if (full) {
                 meta.verdict = verdict_t.FULL;
             } else {

@@ -22,7 +22,7 @@ PACKETS = 200
 EACH = 12
 """Packets before the iteration grows by one."""
 
-SEEN = {"OPENED", "ADDED", "CLOSED", "LATE", "STALE", "FORMAT_MISMATCH", "DUPLICATE", "NOT_READY", "FULL"}
+SEEN = {"OPENED", "ADDED", "CLOSED", "LATE", "STALE", "FORMAT_MISMATCH", "DUPLICATE", "NOT_READY", "FULL", "AHEAD"}
 
 
 class Chance:

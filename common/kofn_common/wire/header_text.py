@@ -77,7 +77,7 @@ def c_header() -> str:
     numbers |= {"VERSION": wire.VERSION, "EVERYONE": wire.EVERYONE, "WEIGHT_UNIT": sizes.WEIGHT_UNIT}
     numbers |= {"FRAME_BYTES": wire.FRAME_BYTES, "WORD_BYTES": wire.WORD_BYTES, "WORDS_MAX": sizes.WORDS_MAX}
     numbers |= {"PARTS": sizes.PARTS, "RACK_WORKERS_MAX": sizes.RACK_WORKERS_MAX, "RACKS_MAX": sizes.RACKS_MAX}
-    numbers |= {"SLOTS": sizes.SLOTS}
+    numbers |= {"SLOTS": sizes.SLOTS, "JOB_MAX": sizes.JOB_MAX}
     numbers |= {"MEMBERS_BYTES": wire.MEMBERS_BYTES, "OTHER_WORDS": wire.Flag.OTHER_WORDS.value}
     numbers |= {"AGAIN": wire.Flag.AGAIN.value, "VOTE_WORDS": sizes.VOTE_WORDS, "VOTES": wire.Lanes.VOTES.value}
     numbers |= {f"AT_{name.upper()}": wire.FRAME_BYTES + start // 8 for name, start, _ in _places()}
@@ -102,6 +102,7 @@ def p4_sizes() -> str:
         "bit<16> KOFN_PORT": f"{wire.PORT:#x}",
         "bit<4> KOFN_VERSION": wire.VERSION,
         "bit<8> PARTS": sizes.PARTS,
+        "bit<8> JOB_MAX": sizes.JOB_MAX,
         "bit<32> WEIGHT_MAX": sizes.WEIGHT_MAX,
         "bit<16> EVERYONE": wire.EVERYONE,
         "bit<4> VOTES": wire.Lanes.VOTES.value,

@@ -43,6 +43,11 @@ int header_compare(const struct header *header, const struct block_id *other) {
     return 0;
 }
 
+int header_is_ahead(const struct header *header, const struct block_id *slot, int64_t slots) {
+    return header->job <= KOFN_JOB_MAX && header->generation == slot->generation &&
+           (int64_t)header->iteration - slot->iteration > slots;
+}
+
 struct header header_read(const uint8_t *wire) {
     struct header header;
 #define READ(type, name, at, bits) header.name = (type)get(wire, at, bits);

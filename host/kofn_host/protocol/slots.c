@@ -176,7 +176,7 @@ int slots_handle(struct slots *slots, const struct header *header, const uint8_t
     if (order < 0)
         return answered(slots, header, KOFN_STALE, answer);
     if (order > 0) {
-        if (pulls || !has_room(slots, header, 0))
+        if (pulls || header_is_ahead(header, &slot->id, slots->count) || !has_room(slots, header, 0))
             return 0;
         open_slot(slots, slot, header, values, size);
         enter(slots, slot, header, these);
