@@ -1,7 +1,7 @@
 """PyTorch through the switch: a communication hook for DistributedDataParallel, an elastic optimizer, a process
-group, an optimizer that is sharded (ZeRO).
+group and a sharded optimizer (ZeRO).
 
-Needs kofn[torch]; nothing else of kofn imports this.  How to: docs/howto/pytorch.md.
+The package needs kofn[torch], and no other package of kofn imports it. docs/howto/pytorch.md shows its use.
 """
 
 from kofn_common import check_name

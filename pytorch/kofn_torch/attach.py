@@ -55,10 +55,10 @@ def elastic(
             optimizer.step()
 
     In optimizer.step() a late worker also makes the steps of the iterations that it has missed. So the loop runs until
-    session.done(), not over a fixed number of batches, and kofn steps the scheduler. `before_step` and `after_step` are
-    called before and after every step of an iteration, also of a missed iteration; clipping and moving averages belong
-    there. `also` names further objects with a state_dict() that these two functions change. A rejoining worker starts
-    from another worker's parameters and states.
+    session.done(), not over a fixed number of batches, and kofn steps the scheduler. kofn calls `before_step` before
+    every step and `after_step` after it, also for missed iterations; these functions may clip the means or update
+    moving averages. `also` lists further objects, each with a state_dict(), that the two functions change. A rejoining
+    worker starts from another worker's parameters and states.
     """
     session = _session(model, job)
     check_elastic(model, optimizer, scheduler)
@@ -117,6 +117,7 @@ def _session(model: DistributedDataParallel, job: TorchJob | None) -> Session:
     if model._delay_all_reduce_params:
         raise TorchError(
             "delay_all_reduce_named_params must not be given: the process group, not the switch, would reduce these"
+            " parameters"
         )
     if model._use_python_reducer:
         raise TorchError('optimize_ddp must be True or False, got "python_reducer", which has no buckets')

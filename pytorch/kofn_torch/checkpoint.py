@@ -25,7 +25,7 @@ class LoadPlanner(DefaultLoadPlanner):  # type: ignore[misc]  # no types of PyTo
 
         dcp.load({"kofn": session}, checkpoint_id=folder, planner=LoadPlanner(session))
 
-    The planner is needed for a session, and for a sharded optimizer, where the number of workers may differ.
+    A session or a sharded optimizer needs this planner if the state may be of another number of workers.
     """
 
     def __init__(self, of: TakesStates) -> None:

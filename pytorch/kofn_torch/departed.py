@@ -10,8 +10,8 @@ from kofn_torch.errors import TorchError
 
 
 class DepartedGradient(torch.Tensor):  # type: ignore[misc]  # no types of PyTorch's are read
-    """A placeholder in the parameter's shape, without memory. Reading it, to clip it or to add to
-    it, is a TorchError."""
+    """A placeholder in the parameter's shape, without memory. Reading it raises TorchError, for example when gradients
+    are clipped or added up."""
 
     @staticmethod
     def __new__(cls, parameter: nn.Parameter, name: str) -> Any:
@@ -30,6 +30,6 @@ class DepartedGradient(torch.Tensor):  # type: ignore[misc]  # no types of PyTor
         flat = [value for group in given for value in (group if isinstance(group, list | tuple) else [group])]
         name = next(value.name_of_parameter for value in flat if isinstance(value, cls))
         raise TorchError(
-            f"the gradient of {name} has left in backward(): in stages 2 and 3 gradients cannot be clipped, and those"
-            " of several batches, or of several reentrant checkpoints, cannot be added up; stage 1 can both"
+            f"the gradient of {name} must not be read, because backward() has sent it: stages 2 and 3 can neither clip"
+            " gradients nor add up gradients of several batches or several reentrant checkpoints; stage 1 can do both"
         )

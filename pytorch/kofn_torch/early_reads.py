@@ -1,7 +1,7 @@
-"""Finds reads of a parameter before the step that its layer's call waits for, in the first iteration.
+"""Finds parameters that a model reads before their layer's call. The first iteration is checked.
 
 A schedule steps a layer's parameters right before the layer's call. An earlier read would get the values of the
-iteration before.
+previous iteration.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -33,7 +33,7 @@ class EarlyReads(TorchDispatchMode):  # type: ignore[misc]  # no types of PyTorc
             self.__enter__()
 
     def call(self, at: int) -> None:
-        """Raise TorchError where a parameter of this layer was read before the layer's call."""
+        """Raise TorchError if a parameter of this layer was read before the layer's call."""
         if self._within:
             if at in self._early:
                 raise self._error(at)
@@ -45,8 +45,7 @@ class EarlyReads(TorchDispatchMode):  # type: ignore[misc]  # no types of PyTorc
             self.__exit__(None, None, None)
 
     def check(self, loss: torch.Tensor) -> None:
-        """Raise TorchError where the loss depends on a parameter that was read before the model's
-        first forward pass."""
+        """Raise TorchError if the loss depends on a parameter that was read before the model's first forward pass."""
         left, seen = [loss.grad_fn], set[Any]()
         while left:
             node = left.pop()
@@ -61,8 +60,8 @@ class EarlyReads(TorchDispatchMode):  # type: ignore[misc]  # no types of PyTorc
 
     def _error(self, at: int) -> TorchError:
         return TorchError(
-            f"a parameter of {self._names[at]} is read before its layer's call: it would be that of the iteration"
-            " before; functions, penalties and other modules must read it afterwards"
+            f"a parameter of {self._names[at]} must be read after its layer's call, got an earlier read, which would"
+            " give the previous iteration's values: functions, penalties and other modules must read it later"
         )
 
     def __torch_dispatch__(

@@ -1,7 +1,7 @@
 """An optimizer that keeps up with the fastest k of n workers, and stays equal to theirs to the bit.
 
-After its own step a slow worker applies the iterations that it has missed: their means, in order, each by a step of the
-optimizer and of the scheduler.
+After its own step a slow worker catches up: for each iteration that it has missed, in order, it steps the optimizer
+with the iteration's mean, and steps the scheduler.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -26,7 +26,7 @@ Callback = Callable[[], object]
 
 
 class ElasticSteps:
-    """All steps of `optimizer` in a session; the user makes one after each backward pass. See elastic()."""
+    """All steps of `optimizer` in a session; the user makes one step after each backward pass. See elastic()."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class ElasticSteps:
         if self._applying:
             return
         if len(args) > 1 or keywords.get("closure"):  # args[0] is the optimizer
-            raise TorchError("step() must have no closure: it would need several gradients a step")
+            raise TorchError("step() must have no closure, which would need several gradients a step")
         self._own, self._updates = self._session.ended()
         self._check(self._updates[0])
         self._session.replica.begin_change()
@@ -102,7 +102,7 @@ class ElasticSteps:
         self._rates.keep()
 
     def _fill(self, mean: Floats) -> None:
-        """Put the mean where DDP leaves it, in existing memory if there is some."""
+        """Put the mean into the parameters' gradients, as DDP does; reuse the memory of existing gradients."""
         for parameter, part in self._session.layout.parts(mean):
             if parameter.grad is None:
                 parameter.grad = part.clone()
@@ -122,8 +122,8 @@ class ElasticSteps:
         if (now := _buffers(self._session.model)) != self._buffers:
             changed = next(name for name in now if now[name] != self._buffers.get(name))
             raise TorchError(
-                f"{changed} changes while a gradient is computed, and is no parameter: it would differ between workers"
-                " (GroupNorm, LayerNorm or track_running_stats=False in place of batch statistics)"
+                f"{changed} must not change while a gradient is computed, because buffers would differ between workers:"
+                " use GroupNorm, LayerNorm or track_running_stats=False instead of batch statistics"
             )
         if isinstance(update, Aggregate):
             self._session.left_gradients.check(update.mean)
@@ -138,7 +138,9 @@ def check_elastic(model: DistributedDataParallel, optimizer: torch.optim.Optimiz
             "find_unused_parameters must be False, got True, which asks all workers after every backward pass"
         )
     if broadcasts_buffers(model):
-        raise TorchError("DDP broadcasts the model's buffers before every forward pass: broadcast_buffers=False")
+        raise TorchError(
+            "broadcast_buffers must be False, got True: DDP would broadcast buffers before every forward pass"
+        )
 
 
 def check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, scheduler: Any) -> None:
@@ -149,8 +151,8 @@ def check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, schedule
     for parameter in (parameter for group in optimizer.param_groups for parameter in group["params"]):
         if parameter.requires_grad and id(parameter) not in own:
             raise TorchError(
-                f"the optimizer has a parameter of shape {tuple(parameter.shape)} that is not in the model: each worker"
-                " would step it by a gradient of its own"
+                "the optimizer must have only the model's parameters, got another parameter of shape"
+                f" {tuple(parameter.shape)}: each worker would step it with a gradient of its own"
             )
     if not (scheduler is None or isinstance(scheduler, LRScheduler) or hasattr(scheduler, "last_epoch")):
         raise TorchError(

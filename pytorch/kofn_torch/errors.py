@@ -12,7 +12,7 @@ class TorchError(HostError):
 
 @contextmanager
 def place_errors() -> Iterator[None]:
-    """Raise TorchError where the process cannot take its place in the job."""
+    """Raise TorchError if the process cannot take its place in the job."""
     try:
         yield
     except PlaceError as error:

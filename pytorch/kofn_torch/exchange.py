@@ -1,8 +1,8 @@
-"""Exchanges one gradient an iteration through an agent: its parts go in, in any order, and their means come out, as
-blocks close.
+"""Exchanges one gradient an iteration through an agent. The gradient's parts go in, in any order, and the parts' means
+come out as blocks close.
 
-One thread carries the agent's iterations, another completes the futures that DDP waits for. Both end by themselves, as
-the agent gives up after a long time without progress (host/kofn_host/agent/iteration_wait.py).
+One thread runs the agent's iterations, another completes the futures that DDP waits for. Both threads end by
+themselves, because the agent gives up after a long time without progress (host/kofn_host/agent/iteration_wait.py).
 """
 
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -28,19 +28,20 @@ class GradientExchange:
         """Reused by each iteration: allocating them costs more than the work."""
         self._stream = GradientStream(self._gradient, coding.layout.elements)
         self.note = Contribution().note
-        """Sent to the other workers with each gradient."""
+        """The note that every gradient carries to the other workers."""
 
     def begin(self, iteration: int, known: Aggregate | None = None, *, own_end: bool = False) -> Future[Exchange]:
-        """Begin the gradient of an iteration, still without values.
+        """Begin the gradient of an iteration; put() and reduce() give it values.
 
-        `known` is the iteration's mean, if it has ended already. With `own_end` a late gradient does not wait for the
-        end of a later iteration. The gradient and the first mean of the iteration before are overwritten.
+        `known` is the iteration's mean, if the iteration has ended already. With `own_end` a late gradient does not
+        wait for the end of a later iteration. This call overwrites the previous gradient and the mean of its exchange.
         """
         self._stream = GradientStream(self._gradient, self._coding.layout.elements)
         return self._carrier.submit(self._carry, self._stream, iteration, known, own_end)
 
     def reduce(self, ranges: Ranges, values: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
-        """Put flat values, of any dtype, at these ranges; the future has their means, in the same memory."""
+        """Put flat values of any dtype at these ranges. Return a future of their means, which replace the values in
+        memory."""
         gradient: Floats = values.detach().float().numpy()
         starts = accumulate((end - begin for begin, end in ranges), initial=0)
         for (begin, end), at in sorted(zip(ranges, starts, strict=False)):  # the first elements leave first

@@ -7,9 +7,9 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-# This module takes the process group that exists at its import as a default of its functions, and PyTorch's optimizers
-# import the module. Such a group would never end, and a gloo thread that works while Python ends aborts the process. So
-# the module is imported here, before there is a group.
+# torch.distributed.nn.functional takes the process group that exists at its import as a default of its functions, and
+# PyTorch's optimizers import it. That group would never end, and a gloo thread that works while Python ends aborts the
+# process. So this import comes first, when there is no group yet.
 import torch.distributed.nn.functional
 
 from kofn_host.arrays import Floats
@@ -18,7 +18,7 @@ from kofn_host.zero import Bytes, Unit
 
 
 class GroupWork:
-    """A running call of the group, which has filled `out` at its end."""
+    """A running call of the group. When the call ends, `out` has its result."""
 
     def __init__(self, work: Any, out: torch.Tensor) -> None:
         self._work, self._out = work, out
@@ -30,7 +30,7 @@ class GroupWork:
 
 
 class GroupCalls:
-    """ExactCalls by a process group; PyTorch computes the sums."""
+    """ExactCalls over a process group; PyTorch computes the sums."""
 
     def __init__(self, group: dist.ProcessGroup | None = None) -> None:
         self.rank, self.workers, self._group = dist.get_rank(group), dist.get_world_size(group), group

@@ -27,7 +27,8 @@ class Hyperparameters:
 
     @contextmanager
     def kept(self) -> Iterator[None]:
-        """Have the optimizer use the kept settings; afterwards restore those that the script has set since."""
+        """Have the optimizer use the kept settings; afterwards restore the settings that the script has changed since
+        keep()."""
         changes = self._changes()
         for group, settings in changes:
             group.update({name: kept for name, (kept, _) in settings.items()})

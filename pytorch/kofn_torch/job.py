@@ -29,7 +29,7 @@ class TorchJob(Protocol):
     metrics: Path
 
     def join(self, coding: JobCoding, replica: ModelReplica, group: dist.ProcessGroup) -> Agent | PeerReducer:
-        """Take part from now on: at the job's start, or from a peer's replica; `group` is the model's."""
+        """Join the job, at its start or from a peer's replica; `group` is the model's process group."""
 
     def report(self, report: kofn_pb2.Report) -> None:
         """Send the controller the report of an iteration."""
@@ -38,7 +38,7 @@ class TorchJob(Protocol):
         """End the agent's calls with this error; from any thread."""
 
     def leave(self, reason: str) -> None:
-        """Release all resources; with a reason ("iterations"), once the other workers are done as well."""
+        """Release all resources. With a reason ("iterations"), first wait until the other workers are done, too."""
 
 
 class ControlledJob:
@@ -56,8 +56,8 @@ class ControlledJob:
             reducer = self._reduced(coding, group)
         except OSError as error:
             raise TorchError(
-                f"worker {self.rank} must be one model's, in one process: its way to {self._place.service} cannot be"
-                f" had ({error}); of several models one Module and one DistributedDataParallel can be made"
+                f"worker {self.rank} must train one model in one process, got no connection to {self._place.service}"
+                f" ({error}): put several models into one Module and one DistributedDataParallel"
             ) from error
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         try:

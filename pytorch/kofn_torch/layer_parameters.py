@@ -56,7 +56,7 @@ class LayerParameters:
     def take_gradient(self) -> torch.Tensor:
         """Return the gradients of all parameters (size,), and remove them from the parameters.
 
-        Raises TorchError where a gradient is missing.
+        Raises TorchError if a gradient is missing.
         """
         flat = torch.empty(self.size, device=self.device)
         for (name, parameter), begin, size in zip(self.named, self._places, self.sizes, strict=False):
@@ -101,7 +101,8 @@ class LayerParameters:
 
     @property
     def written(self) -> str | None:
-        """Return the name of a parameter that was changed since seal(), also by its `data`, or moved in memory."""
+        """Return the name of a parameter that was changed, also through its `data`, or moved in memory since seal();
+        None if there is none."""
         for (name, parameter), view, sealed, now in zip(
             self.named, self._views, self._sealed, self._hashes(), strict=True
         ):
@@ -158,7 +159,7 @@ def _at(parameter: nn.Parameter, view: torch.Tensor) -> bool:
 
 
 def units_of(model: nn.Module, stage: int) -> list[Named]:
-    """Return the units of all trained parameters: one unit in stage 1, else one for each module that owns some."""
+    """Return the units of all trained parameters: one unit in stage 1, else one unit for each module that owns some."""
     named = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
     if not named:
         raise TorchError("the model must have at least one parameter that is trained, got none")
@@ -169,7 +170,7 @@ def units_of(model: nn.Module, stage: int) -> list[Named]:
     if stage == 1:
         return [named]
     if stage == 3:
-        layers_of(model)  # refuses a parameter that two of them share
+        layers_of(model)  # refuses a parameter that two layers share
     units = dict[str, Named]()
     for name, parameter in named:
         units.setdefault(name.rpartition(".")[0], []).append((name, parameter))
@@ -199,7 +200,7 @@ class GatheredLayers:
     ) -> None:
         self._units, self._gather, self._computed = units, gather, computed
         self._arriving = dict[int, Arriving]()
-        self._order, self._known = list[int](), list[int]()  # of forward passes: this step's, and the last one's
+        self._order, self._known = list[int](), list[int]()  # of forward passes, in this step and in the last step
         self._left = [len(unit.named) for unit in units]
         self.peak_bytes = 0
         """The most bytes of parameters held at once."""
@@ -302,8 +303,8 @@ class GatheredLayers:
                 unit.fill((self._arriving.pop(at, None) or self._gather(at)).result())
             except HostError as error:
                 error.add_note(
-                    f"while {unit.named[0][0]} was gathered: in stage 3 all workers must call the same layers, as often"
-                    " and in the same order, evaluations included"
+                    f"while {unit.named[0][0]} was gathered: in stage 3 all workers must call the same layers,"
+                    " equally often and in the same order, also in evaluations"
                 )
                 raise
         if following is not None and not self._units[following].held and following not in self._arriving:

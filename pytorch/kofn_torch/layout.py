@@ -54,7 +54,9 @@ class ParameterLayout:
         joined: Ranges = []
         for parameter in parameters:
             if id(parameter) not in self._places:
-                raise TorchError("DDP reduces a parameter that the model did not have when it was given to kofn_torch")
+                raise TorchError(
+                    "DDP reduces a parameter that the model did not have when kofn_torch was given the model"
+                )
             begin, end = self._places[id(parameter)]
             if begin == end:
                 continue

@@ -8,14 +8,14 @@ from kofn_torch.layout import ParameterLayout
 from kofn_torch.staging import Staging, digests
 
 CHANGED = (
-    "a gradient was changed between backward() and step(), by clipping or a GradScaler: elastic()'s before_step does"
-    " what all workers do to every mean"
+    "a gradient must not be changed between backward() and step(), by clipping or a GradScaler for example: change the"
+    " mean in elastic()'s before_step, which every worker calls with every mean"
 )
 
 
 class LeftGradients:
-    """The gradients of `layout` as DDP has left them: the mean, or on a device the versions and digests that
-    note() has taken."""
+    """The gradients of `layout` as DDP left them. On the CPU check() compares them with the mean, on a device with
+    the versions and digests that note() took."""
 
     def __init__(self, layout: ParameterLayout, staging: Staging | None) -> None:
         self._layout, self._staging = layout, staging
@@ -26,9 +26,10 @@ class LeftGradients:
         self._versions, self._digests = self._versions_now(), digests(self._gradients())
 
     def check(self, mean: Floats) -> None:
-        """Raise TorchError where gradients differ from the mean.
+        """Raise TorchError if gradients differ from the mean.
 
-        A device is not waited for: changes that PyTorch does not count, as by a GradScaler, end the session later.
+        The check does not wait for a device. So a change that PyTorch does not count, for example by a GradScaler, ends
+        the session only later.
         """
         if self._staging is None:
             kept = all(

@@ -21,7 +21,7 @@ class OwnHook:
 
 
 class OwnForward(OwnHook):
-    """A module's forward() in place of its class's forward(), which a copy of the module has."""
+    """A module's forward() in place of its class's forward(). A copy of the module has its class's forward() again."""
 
     def __init__(self, module: torch.nn.Module, function: Callable[..., Any]) -> None:
         super().__init__(function)

@@ -1,7 +1,7 @@
-"""A gradient whose workers sum it among themselves: each bucket is one all-reduce, while backward goes on.
+"""A gradient that workers sum among themselves: each bucket is one all-reduce during the backward pass.
 
-These are the baselines of the switch (job.collective): gloo as DDP itself uses it, by the process group, and any other
-by its Communicator. All workers are in every sum, and none can rejoin.
+These are the baselines of the switch (job.collective). gloo sums in the process group, as DDP itself does; every other
+baseline sums by its Communicator. All workers are in every sum, and no worker can rejoin.
 """
 
 import threading
@@ -81,8 +81,7 @@ class CommunicatorSum:
 
 
 class PeerReducer(PeerToPeer):
-    """A Reducer whose iterations a PeerExchange makes, by the BucketSum that `connect` returns when all workers are
-    there."""
+    """A Reducer whose iterations a PeerExchange makes. `connect` waits for all workers and returns the BucketSum."""
 
     def __init__(self, connect: Callable[[], BucketSum], plan: Plan) -> None:
         made: Any = connect
@@ -90,7 +89,7 @@ class PeerReducer(PeerToPeer):
         self.plan = plan
 
     async def close(self) -> None:
-        """Close in this thread: at the process's end all others have ended."""
+        """Close in this thread, because all other threads have ended at the process's end."""
         if self._communicator is not None:
             self._communicator.close()
 
@@ -102,7 +101,7 @@ class PeerReducer(PeerToPeer):
 
 
 class PeerExchange:
-    """The exchange of exchange.GradientExchange, between peers."""
+    """An exchange between peers, with the methods of exchange.GradientExchange."""
 
     def __init__(self, reducer: PeerReducer, elements: int, workers: int) -> None:
         self._reducer, self._workers = reducer, workers
@@ -111,7 +110,7 @@ class PeerExchange:
         self._pass = GradientPass(self._gradient, self._mean)
 
     def begin(self, iteration: int, known: Aggregate | None = None, *, own_end: bool = False) -> Future[Exchange]:
-        """Begin as GradientExchange does. No mean is known before, and no gradient is late."""
+        """Begin as GradientExchange does. `known` and `own_end` are ignored, because all workers are in every sum."""
         self._pass = begun = GradientPass(self._gradient, self._mean)
         exchanged = Future[Exchange]()
 
@@ -149,7 +148,8 @@ class PeerExchange:
 
 
 class GradientPass:
-    """A gradient and its mean, bucket by bucket, in these arrays (elements,); `means` has the whole mean."""
+    """A gradient and its mean, bucket by bucket, in these arrays (elements,); the future `means` has the whole
+    mean."""
 
     def __init__(self, gradient: Floats, mean: Floats) -> None:
         self.gradient, self._mean = gradient, mean
@@ -157,7 +157,7 @@ class GradientPass:
         self._left, self._lock = mean.size, threading.Lock()
 
     def put(self, ranges: Ranges, values: torch.Tensor) -> None:
-        """Put a bucket. Raise GradientError where it is not finite."""
+        """Put a bucket. Raise GradientError if it is not finite."""
         _copy(self.gradient, ranges, values)
         for begin, end in ranges:
             check_finite(self.gradient[begin:end], begin)

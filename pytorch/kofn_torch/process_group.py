@@ -1,4 +1,4 @@
-"""torch.distributed's backend "kofn": a Communicator makes the calls that it supports, and gloo makes all other calls.
+"""The backend "kofn" of torch.distributed: a Communicator makes the calls that it supports, gloo makes all other calls.
 
     with InNetwork(rank, ...) as communicator:  # or any other kofn.Communicator of all ranks
         kofn_torch.use(communicator)
@@ -252,7 +252,9 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]  # no types of PyTor
                 begun.exception(max(0.0, deadline - time.monotonic()))
             if begun.done():
                 limit.cancel()
-                limit.function = _nothing  # join() does not wait for the timer's thread, so it must not free a future
+                limit.function = (
+                    _nothing  # join() does not wait for the timer's thread, so that thread must not free a future
+                )
                 end(lambda: future.set_result(_filled(targets, made(begun.result()))))
 
         limit = threading.Timer(self._limit_s, late)
@@ -365,7 +367,7 @@ def _op(given: Any) -> Op | None:
 
 
 def _packed(given: Any, copies: list[tuple[Tensor, Tensor]], least: int = 0) -> Any:
-    """Return a call's argument with its dense tensors contiguous, their values as stored, of `least` elements or more.
+    """Return a call's argument for gloo: each dense tensor is contiguous and has `least` elements or more.
 
     Each tensor that was copied is appended to `copies`, with its copy.
     """
@@ -401,7 +403,7 @@ def _tensor(array: Array) -> Tensor:
 
 
 def _filled(targets: Sequence[Tensor], result: Array | None) -> list[Tensor]:
-    """Put the result into the targets and return them; a barrier has neither."""
+    """Put the result into the targets and return them; a barrier has neither a result nor targets."""
     if result is not None:
         found = _tensor(result)
         for target, row in zip(targets, [found] if len(targets) == 1 else found, strict=True):

@@ -1,6 +1,6 @@
 """A worker's copy of a training's state, for peers that start late or rejoin: parameters, optimizer, scheduler.
 
-The training thread changes it in steps; a peer may ask at any time, and gets the state between two steps.
+The training thread changes the copy in steps. A peer may ask for it at any time, and gets the state between two steps.
 """
 
 import io
@@ -21,7 +21,7 @@ from kofn_torch.staging import settle
 from kofn_torch.untrained import UntrainedState
 
 STEP_S = 4.0
-"""The limit for a step to end, when a peer asks in the middle of it."""
+"""The longest wait for the end of a step, when a peer asks for the replica during the step."""
 
 
 class Stateful(Protocol):
@@ -61,18 +61,18 @@ class ModelReplica:
         self.iteration = iteration
 
     def check_notes(self, notes: Mapping[int, Sequence[int]]) -> None:
-        """Raise TorchError for a worker, by rank, that trains another model or began with another state."""
+        """Raise TorchError if a worker trains another model or began with another state; `notes` are by rank."""
         own = self.note.tolist()
         for rank, (digest, begins, elements) in notes.items():
             if [digest, elements] != own[::2]:
                 raise TorchError(
-                    f"worker {rank} trains another model, of {elements} elements: this one has {own[2]};"
-                    " names, shapes, strides and dtypes of all parameters and buffers must agree"
+                    f"worker {rank} must train this worker's model of {own[2]} elements, got another model of"
+                    f" {elements}: names, shapes, strides and dtypes of all parameters and buffers must agree"
                 )
             if begins != own[1]:
                 raise TorchError(
-                    f"worker {rank} began with other parameters or buffers, frozen ones included: give all the same"
-                    " seed, or one group, and load a state at all or at none"
+                    f"worker {rank} began with other parameters or buffers (frozen parameters count): give all workers"
+                    " the same seed or one process group, and load a state at all workers or at none"
                 )
 
     def begin_change(self) -> None:
@@ -91,7 +91,7 @@ class ModelReplica:
         self.plan, self.iteration = update.plan, update.iteration
 
     def state(self) -> ReplicaState | None:
-        """Return a copy; None while a step takes long, or where the optimizer is unknown."""
+        """Return a copy; None if a step takes longer than STEP_S, or if the optimizer is unknown."""
         with self._changed:
             if self.parts is None or not self._changed.wait_for(lambda: not self._changing, STEP_S):
                 return None
@@ -100,12 +100,12 @@ class ModelReplica:
             return ReplicaState(iteration=self.iteration, arrays=self._arrays() | saved)
 
     def restore(self, state: ReplicaState) -> None:
-        """Become another worker's replica. Raise TorchError when that replica is of another model, or the optimizer is
+        """Become another worker's replica. Raise TorchError if that replica is of another model, or if the optimizer is
         unknown."""
         if self.parts is None:
             raise TorchError(
-                "the job runs already, and a communication hook alone cannot go on from another worker's state:"
-                " kofn_torch.elastic() can, as it knows the optimizer"
+                "ddp_hook() must be called before the job starts, because it cannot continue from another worker's"
+                " state: kofn_torch.elastic() can, because it knows the optimizer"
             )
         try:
             taken = {name: fitting(state.arrays, name, array) for name, array in self._arrays().items()}
@@ -118,7 +118,7 @@ class ModelReplica:
 
     @property
     def memory(self) -> Memory:
-        """Return the memory of parameters, their gradients, and the optimizer's state where that is known."""
+        """Return the memory of parameters, their gradients and, if it is known, the optimizer's state."""
         parameters = list(self.layout.parameters.values())
         gradients = (parameter.grad.nbytes for parameter in parameters if parameter.grad is not None)
         state = getattr((self.parts or {}).get("optimizer"), "state", {})

@@ -1,8 +1,8 @@
 """A training by a schedule: gradients are sent layer by layer, and a layer's forward pass waits for its own mean only.
 
 A flag of each layer says whether its parameters are those of the latest iteration. If they are not, the layer's forward
-pass waits for the layer's mean, and steps the layer's parameters. For layers that have never had a forward pass, the
-model's forward pass does this before it begins.
+pass waits for the layer's mean, and steps the layer's parameters. At its begin, the model's forward pass does the same
+for the layers that have never had a forward pass of their own.
 """
 
 import time
@@ -56,7 +56,8 @@ class LayeredLayout(ParameterLayout):
 
 
 def schedule_of(job: TorchJob, layers: int, *, clips: bool) -> PassSchedule:
-    """Return the schedule of [schedule]. Raise TorchError if the number of layers does not permit it."""
+    """Return the schedule of [schedule]. Raise TorchError if the job, the number of layers or clipping does not permit
+    it."""
     section, collective = job.config.schedule, job.config.job.collective
     if section.family is None:
         raise TorchError(f"schedule.family must be one of {', '.join(FAMILIES)}, got none")
@@ -105,7 +106,7 @@ class ScheduledSession(Session):
         self._stepping = False
         self._seen = set[int]()  # layers that have had a forward pass of their own
         self._stepped = set[int](range(len(self._layers)))
-        self._versions = dict[int, int]()  # of gradients, as backward() left them
+        self._versions = dict[int, int]()  # of gradients at the end of backward(), by the parameter's id()
         self._waiting, self._computed = list[Piece](), set[int]()
         self._timeline = list[tuple[str, str, float, float]]()
 
@@ -262,7 +263,7 @@ class ScheduledSession(Session):
         kept = [(parameter, parameter.grad) for layer in self._layers for parameter in layer.parameters]
         for parameter, gradient in kept:
             known = gradient is None or gradient._version == self._versions.get(id(parameter), gradient._version)
-            if not known and gradient.any():  # else changed by zero_grad()
+            if not known and gradient.any():  # zero_grad() may change a gradient
                 raise TorchError(
                     "a gradient must not be changed after backward(), as by clipping or a GradScaler, because it was"
                     " sent already; schedule(max_norm=...) clips the means, with a family that waits for all means"

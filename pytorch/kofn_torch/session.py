@@ -68,8 +68,8 @@ class Session(ResumableSession):
             [name for name, _ in model.module.named_buffers()] if broadcasts_buffers(model) else caches(model.module)
         )
         self._compared = UntrainedState(model.module, self.layout.parameters.values(), [*ignored, *given])
-        """Tensors that must be equal after every iteration, without buffers that DDP broadcasts in the next forward
-        pass."""
+        """Untrained tensors that all workers must have equal after every iteration, without the buffers that DDP
+        broadcasts in the next forward pass."""
         self._last = job.config.run.max_iterations
         self._blocking = load_stragglers(job.config, job.rank)
         self._error: HostError | None = None
@@ -218,11 +218,16 @@ class Session(ResumableSession):
         if trains and reduced:
             self._untrained.check_trained(freezes=self.model.find_unused_parameters)
         elif trains and self.model.static_graph and not self._passes:
-            raise TorchError("static_graph=True with no_sync(): the first backward pass must be outside of no_sync()")
+            raise TorchError(
+                "the first backward pass must be outside of no_sync() with static_graph=True, got it inside"
+            )
         if self.replica.parts is None:
             self._settle()
         elif self.model._join_config.enable:
-            raise TorchError("join() waits for all workers before every forward pass: session.done() ends the loop")
+            raise TorchError(
+                "join() must not be used, because it waits for all workers before every forward pass: end the loop by"
+                " session.done()"
+            )
 
     def check(self) -> None:
         """Raise the first error, if there is one."""
@@ -240,7 +245,7 @@ class Session(ResumableSession):
     # -- iterations
 
     def _begin(self) -> None:
-        """Begin a gradient, because its first bucket has come."""
+        """Begin a gradient, whose first bucket has come."""
         self._settle()
         iteration = self.iteration + 1
         if iteration > self._last:
@@ -321,8 +326,8 @@ class Session(ResumableSession):
         self._job.report(self._log.report(self._begun, step, updates))
 
     def _tell_note(self) -> None:
-        """Tell the other workers which model this worker trains: with every gradient, or in a separate call if peers
-        sum."""
+        """Tell the other workers which model this worker trains: with every gradient, or in a separate call if
+        the workers sum among themselves."""
         if isinstance(self._exchange, GradientExchange):
             self._exchange.note = tuple(self.replica.note.tolist())
         else:

@@ -1,4 +1,4 @@
-"""ZeRO-3's parameters, whose memory is freed between their layer's passes: reading one then is a TorchError.
+"""Parameters of ZeRO-3, whose memory is freed between their layer's passes; reading freed memory raises TorchError.
 
 PyTorch itself would read the freed memory, which gives random values or a crash.
 """
@@ -22,7 +22,7 @@ WITHOUT_MEMORY = frozenset(
 """Functions that read no element."""
 
 WITH_MEMORY = frozenset({"data", "T", "mT", "H", "mH", "real", "imag"})
-"""Properties that lead to elements."""
+"""Properties that give access to elements."""
 
 OUTLIVING = frozenset({"numpy", "__array__", "__dlpack__"})
 """Functions whose result would outlive the memory."""
@@ -98,7 +98,7 @@ def _writes(called: str) -> bool:
 
 
 def _mark_views(found: Any, of: ShardedTensor) -> None:
-    """Mark views of a parameter, which lose their memory with it."""
+    """Mark views of a parameter, because they lose their memory together with the parameter."""
     memory = of.untyped_storage()._cdata
     for view in tree_leaves(found):
         if type(view) is torch.Tensor and view.layout == torch.strided and view.untyped_storage()._cdata == memory:
@@ -119,6 +119,6 @@ def _name(function: Callable[..., Any]) -> str:
 
 def _unreadable(name: str) -> TorchError:
     return TorchError(
-        f"{name} is sharded: it can be read in its layer's passes, and anywhere in whole_parameters() of the optimizer;"
-        " it can be written before kofn_torch.zero() alone"
+        f"{name} is sharded: it must be read in its layer's passes or in whole_parameters() of the optimizer, and"
+        " written before kofn_torch.zero()"
     )

@@ -1,8 +1,8 @@
-"""A module's weight gradients apart from its error terms, so that a schedule says when each is computed.
+"""Computes a module's weight gradients apart from its error terms, so that a schedule can say when to compute each.
 
-A layer of a kind in SPLIT computes its outputs on a separate graph. A backward pass evaluates that graph twice: for the
-error term of the inputs, and for the weight gradient, now or later. So the gradients are those of PyTorch's own
-kernels, to the bit. Layers of other kinds compute both at once, as usual.
+A layer of a kind in SPLIT computes its outputs on a separate graph. A backward pass evaluates that graph twice: once
+for the error term of the inputs, and once, then or later, for the weight gradient. So the gradients are equal, to the
+bit, to those of PyTorch's own kernels. Layers of other kinds compute both at once, as usual.
 """
 
 import time
@@ -18,8 +18,8 @@ from kofn_torch.errors import TorchError
 from kofn_torch.own_hook import OwnForward
 
 SPLIT = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Embedding, nn.LayerNorm)
-"""These kinds have one tensor in and one out. Derived classes are not split, nor layers whose weight is computed from
-other parameters (prune, weight_norm)."""
+"""The kinds of layers that are split; each has one input tensor and one output tensor. Derived classes are not split,
+nor layers whose weight is computed from other parameters (prune, weight_norm)."""
 
 Timed = Callable[[str, int, float], object]
 """Called at the end of a layer's pass with its kind ("error", "weight"), layer and start (time.monotonic)."""
@@ -39,14 +39,14 @@ class TorchLayer:
 
 
 def layers_of(module: nn.Module) -> list[TorchLayer]:
-    """Return the layers in the module's order. Raise TorchError where two layers share a parameter."""
+    """Return the layers in the module's order. Raise TorchError if two layers share a parameter."""
     layers, owners = list[TorchLayer](), dict[int, str]()
     for name, owner in module.named_modules():
         trained = tuple(parameter for parameter in owner.parameters(recurse=False) if parameter.requires_grad)
         for parameter in trained:
             other = owners.setdefault(id(parameter), name)
             if other != name:
-                raise TorchError(f"{other} and {name} have a parameter in common: a schedule needs one layer for each")
+                raise TorchError(f"each parameter must belong to one layer, got one that {other} and {name} share")
         if trained:
             layers.append(TorchLayer(name or type(owner).__name__, owner, trained))
     if not layers:
@@ -55,9 +55,10 @@ def layers_of(module: nn.Module) -> list[TorchLayer]:
 
 
 class SplitBackward:
-    """Splits the backward passes of layers, whose forward passes go through this object until close().
+    """Splits the backward passes of layers. Their forward passes go through this object until close().
 
-    `computed` is called with each layer whose gradient is in its parameters' `grad`, `timed` after each timed pass.
+    `computed` is called with a layer once its whole gradient is in its parameters' `grad`; `timed` is called after each
+    timed pass.
     """
 
     def __init__(self, layers: Sequence[TorchLayer], computed: Callable[[int], object], timed: Timed) -> None:
@@ -128,8 +129,8 @@ class SplitBackward:
         changed = grad is not None and (own is None or own[0] is not grad or own[1] != grad._version)
         if changed and at in self._whole:
             raise TorchError(
-                f"a parameter of {self._layers[at].name} gets a gradient in several parts, as by reentrant checkpoints,"
-                " or outside of its layer's call, and had none there in the first backward pass"
+                f"a parameter of {self._layers[at].name} must get its whole gradient from its layer's call, as in the"
+                " first backward pass, got a further part: from a reentrant checkpoint, or a read outside of the call"
             )
         if changed:
             self._reading.add(at)
@@ -162,7 +163,7 @@ class SplitBackward:
     def _backward(self, at: int, weight: Callable[[], None]) -> bool:
         """Compute the weight gradient of a layer now, or note it for later; return whether it was computed."""
         if at in self._begun:
-            raise TorchError(f"{self._layers[at].name} is used twice in one backward pass: a schedule needs once")
+            raise TorchError(f"{self._layers[at].name} must be used once in a backward pass, got a second use")
         self._begun.add(at)
         if at in self._later:
             self._left[at] = weight
@@ -194,7 +195,7 @@ def _hooked(parameter: nn.Parameter) -> bool:
 
 
 class _Split(torch.autograd.Function):  # type: ignore[misc]  # PyTorch says nothing of its type
-    """A layer of which autograd sees the error term alone."""
+    """A layer for autograd, which computes the error term only; SplitBackward computes the weight gradient."""
 
     @staticmethod
     def forward(ctx: Any, split: SplitBackward, at: int, forward: Any, inputs: torch.Tensor, *_: nn.Parameter) -> Any:
@@ -210,12 +211,12 @@ class _Split(torch.autograd.Function):  # type: ignore[misc]  # PyTorch says not
         wanted = ctx.needs_input_grad[3]
         if torch.is_grad_enabled():
             raise TorchError(
-                f"{split.name(at)} is differentiated with create_graph=True, as a gradient penalty does: a schedule"
-                " takes one gradient of each layer"
+                f"{split.name(at)} must not be differentiated with create_graph=True, as by a gradient penalty: a"
+                " schedule takes one gradient of each layer"
             )
         if not split.running:
             return None, None, None, *split._usual(at, outputs, inputs if wanted else None, error)
-        del ctx.outputs, ctx.inputs  # the later one of the two passes frees them
+        del ctx.outputs, ctx.inputs  # the later of the two evaluations frees them
         done = split._backward(at, partial(split._weight, at, outputs, error, last=at in split._later or not wanted))
         found = split._error(at, outputs, inputs, error, last=done) if wanted else None
         return None, None, None, found, *[None] * (len(ctx.needs_input_grad) - 4)

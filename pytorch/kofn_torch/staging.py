@@ -1,8 +1,8 @@
-"""The way between an accelerator's memory and the communicator, which works in main memory.
+"""Copies between an accelerator's memory and main memory, in which the communicator works.
 
-Values are copied to pinned memory on a stream of their own. One thread waits until a copy has ended, and hands the
-values over. Means return on another stream; the futures' events order the device's later work after them, so that no
-other thread waits for the device. All other modules read tensors by on_host(), a copy that waits.
+Values are copied to pinned memory on a separate stream. One thread waits for the end of each copy, and hands the values
+over. Means return on another stream. The futures' events order the device's later work after the means, so no other
+thread waits for the device. All other modules read tensors by on_host(), a copy that waits.
 """
 
 import threading
@@ -49,23 +49,24 @@ def on_host(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def future_on(device: torch.device) -> Any:
-    """Return a future whose value is ordered on the device."""
+    """Return a future: the device's work on its value follows the work that computes the value."""
     return torch.futures.Future(devices=[] if device.type == "cpu" else [device])
 
 
 def settle(device: torch.device) -> None:
-    """Wait for all work of the device: for threads that read or write a training's tensors between two steps."""
+    """Wait for all work of the device. A thread that reads or writes a training's tensors between two steps calls
+    this."""
     if device.type != "cpu":
         torch.accelerator.synchronize(device)
 
 
 def after_backward(function: Callable[[], object]) -> None:
-    """Call a function at the end of the running backward pass, when DDP has its futures' values. In join(), where no
-    backward pass runs, it is not called."""
+    """Call a function at the end of the running backward pass, when DDP has its futures' values. In join() no backward
+    pass runs, and the function is not called."""
     if torch._C._current_graph_task_id() < 0:
         return
     engine = torch.autograd.Variable._execution_engine
-    engine.queue_callback(lambda: engine.queue_callback(function))  # DDP queues its own after its last hook
+    engine.queue_callback(lambda: engine.queue_callback(function))  # DDP queues its own callback after its last hook
 
 
 def digests(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -99,8 +100,8 @@ def errors_of(device: torch.device) -> Iterator[None]:
 
 
 class Staging:
-    """The copies of one device; `failed` is called, in any thread, with the error of a copy or of the function that
-    takes its values."""
+    """The copies of one device; `failed` is called, in any thread, with the error of a copy or of a function
+    that takes values."""
 
     def __init__(self, device: torch.device, failed: Callable[[HostError], object]) -> None:
         self.device, self._failed = device, failed
@@ -144,7 +145,7 @@ class Staging:
         return means
 
     def receive(self, key: Hashable, values: torch.Tensor) -> torch.Tensor:
-        """Return flat values of main memory on the device, by a copy on the current stream."""
+        """Copy flat values from main memory to the device, on the current stream, and return the copy."""
         host, read = self._take(key, values), self._reads.get(key)
         with errors_of(self.device):
             if read is not None and not read.query():
@@ -183,14 +184,14 @@ class Staging:
         here.wait()
 
     def close(self) -> None:
-        """Do as wait(), for the last time."""
+        """Wait as wait() does, and end the thread."""
         self._calls.put(None)
         self._thread.join()
 
     def _call_all(self) -> None:
         while call := self._calls.get():
             call()
-            del call  # tensors must not stay until the next one
+            del call  # its tensors must not stay until the next call
 
     def _take(self, key: Hashable, like: torch.Tensor) -> torch.Tensor:
         """Return a flat pinned buffer."""
@@ -202,11 +203,11 @@ class Staging:
         try:
             return torch.empty(like.numel(), dtype=like.dtype, pin_memory=True)
         except RuntimeError as error:
-            raise TorchError(f"{like.nbytes} bytes of pinned memory are needed, and cannot be had: {error}") from error
+            raise TorchError(f"pinned memory must have {like.nbytes} bytes to allocate, got: {error}") from error
 
     def _hand_over(
         self,
-        values: torch.Tensor,  # so that its memory stays until the copy has ended
+        values: torch.Tensor,  # kept, so that its memory stays until the copy has ended
         host: torch.Tensor,
         copied: torch.Event,
         take: Callable[[torch.Tensor], object],

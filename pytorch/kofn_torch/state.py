@@ -1,4 +1,4 @@
-"""The state of a training that is in no model, optimizer or scheduler, for the checkpoints that its script makes.
+"""The part of a training's state that is in no model, optimizer or scheduler, for the checkpoints of a script.
 
 A state is a dictionary of tensors, numbers and texts: "of", "workers" and "iteration", other entries that all workers
 share, and one entry for each worker, "worker-0" for example. So the union of several workers' states is a state.
@@ -57,7 +57,7 @@ def taken(states: Sequence[State], of: str, takes: Callable[[int], Sequence[int]
 
 
 class ResumableSession(ABC):
-    """The state of a Session: what its worker has pending, by parameter name, in units of 2**-40.
+    """The state of a Session: its worker's pending gradients by parameter name, in units of 2**-40.
 
     The model, its optimizer and its scheduler are saved by the script, after the same iteration.
     """
@@ -71,7 +71,8 @@ class ResumableSession(ABC):
 
     @property
     def save_every(self) -> int:
-        """Iterations from one state to the next; needed where k < n, as the others may go on meanwhile. 0: no state."""
+        """The number of iterations from one state to the next; 0: no state. A script must set it if k < n, because the
+        other workers may be further when the script asks for the state."""
         return 0 if self.reducer.ledger is None else self.reducer.ledger.state.copy_every
 
     @save_every.setter
@@ -82,7 +83,7 @@ class ResumableSession(ABC):
     def state_dict(self) -> State:
         """Return this worker's state after the latest iteration: the pending gradients, which no step has used yet.
 
-        Raise TorchError in the middle of an iteration, or where k < n and save_every has not named the iteration.
+        Raise TorchError in the middle of an iteration, or if k < n and the iteration is no multiple of save_every.
         """
         self._end_iteration()
         iteration, own = self.replica.iteration, State(rank=self.rank)
@@ -91,8 +92,8 @@ class ResumableSession(ABC):
             found = pending_after(self.reducer, iteration)
             if found is None:
                 raise TorchError(
-                    f"session.save_every must have iteration {iteration} among its multiples, got {self.save_every}:"
-                    " later sums have some of the gradients that were pending then already"
+                    f"session.save_every must divide iteration {iteration}, got {self.save_every}: later sums already"
+                    " have some of the gradients that were pending in it"
                 )
             own["pending"] = self._named(found.values)
             if found.weights.any():
@@ -106,22 +107,23 @@ class ResumableSession(ABC):
         """Take over pending gradients from the state_dict()s of one iteration, before training.
 
         Each worker takes its own state, and its share of the states of ranks that are gone. A new worker begins without
-        pending gradients. Not in a state: iterations, which are counted from the job's first; the gradients' ages; the
-        blocks that compress.ratio has omitted last; the controller's measurements. A worker that rejoins ignores the
-        states: its ledger is newer. Raise TorchError, without any change, for another model's state.
+        pending gradients. A state has no count of iterations (each job counts from its first), no ages of gradients, no
+        list of the blocks that compress.ratio omitted last, and no measurements of the controller. A worker that
+        rejoins ignores the states, because its ledger is newer. Raise TorchError, without any change, for another
+        model's state.
         """
         whole, own = taken(states, SESSION, self.takes)
         pending = [entry["pending"] for entry in own.values() if "pending" in entry]
         for tensors in pending:
             check_model({name: tensor.shape for name, tensor in tensors.items()}, self.layout.parameters)
         if self.replica.rejoined:
-            log.warning("worker %d goes on from a peer's state: it loads no older one", self.rank)
+            log.warning("worker %d goes on from a peer's state and ignores the older state to load", self.rank)
             return
         if self._passes:
             raise TorchError("load_state_dict() must come before the first backward pass")
         if not isinstance(self.reducer, Agent):
             if pending:
-                raise TorchError("job.collective must be one with a ledger: the state has gradients still to be sent")
+                raise TorchError("job.collective must be one with a ledger, because the state has pending gradients")
             return
         layout, expected = self.reducer.encoder.coding.layout, whole.get("expected")
         shape = layout.blocks, layout.elements
@@ -146,7 +148,7 @@ class ResumableSession(ABC):
 
     @abstractmethod
     def _tell_note(self) -> None:
-        """Tell the other workers the state that this one began with."""
+        """Tell the other workers the state that this worker began with."""
 
     def _summed(self, summands: Sequence[Tensors], shape: tuple[int, int]) -> Integers:
         """Return the sum of values by parameter name in the ledger's places and shape."""
@@ -162,7 +164,7 @@ class ResumableSession(ABC):
 
 
 def check_model(saved: Mapping[str, Sequence[int]], own: Mapping[str, torch.Tensor]) -> None:
-    """Raise TorchError where the shapes of saved parameters, by name, differ from those of a model's."""
+    """Raise TorchError if the names or shapes of saved parameters differ from those of a model's parameters."""
     wanted, found = (
         {name: [*tensor.shape] for name, tensor in own.items()},
         {name: [*shape] for name, shape in saved.items()},

@@ -11,7 +11,7 @@ from kofn_torch.errors import TorchError
 
 REMEDY = (
     "DDP reduces one backward pass for each forward pass of its own, outside of no_sync(): call the"
-    " DistributedDataParallel, not its module, and convert the module (to(), double()) before that is made"
+    " DistributedDataParallel, not its module, and convert the module (to(), double()) before"
 )
 
 

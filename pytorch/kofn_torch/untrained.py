@@ -33,17 +33,17 @@ class UntrainedState:
         return {name: tensor for name, tensor in every if id(tensor) not in self._trained and name not in self._ignored}
 
     def check_trained(self, *, freezes: bool = False) -> None:
-        """Raise TorchError when other parameters are trained now; with `freezes`, some may be frozen."""
+        """Raise TorchError if other parameters are trained now; with `freezes`, some may have been frozen since."""
         for name, parameter in self._module.named_parameters():
             known = id(parameter) in self._trained
             if parameter.requires_grad and not known and name not in self._ignored:
                 raise TorchError(
-                    f"{name} is trained, and was frozen or another parameter when kofn_torch was given the model: no"
-                    " worker would hear of its gradient; requires_grad_() and load_state_dict(assign=True) come before"
+                    f"{name} is trained, and was frozen or another parameter when kofn_torch was given the model: call"
+                    " requires_grad_() and load_state_dict(assign=True) before, else no other worker gets its gradient"
                 )
             if known and not parameter.requires_grad and not freezes:
                 raise TorchError(
-                    f"{name} was frozen after kofn_torch was given the model: requires_grad_() comes before"
+                    f"{name} was frozen after kofn_torch was given the model: call requires_grad_() before"
                 )
 
     def values(self) -> Bytes:
@@ -86,8 +86,8 @@ def check_statistics(module: nn.Module) -> None:
     for name, part in module.named_modules():
         if isinstance(part, _NormBase) and part.track_running_stats and part.training:
             raise TorchError(
-                f"{name or type(part).__name__} keeps statistics of batches, which differ between workers: GroupNorm,"
-                " LayerNorm or track_running_stats=False must take their place, or eval() before this call"
+                f"{name or type(part).__name__} keeps statistics of batches, which differ between workers: use"
+                " GroupNorm, LayerNorm or track_running_stats=False, or call eval() first"
             )
 
 

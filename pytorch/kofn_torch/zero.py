@@ -53,8 +53,7 @@ def zero(
     through: Literal["switch", "gloo"] = "switch",
     job: ZeroJob | None = None,
 ) -> "ShardedOptimizer":
-    """Return an optimizer of a model that is sharded over the workers; all workers begin with worker 0's parameters
-    and buffers.
+    """Return a model's optimizer, sharded over the workers; all workers begin with worker 0's parameters and buffers.
 
         optimizer = kofn_torch.zero(model, lr=1e-3, stage=2, bits=1, freeze_step=100)
         for batch in batches:
@@ -62,9 +61,9 @@ def zero(
             optimizer.step()
 
     The model must not be wrapped in DistributedDataParallel. `stage` 1 shards the optimizer's state, `stage` 2 also the
-    gradients, `stage` 3 also the parameters. bits, freeze_step, decoupled and others are those of ZeroSettings.
-    `residual` is the precision of the residual: 8 bytes a parameter ("exact"), or with lost rounding errors 2 bytes
-    ("bfloat16") or 1 byte ("int8"). `through` "gloo" is the baseline over the process group. Without a `job`,
+    gradients, `stage` 3 also the parameters. ZeroSettings explains bits, freeze_step, decoupled and the other settings.
+    `residual` is the precision of the residual: 8 bytes a parameter ("exact"), or 2 bytes ("bfloat16") or 1 byte
+    ("int8"), which lose rounding errors. `through` "gloo" is the baseline over the process group. Without a `job`,
     environment variables say which job it is (docs/howto/zero.md).
 
     Returns when all workers have joined. Raises TorchError if the model, a setting or the environment is not supported,
@@ -114,7 +113,7 @@ class ShardedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]  # no types
         device = self._units[0].device
         self._on_cpu = device.type == "cpu"
         self._staging = Staging(device, self._fail) if settings.stage == 2 and not self._on_cpu else None
-        """Only in stage 2: stage 3 gathers between its reductions, and over gloo one thread must make all calls."""
+        """Only stage 2 has it: in stage 3 gathers come between reductions; over gloo one thread must make all calls."""
         self._error: Exception | None = None
         self._job, self._settings, self._calls, self._untrained = job, settings, calls, untrained
         self._model, self._compressed = model, compressed
@@ -139,7 +138,7 @@ class ShardedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]  # no types
     def step(self, closure: Callable[[], float] | None = None) -> None:
         """Step with the mean gradient of all workers; afterwards all workers have the same parameters."""
         if closure is not None:
-            raise TorchError("step() must have no closure: it would need several gradients a step")
+            raise TorchError("step() must have no closure, which would need several gradients a step")
         self._untrained.check_trained()
         if self._settings.stage < 3 and (name := next(filter(None, (unit.written for unit in self._units)), None)):
             raise TorchError(f"{name} must not be written or moved between two steps: {WRITTEN}")
@@ -176,8 +175,8 @@ class ShardedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]  # no types
 
     @contextmanager
     def whole_parameters(self) -> Iterator[None]:
-        """Give all parameters their values, for reading (a checkpoint in stage 3); all workers enter the block
-        together.
+        """Give all parameters their values, so that a script can read them (for a checkpoint in stage 3). All workers
+        enter the block together.
 
         Values that were read in the block stay valid afterwards. Raises TorchError if a parameter was written.
         """
@@ -228,7 +227,9 @@ class ShardedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]  # no types
         own, shared = self._zero.state()
         if self._compressed is not None:
             if not isinstance(self._compressed, SwitchMean):
-                raise TorchError('bits must be 32 with through = "gloo" for a state, got 1: its errors are not saved')
+                raise TorchError(
+                    'bits must be 32 with through = "gloo" for a state, got 1: the baseline saves no errors'
+                )
             own |= self._compressed.state(self._zero.shards)
             shared |= {"expected": own.pop("expected")} if "expected" in own else {}
             self._calls.gather(np.array([self.steps]))  # no worker begins the next step before all workers are here

@@ -1,4 +1,4 @@
-"""The calls of a sharded optimizer: through the job's switch, or by a process group."""
+"""The calls of a sharded optimizer: through the job's switch, or over a process group."""
 
 import zlib
 from collections.abc import Sequence
@@ -20,8 +20,8 @@ class ZeroJob(Protocol):
     """The methods of a job that a sharded optimizer needs."""
 
     def connect(self, units: Sequence[int], settings: ZeroSettings) -> tuple[ExactCalls, CompressedMean | None]:
-        """Wait for all workers; `units` has each unit's number of elements. Return exact calls, and with 8 bits or 1 a
-        compressed mean."""
+        """Wait for all workers; `units` has each unit's number of elements. Return exact calls, and a compressed
+        mean if gradients have 8 bits or 1 bit."""
 
     def stepped(self, shared: Array, memory: Memory) -> None:
         """Note the end of a step; `shared` holds values that are equal at all workers, `memory` is this worker's."""
@@ -51,23 +51,27 @@ class GroupZero:
         if settings.residual != "exact":
             raise TorchError(f'residual must be "exact" with through = "gloo", got {settings.residual!r}')
         if not dist.is_initialized():
-            raise TorchError('through is "gloo", and there is no process group: init_process_group("gloo") is needed')
+            raise TorchError(
+                'through = "gloo" must have a process group, got none: call init_process_group("gloo") first'
+            )
         if settings.bits == 8:
             raise TorchError('bits must be 1 (two-sided) or 32 with through = "gloo", got 8')
         self._calls = calls = GroupCalls(self._group)
         return calls, TwoSidedMean(calls, sum(units)) if settings.bits == 1 else None
 
     def stepped(self, shared: Array, memory: Memory) -> None:
-        """Compare the workers, as gloo cannot tell any two calls of equal size apart."""
+        """Compare the workers, because gloo cannot distinguish two calls of equal size."""
         told = self._calls.gather(np.array([self._calls.order, zlib.crc32(shared.data)], np.int64))
         for rank, (order, step) in enumerate(told.tolist()):
             if order != told[0][0]:
                 raise TorchError(
-                    f"worker {rank} has called its layers in another order than worker 0: over gloo, stages 2 and 3"
-                    " need the same one"
+                    f"worker {rank} must call its layers in worker 0's order in stages 2 and 3 over gloo, got another"
+                    " order"
                 )
             if step != told[0][1]:
-                raise TorchError(f"worker {rank} has parted from worker 0: learning rates and buffers must agree")
+                raise TorchError(
+                    f"worker {rank} must step as worker 0 does, got another result: check learning rates and buffers"
+                )
 
 
 def elastic_calls(units: Sequence[int], settings: ZeroSettings) -> ElasticCalls:

@@ -397,7 +397,7 @@ def test_parameters_read_before_their_layers_call_are_refused(kind: str, tmp_pat
         scheduled(workers, family="priority")
         name = {"penalty first": "embedding", "function of a layer that is not split": "late"}.get(kind, "last")
         for words in workers.all(run):
-            assert words.startswith("a parameter of ") and "is read before its layer's call" in words
+            assert words.startswith("a parameter of ") and "must be read after its layer's call" in words
             assert name in words or kind == "penalty first"
 
 
@@ -407,7 +407,7 @@ def test_gradient_with_a_later_part_is_refused() -> None:
     split = SplitBackward(layers_of(model), lambda at: None, lambda *ended: None)
     split.backward(model.loss(0), [])
     split.backward(model.loss(1), [])
-    with pytest.raises(kofn_torch.TorchError, match=r"a parameter of (middle|last) gets a gradient in several parts"):
+    with pytest.raises(kofn_torch.TorchError, match=r"a parameter of (middle|last) must get its whole gradient from"):
         split.backward(model.loss(2) + model.penalty(), [])
 
 
@@ -437,7 +437,7 @@ def test_models_that_cannot_be_scheduled_are_refused(tmp_path: Path) -> None:
     )
     refused(tmp_path, line, "schedule.family must be one of .* got priority, which steps", max_norm=1.0)
     refused(tmp_path, line, "got LBFGS, which needs several gradients a step", optimizer=torch.optim.LBFGS)
-    refused(tmp_path, Tied(), "one and other have a parameter in common")
+    refused(tmp_path, Tied(), "each parameter must belong to one layer, got one that one and other share")
     refused(
         tmp_path,
         nn.Flatten(),
@@ -451,7 +451,7 @@ def test_models_that_cannot_be_scheduled_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("twice", "line is used twice in one backward pass: a schedule needs once"),
+        ("twice", "line must be used once in a backward pass, got a second use"),
         ("line", "a gradient must not be changed after backward()"),
     ],
 )
@@ -480,7 +480,7 @@ def differentiated_twice(model: Any, optimizer: torch.optim.Optimizer) -> None:
 
 
 AMISS: dict[str, Callable[[Any, torch.optim.Optimizer], object]] = {
-    "2 is differentiated with create_graph=True": differentiated_twice,
+    "2 must not be differentiated with create_graph=True": differentiated_twice,
     "gets a gradient outside of session.backward": lambda model, optimizer: model(torch.ones(2, 8)).sum().backward(),
     "step() must not be called": lambda model, optimizer: optimizer.step(),
     "2.weight was frozen": lambda model, optimizer: model[2].requires_grad_(False),

@@ -254,7 +254,7 @@ def errors(run: Callable[[int, Communicator], object], workers: int = 2) -> list
         ({"lr": "a"}, "lr must be a finite number, 0 or more, got 'a'"),
         ({"betas": (0.9,)}, r"betas must be two numbers, 0 to below 1, got \(0.9,\)"),
         ({"through": "ring"}, "through must be 'switch' or 'gloo', got 'ring'"),
-        ({"through": "gloo", "bits": 8}, "there is no process group"),
+        ({"through": "gloo", "bits": 8}, "must have a process group, got none"),
     ],
 )
 def test_invalid_settings_are_refused(given: dict[str, Any], words: str) -> None:
@@ -294,7 +294,7 @@ def test_gradients_of_two_batches_in_a_step_are_refused(stage: int) -> None:
         loss_of(model, 0, 0).backward()
         loss_of(model, 0, 1).backward()
 
-    assert "has left in backward(): in stages 2 and 3" in errors(run, 1)[0]
+    assert "must not be read, because backward() has sent it: stages 2 and 3" in errors(run, 1)[0]
 
 
 @pytest.mark.parametrize("stage", [2, 3])
@@ -309,7 +309,7 @@ def test_clipping_a_gradient_that_has_left_is_refused(stage: int, clip: Callable
         clip(model.parameters(), 1.0)
 
     (error,) = errors(run, 1)
-    assert error.startswith("TorchError: the gradient of 0.weight has left in backward(): in stages 2 and 3 gradients")
+    assert error.startswith("TorchError: the gradient of 0.weight must not be read, because backward() has sent it")
 
 
 def test_stage_1_clips_and_accumulates() -> None:
@@ -332,7 +332,7 @@ def test_models_that_cannot_be_sharded_are_refused() -> None:
     for model, stage, words in (
         (nn.Linear(2, 2).double(), 1, "weight must be float32, got float64"),
         (nn.Linear(2, 2).requires_grad_(False), 2, "the model must have at least one parameter that is trained"),
-        (tied, 3, "have a parameter in common"),
+        (tied, 3, "each parameter must belong to one layer"),
         (tied.parameters(), 2, "the model must be a torch.nn.Module, got a generator"),
     ):
         with pytest.raises(kofn_torch.TorchError, match=words):
@@ -432,7 +432,7 @@ def test_over_gloo_another_order_of_layers_is_refused(stage: int) -> None:
     """Gloo matches calls by number, whatever they contain."""
 
     def run(job: GroupZero, rank: int) -> None:
-        with pytest.raises(kofn_torch.TorchError, match="worker 1 has called its layers in another order than worker"):
+        with pytest.raises(kofn_torch.TorchError, match="worker 1 must call its layers in worker 0's order"):
             branched(job, rank, stage)
 
     over_gloo(run, 2)
@@ -469,7 +469,8 @@ def test_different_learning_rates_of_workers_are_detected(stage: int) -> None:
 
     def run(job: GroupZero, rank: int) -> None:
         with pytest.raises(
-            kofn_torch.TorchError, match="worker 1 has parted from worker 0: learning rates and buffers"
+            kofn_torch.TorchError,
+            match="worker 1 must step as worker 0 does, got another result: check learning rates and buffers",
         ):
             step(nn.Linear(8, 4), job, rank)
 

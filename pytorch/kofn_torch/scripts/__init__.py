@@ -1,1 +1,1 @@
-"""Programs: a training for comparisons, and the server that hands out a job to its workers."""
+"""Programs that `kofn compare` and `kofn experiment zero` run."""

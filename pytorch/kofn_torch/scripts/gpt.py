@@ -1,4 +1,4 @@
-"""A GPT of ten million parameters that learns kofn's source, byte by byte, for `kofn compare --model gpt`.
+"""A GPT of ten million parameters that learns kofn_torch's source, byte by byte, for `kofn compare --model gpt`.
 
 kofn run mine.toml --torch pytorch/kofn_torch/scripts/gpt.py        --elastic: as kofn_torch.elastic()
 """
@@ -38,7 +38,7 @@ class GPT(nn.Module):  # type: ignore[misc]  # no types of PyTorch's are read
 
 
 def batches(rank: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Yield pieces of the source, and the same one byte later; each rank draws others."""
+    """Yield pieces of the source, each with the piece that begins one byte later; each rank draws other pieces."""
     source = b"".join(path.read_bytes() for path in sorted(Path(__file__).parents[1].glob("*.py")))
     text, generator = torch.frombuffer(bytearray(source), dtype=torch.uint8).long(), torch.Generator().manual_seed(rank)
     while True:

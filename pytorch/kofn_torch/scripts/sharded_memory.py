@@ -2,9 +2,9 @@
 
     python -m kofn_torch.scripts.sharded_memory WORKERS LAYERS WIDTH BLOCK
 
-Each worker is a thread with its own model, optimizer and ledger, in lockstep. They make two steps of a perceptron with
-equal layers, whose gradients go in blocks of BLOCK elements. Prints a list of KeptMemory as JSON: for each training
-the memory of the worker with the most. The first entry is Adam without sharding.
+Each worker is a thread with its own model, optimizer and ledger. In lockstep the workers make two steps of a perceptron
+with equal layers; gradients go in blocks of BLOCK elements. The program prints a list of KeptMemory as JSON: for each
+training the memory of the worker that keeps the most. The first entry is Adam without sharding.
 """
 
 import sys

@@ -50,7 +50,9 @@ class FollowedGroup(GroupZero):
 def parse() -> Namespace:
     parser = ArgumentParser()
     parser.add_argument("--optimizer", choices=["kofn", "FSDP2", "ZeroRedundancyOptimizer"], default="kofn")
-    parser.add_argument("--gloo", action="store_true", help="kofn's over the process group, without the switch")
+    parser.add_argument(
+        "--gloo", action="store_true", help="kofn's optimizer over the process group, without the switch"
+    )
     for name, default in (("stage", 1), ("bits", 32), ("steps", 12), ("freeze-step", 4), ("batch", 16), ("seed", 1)):
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--hidden", type=int, nargs="+", default=[1024, 1024])
