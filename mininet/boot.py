@@ -2,13 +2,13 @@
 
     boot.py --topology FILE | --hosts N [--mbps B] [--racks R [--uplink-mbps U]]
                                                        boot, print {"event": "ready", ...}, then obey
-    boot.py ... --write-topology OUT                   only check all that, and write the topology.json it means
-    boot.py ... --check-machine                        only check whether this machine has room for it
-    boot.py --clean                                    end and remove what a boot.py that has died left behind
+    boot.py ... --write-topology OUT                   only check the options, and write their topology.json
+    boot.py ... --check-machine                        only check whether this machine has room for the network
+    boot.py --clean                                    remove the processes and the network that a dead boot.py has left
 
-It knows nothing of training, switches or controllers, and starts any processes.  When stdin ends, or on SIGTERM,
-SIGINT and SIGHUP, it ends its processes, removes the network, prints {"event": "stopped"} and exits with 0.  An
-impossible command is one line {"event": "error", "message": ...} and, after the same removal, exit code 2.
+boot.py knows nothing of training, switches or controllers; it starts any processes. When stdin ends, or on SIGTERM,
+SIGINT and SIGHUP, it ends its processes, removes the network, prints {"event": "stopped"} and exits with 0. After an
+impossible command it prints {"event": "error", "message": ...}, removes the network, and exits with 2.
 """
 
 import argparse
@@ -44,12 +44,12 @@ COMMANDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 """The commands on stdin: needed and optional fields with their types."""
 
 
-class Stop(Exception):  # noqa: N818  # not an error: the way out of the loop
-    """Raised when the network is to be removed."""
+class Stop(Exception):  # noqa: N818  # not an error, but the way out of the loop
+    """The network must be removed."""
 
 
 def emit(event: str, **fields: Any) -> None:
-    """Print one event. A reader that is gone is no error here: the end of stdin will show it."""
+    """Print one event. If the reader has gone, that is no error here, because stdin will end, too."""
     try:
         print(json.dumps({"event": event, **fields}), flush=True)
     except BrokenPipeError:
@@ -123,7 +123,7 @@ class BootServer:
         emit("started", id=command["id"], pid=child.pid)
 
     def _check(self) -> None:
-        """Run the checks in a process of their own: they take seconds, and we must hear a stop meanwhile."""
+        """Run the checks in a separate process: they take seconds, and this process must obey a stop meanwhile."""
         argv = [sys.executable, str(Path(__file__).with_name("checks.py")), json.dumps(self._network.describe())]
         self._result = None
         self._checks = self._children.start(CHECK, self._network.root, argv, env={}, stdout=subprocess.PIPE)
@@ -131,7 +131,8 @@ class BootServer:
         self._selector.register(self._checks.stdout, selectors.EVENT_READ, lambda _: self._relay())
 
     def _relay(self) -> None:
-        """Pass one line of the checks on; the last one when their process has ended, so that another may start."""
+        """Pass one line of the checks on. Their result follows when their process has ended, so that new checks may
+        start."""
         assert self._checks is not None and self._checks.stdout is not None
         line = self._checks.stdout.readline()
         event = json.loads(line) if line else {}
@@ -166,7 +167,7 @@ def parse_command(line: bytes) -> dict[str, Any]:
     allowed = {**needed, **optional}
     for field in needed:
         if field not in command:
-            raise NetworkError(f"command {command['do']}: {field} is missing: {', '.join(needed)} are needed")
+            raise NetworkError(f"command {command['do']} must have {', '.join(needed)}, got no {field}")
     for field, value in command.items():
         if field != "do" and (field not in allowed or not isinstance(value, allowed[field])):
             raise NetworkError(f"command {command['do']}: fields must be {_form(allowed)}, got {field} = {value!r}")
@@ -182,7 +183,7 @@ def _form(fields: dict[str, Any]) -> str:
 
 def _strings(values: list[Any], what: str) -> None:
     if not all(isinstance(value, str) for value in values) or (what.endswith("argv") and not values):
-        raise NetworkError(f"{what} is {values!r}: strings are needed")
+        raise NetworkError(f"{what} must be strings (argv: one or more), got {values!r}")
 
 
 def arguments() -> argparse.Namespace:
@@ -215,13 +216,15 @@ def plan(options: argparse.Namespace) -> NetworkPlan:
 
 
 def wanted(options: argparse.Namespace) -> topology.Topology:
-    """The topology of the command line."""
+    """Return the topology that the command line describes."""
     if options.topology is None and options.racks == 1:
         return topology.star(options.hosts, options.mbps)
     if options.topology is None:
         return topology.tree(options.hosts, options.racks, options.mbps, options.uplink_mbps)
     if options.mbps is not None or options.uplink_mbps is not None:
-        raise NetworkError("--mbps and --uplink-mbps are for --hosts: in a topology.json every link has its own")
+        raise NetworkError(
+            "--mbps and --uplink-mbps must come with --hosts: in a topology.json every link has its rate"
+        )
     return topology.load(options.topology)
 
 
@@ -251,12 +254,12 @@ def run(options: argparse.Namespace) -> None:
 
 
 def clean() -> None:
-    """Remove what dead networks have left. A network that runs is left alone, and raises NetworkError."""
+    """Remove what dead networks have left. Raise NetworkError if a network runs, which stays."""
     records.refuse_living()
 
 
 def main() -> int:
-    """Return the exit code: 0 when the command was carried out, 2 when it was not possible."""
+    """Return the exit code: 0 if the command was carried out, 2 if it was not possible."""
     options = arguments()
     try:
         if options.clean:

@@ -1,8 +1,8 @@
 """Checks of the network: which hosts reach each other, and at what rate.
 
-boot.py runs it as a separate process, `checks.py PLAN` with the plan as JSON.  It prints one JSON line for each check,
-then one with the result.  A socket belongs to the namespace in which it was made, so this one process makes its sockets
-in the hosts and needs neither ping nor iperf.  The switch must already forward between the hosts' addresses.
+boot.py runs `checks.py PLAN` as a separate process, with the plan as JSON. It prints one JSON line for each check, then
+one line with the result. A socket belongs to the namespace in which it was made. So this one process makes sockets in
+all hosts, and needs neither ping nor iperf. The switch must already forward between the hosts' addresses.
 """
 
 import fcntl
@@ -29,7 +29,7 @@ PING_TRIES = 3
 RATE_TRIES = 3
 
 SHARE = (0.60, 1.05)
-"""Accepted shares of the configured rate: a busy machine loses some, and the measurement is inexact."""
+"""The accepted shares of the configured rate: a busy machine loses packets, and the measurement is inexact."""
 
 ARRIVED = 0.9
 """The least share of the sent bytes that arrives if nothing is lost: the rest is on its way."""
@@ -70,7 +70,7 @@ class Rates:
 
 
 def main() -> int:
-    """Run all checks of the plan in argv and print them; 0 when all could be run, whatever they found."""
+    """Run all checks of the plan in argv and print them. Return 0 if all checks ran, whatever their results."""
     plan = json.loads(sys.argv[1])
     hosts = [
         CheckedHost(
@@ -215,7 +215,7 @@ def _best(once: Callable[[], Rates], low: float) -> Rates:
 def measure(source: CheckedHost, target: CheckedHost, mtu: int, seconds: float, configured: float | None) -> Rates:
     """Send UDP as fast as the link takes it, and count what leaves and what arrives.
 
-    The clock starts when both shapers' buckets are empty, so that the tokens saved before do not count.
+    The clock starts when the buckets of both shapers are empty, so that tokens from before do not count.
     """
     frame = mtu + FRAME_HEADER
     skipped = 2 * burst_bytes(configured, mtu) + frame if configured else 0
@@ -276,7 +276,7 @@ def _send(sender: socket.socket, payload: bytes) -> bool:
 
 
 def _queued(sender: socket.socket) -> int:
-    """Bytes that were sent but have not left the host (the kernel counts its own overhead with them)."""
+    """Return the bytes that were sent but have not left the host; the kernel also counts its own overhead."""
     return int(struct.unpack("i", fcntl.ioctl(sender, termios.TIOCOUTQ, bytes(4)))[0])
 
 

@@ -1,8 +1,8 @@
 """Two ways to make hosts and links: with Mininet's API, or with namespaces and veth pairs of our own.
 
-Both end in the same state: a namespace a host with the interface hN-eth0, whose other end s1-ethP is in this process's
-namespace; so are both ends of a leaf's link to the root.  What follows (addresses, MTU, neighbours, offloads) is the
-same for both and stands in network.py.
+Both end in the same state. Each host has a namespace with the interface hN-eth0; the other end, s1-ethP, is in this
+process's namespace, as are both ends of a leaf's link to the root. The next steps (addresses, MTU, neighbours,
+offloads) are the same for both drivers, and network.py makes them.
 """
 
 import importlib
@@ -69,7 +69,7 @@ class Netns:
 
 
 def missing() -> str | None:
-    """Return why Mininet cannot be used here; None when it can."""
+    """Return why Mininet cannot be used here; None if it can be used."""
     _provide_distutils()
     try:
         importlib.import_module("mininet.net")
@@ -91,14 +91,14 @@ def make(name: str, topology: Topology, mtu: int, record: Record) -> tuple[Netwo
         driver: NetworkDriver = module.MininetDriver(topology, mtu, record)
         return driver, "asked for" if name == "mininet" else "mininet is installed"
     if name == "mininet":
-        raise NetworkError(f"driver mininet: {obstacle}: install it, or use the driver netns")
+        raise NetworkError(f"driver mininet: {obstacle}: install Mininet, or use the driver netns")
     return Netns(topology, mtu, record), obstacle
 
 
 def _provide_distutils() -> None:
-    """Mininet 2.3.0 imports distutils.version.StrictVersion, for Open vSwitch only; Python 3.12 has no distutils.
+    """Provide distutils.version.StrictVersion, which Mininet 2.3.0 imports and Python 3.12 lacks.
 
-    A stand-in that says so is enough here: no Open vSwitch is used.
+    Mininet uses it for Open vSwitch only. kofn uses no Open vSwitch, so an empty stand-in is enough.
     """
     try:
         importlib.import_module("distutils.version")

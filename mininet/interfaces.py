@@ -1,6 +1,6 @@
 """Interfaces: iproute2 in batches, link shaping, and what ioctl and /proc do without another tool.
 
-Everything acts on the network namespace that the process is in at the moment.  This module must not know topologies.
+All functions act on the network namespace that the process is in. This module must not know topologies.
 """
 
 import ctypes
@@ -22,8 +22,8 @@ SIOCETHTOOL = 0x8946
 OFFLOADS = {"rx checksum": 0x15, "tx checksum": 0x17, "tso": 0x1F, "gso": 0x24, "gro": 0x2C}
 """ETHTOOL_S... commands of linux/ethtool.h; the command that reads the setting back is one below.
 
-All are turned off: a packet must cross the link as it will be counted, with its checksum computed, never as a
-64 KiB super-packet that the switch cannot parse.
+All offloads are turned off, so that each packet crosses the link as it is counted, with its checksum computed, and
+never as a 64 KiB super-packet that the switch cannot parse.
 """
 
 
@@ -70,7 +70,7 @@ def delete(names: Iterable[str]) -> None:
 
 
 def routes() -> list[tuple[str, str]]:
-    """(destination, device) of every IPv4 route of this namespace but the default ones."""
+    """Return (destination, device) of every IPv4 route of this namespace, except default routes."""
     result = subprocess.run(["ip", "-json", "-4", "route", "show"], capture_output=True, text=True, check=False)
     if result.returncode:
         raise NetworkError(f"`ip -json -4 route show` failed: {result.stderr.strip()}")
@@ -79,7 +79,7 @@ def routes() -> list[tuple[str, str]]:
 
 
 def burst_bytes(mbps: float, mtu: int) -> int:
-    """The bucket of a shaped link: two milliseconds at its rate, and never less than four frames.
+    """Return the bucket size of a shaped link: two milliseconds at its rate, and never less than four frames.
 
     A smaller bucket loses rate whenever the kernel is late to refill it; a larger one lets bursts pass unshaped.
     """
@@ -109,7 +109,7 @@ def disable_offloads(name: str) -> None:
         for offload, command in OFFLOADS.items():
             _ethtool(control, name, command, 0)
             if _ethtool(control, name, command - 1, 0):
-                raise NetworkError(f"interface {name}: {offload} offload stays on: it must be possible to turn it off")
+                raise NetworkError(f"interface {name}: {offload} offload must be off, but cannot be turned off")
 
 
 def _ethtool(control: socket.socket, name: str, command: int, value: int) -> int:

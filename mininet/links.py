@@ -10,7 +10,7 @@ PORTS_MAX = 64
 """A member bitmap has 64 bits, so there are at most 64 hosts on a switch, on ports 1 to 64; an uplink may have 65."""
 
 RATE_MBPS = (0.1, 100_000.0)
-"""Bandwidths that htb can hold to: below, one 9000-byte frame lasts a second; above, a veth is slower anyway."""
+"""The bandwidths that htb can keep. At less, one 9000-byte frame lasts a second; a veth is slower than more."""
 
 
 class TopologyError(NetworkError):
@@ -62,7 +62,7 @@ class Links:
         self.taken[place] = name
 
     def leaves(self, hosts: Sequence[str]) -> tuple[str, ...]:
-        """Return the switches with hosts, by rack: each has equally many consecutive hosts."""
+        """Return the switches with hosts, by rack. Each of them has equally many consecutive hosts."""
         switches = [self.hosts[name].place.switch for name in hosts]
         leaves = tuple(dict.fromkeys(switches))
         each, rest = divmod(len(hosts), len(leaves))
@@ -103,13 +103,13 @@ class Links:
 def read_links(value: Any, hosts: Sequence[str], switches: Sequence[str]) -> Links:
     """Check the file's list of links; TopologyError names the wrong link."""
     if not isinstance(value, list):
-        raise TopologyError(f"links is {value!r}: a list is needed")
+        raise TopologyError(f"links must be a list, got {value!r}")
     found = Links()
     for index, entry in enumerate(value):
         _read(entry, f"links[{index}]", found, hosts, switches)
     for host in hosts:
         if host not in found.hosts:
-            raise TopologyError(f"hosts.{host} has no link: one to {_one_of(switches)} is needed")
+            raise TopologyError(f"hosts.{host} must have a link to {_one_of(switches)}, got none")
     linked = {place.switch for place in found.taken}
     for switch in switches:
         if switch not in linked:
@@ -132,7 +132,7 @@ def _read(entry: Any, where: str, found: Links, hosts: Sequence[str], switches: 
     host, end = entry[:2] if "-p" in entry[1] else entry[1::-1]
     place = _place(end, where, switches, PORTS_MAX)
     if host not in hosts:
-        raise TopologyError(f"{where} has {host!r}: a host is needed there: {', '.join(hosts)}")
+        raise TopologyError(f"{where} must have a host ({', '.join(hosts)}), got {host!r}")
     if host in found.hosts:
         raise TopologyError(f"a host must have one link, got a second of {host} in {where}")
     found.take(place, host, where)
@@ -143,7 +143,7 @@ def _place(end: str, where: str, switches: Sequence[str], most: int) -> SwitchPo
     name, _, port = end.rpartition("-p")
     if name not in switches:
         raise TopologyError(
-            f"{where} has {end!r}: one end must be a port of the switch, {_one_of(switches)}-p1 for example"
+            f"{where} must have a port of a switch at one end, {_one_of(switches)}-p1 for example, got {end!r}"
         )
     if not port.isdecimal() or not 1 <= int(port) <= most:
         raise TopologyError(f"{where} must have a port 1 to {most} of {name}, got {port!r}")
@@ -169,5 +169,7 @@ def check_rate(value: Any, field: str) -> float | None:
         return None
     low, high = RATE_MBPS
     if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-        raise TopologyError(f"{field} is {value!r}: {low} to {high:.0f} Mbit/s, or null for a link that is not shaped")
+        raise TopologyError(
+            f"{field} must be {low} to {high:.0f} Mbit/s, or null for a link that is not shaped, got {value!r}"
+        )
     return float(value)

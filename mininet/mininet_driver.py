@@ -28,14 +28,14 @@ class HostNode(TiedShell, Host):  # type: ignore[misc]
 
 
 class SwitchNode(TiedShell, Switch):  # type: ignore[misc]
-    """A switch that is nothing but its interfaces in our namespace: the P4 target is started on them later."""
+    """A switch that consists of its interfaces in our namespace; the P4 target starts on these interfaces later."""
 
     def start(self, controllers: list[Any]) -> None:
         """Start no OpenFlow switch."""
 
 
 class ShapedIntf(TCIntf):  # type: ignore[misc]
-    """Shaping for our MTU: Mininet's bucket holds one 9000-byte frame, and its limit is 1 Gbit/s."""
+    """An interface that is shaped for our MTU; Mininet's bucket holds one 9000-byte frame and its limit is 1 Gbit/s."""
 
     def config(self, mtu: int = 1500, **params: Any) -> Any:
         """Keep the MTU for bwCmds, which Mininet calls from here."""
@@ -43,7 +43,7 @@ class ShapedIntf(TCIntf):  # type: ignore[misc]
         return super().config(**params)
 
     def bwCmds(self, bw: float | None = None, **_: Any) -> tuple[list[str], str]:  # noqa: N802  # Mininet's name
-        """Mininet's form of our commands: '%s' stands for tc, the interface's name is in it."""
+        """Return our commands in Mininet's form: '%s' stands for tc, and the interface's name is in the text."""
         commands = interfaces.shape_commands(self.name, bw, self.mtu) if bw else []
         return [f"%s {line.replace(self.name, '%s', 1)}" for line in commands], " parent 5:1 "
 
@@ -103,7 +103,7 @@ class MininetDriver:
         """Build and start the network; an error that Mininet only prints becomes a NetworkError."""
         complaints = Complaints()
         lg.handlers[:] = [complaints]
-        Mininet.inited = True  # its init() would raise system-wide limits by sysctl, and leave them so
+        Mininet.inited = True  # its init() would raise system-wide limits by sysctl, permanently
         try:
             topo = OurTopo(topology=topology, mtu=mtu)
             self._net = Mininet(topo=topo, host=HostNode, switch=SwitchNode, controller=None, link=TCLink)

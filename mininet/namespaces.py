@@ -1,9 +1,9 @@
 """Network namespaces and children that cannot outlive this process.
 
-A namespace is held by nothing but an open file descriptor of this process: however the process ends, the kernel closes
-the descriptor, removes the namespace and with it both ends of every veth pair that has one end inside.  There is no
-name in /run/netns and no holder process to forget.  Children get SIGKILL from the kernel when this process ends.
-This module must not know topologies or interfaces.
+Only an open file descriptor of this process holds a namespace. When the process ends in any way, the kernel closes the
+descriptor, removes the namespace, and removes every veth pair that has an end inside. So no name in /run/netns and no
+holder process can be left over. Children get SIGKILL from the kernel when this process ends. This module must not know
+topologies or interfaces.
 """
 
 import ctypes
@@ -24,14 +24,15 @@ _libc = ctypes.CDLL(None, use_errno=True)
 def _call(name: str, *arguments: int) -> None:
     """Call a function of libc that returns -1 on failure; NetworkError names the function and the system's error."""
     if getattr(_libc, name)(*arguments) == -1:
-        raise NetworkError(f"{name}: {os.strerror(ctypes.get_errno())}: root with CAP_SYS_ADMIN is needed")
+        raise NetworkError(f"{name} must run as root with CAP_SYS_ADMIN, got: {os.strerror(ctypes.get_errno())}")
 
 
 class Namespace:
     """A network namespace, alive as long as this object's descriptor (or a process inside it).
 
-    The current process works inside it with `with namespace.entered(): ...`.  Sockets and files of /proc/sys/net that
-    are opened there stay there.  One thread only: the others would not follow.
+    The current process works inside the namespace with `with namespace.entered(): ...`. Sockets and files of
+    /proc/sys/net that are opened there stay there. The process must have one thread, because other threads would stay
+    outside.
     """
 
     def __init__(self, name: str, descriptor: int) -> None:
@@ -86,10 +87,10 @@ class Namespace:
 
 
 def die_with_parent() -> Callable[[], None]:
-    """A `preexec_fn` that ties a child's life to this process.
+    """Return a `preexec_fn` by which the kernel kills a child when this process dies.
 
-    The kernel sends the signal only for deaths after the request, so the child looks afterwards whether its parent is
-    still the one that made it.
+    The kernel sends the signal only if this process dies after the request. So the child then checks whether its
+    parent is still the process that made it.
     """
     parent = os.getpid()
 

@@ -60,7 +60,7 @@ class Network:
         self._stack = ExitStack()
 
     def __enter__(self) -> "Network":
-        """Make the whole network; after a failure nothing is left of it."""
+        """Make the whole network; after a failure no part of it is left."""
         with self._stack as stack:
             self._make(stack)
             self._stack = stack.pop_all()
@@ -236,11 +236,13 @@ def check_plan(plan: NetworkPlan) -> None:
     management, hosts = plan.management, plan.topology.hosts
     if management.num_addresses < len(hosts) + 3:
         raise NetworkError(
-            f"network.management is {management}: {len(hosts) + 3} addresses are needed for {len(hosts)} hosts"
+            f"network.management must have {len(hosts) + 3} addresses or more for {len(hosts)} hosts, got {management}"
         )
     for host in hosts:
         if management.overlaps(host.ip.network):
-            raise NetworkError(f"network.management is {management}: it overlaps {host.name}'s {host.ip}, take another")
+            raise NetworkError(
+                f"network.management must not overlap a host's network, got {management} and {host.name}'s {host.ip}"
+            )
 
 
 def _check_routes(management: IPv4Network) -> None:

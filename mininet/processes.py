@@ -1,4 +1,4 @@
-"""The processes in the network: each in its own session, none able to outlive this process."""
+"""The processes in the network. Each has its own session, and none can outlive this process."""
 
 import os
 import signal
@@ -17,7 +17,8 @@ class Children:
     """The running processes, by the name that the `start` command gave."""
 
     def __init__(self, record: Record, log_folder: Path | None) -> None:
-        """Begin without processes. Children without a `log` write to a file in the folder, or else to our stderr."""
+        """Begin without processes. A child without a `log` writes to a file in the folder; without a folder, to our
+        stderr."""
         self._record = record
         self._log_folder = log_folder
         self._running: dict[str, subprocess.Popen[bytes]] = {}
@@ -36,11 +37,11 @@ class Children:
     ) -> subprocess.Popen[bytes]:
         """Run a command inside a namespace.
 
-        `env` is added to our own environment.  Output goes to the end of `log`; `stdout` (a descriptor or
-        subprocess.PIPE) overrides that for standard output.  NetworkError: the name is in use, or it cannot start.
+        `env` is added to our own environment. Output is appended to `log`, except standard output if `stdout` (a
+        descriptor or subprocess.PIPE) is given. NetworkError: the name is in use, or the command cannot start.
         """
         if name in self._running:
-            raise NetworkError(f"process {name!r} is running already: an id is for one process at a time")
+            raise NetworkError(f"process {name!r} is running already: an id must name one process at a time")
         path = log or (self._log_folder / f"{name}.log" if self._log_folder else None)
         try:
             with _output(path) as output, namespace.entered():
@@ -52,7 +53,7 @@ class Children:
                     env={**os.environ, **env},
                     cwd=cwd,
                     bufsize=0,  # what select() calls empty must be empty
-                    start_new_session=True,  # a Ctrl-C at the terminal is for the runner, which ends us in its order
+                    start_new_session=True,  # Ctrl-C at the terminal must reach the runner only, which ends us
                     preexec_fn=die_with_parent(),  # noqa: PLW1509  # there is one thread only
                 )
         except OSError as error:
@@ -63,7 +64,7 @@ class Children:
         return child
 
     def signal(self, name: str, signal_name: str) -> None:
-        """Send a signal ("TERM", "KILL", ...) to one process; nothing happens when it has ended already."""
+        """Send a signal ("TERM", "KILL", ...) to one process, unless the process has ended already."""
         number = getattr(signal, f"SIG{signal_name.removeprefix('SIG')}", None)
         if not isinstance(number, signal.Signals):
             raise NetworkError(f"signal {signal_name!r} of process {name!r} is unknown: TERM, INT, KILL, ...")
@@ -82,7 +83,7 @@ class Children:
         return ended
 
     def end(self) -> list[tuple[str, int]]:
-        """End all children and what they started: TERM, after three seconds KILL. Return what reap() returns."""
+        """End all children and their own children: TERM, and KILL after three seconds. Return what reap() returns."""
         ended = []
         for number in (signal.SIGTERM, signal.SIGKILL):
             for child in self._running.values():

@@ -1,8 +1,8 @@
-"""The property of a running network, recorded on disk, so that another process can remove exactly that.
+"""Records of the processes and interfaces of each network, on disk, so that another process can remove exactly these.
 
-The kernel removes a killed network by itself; this is the second line, and the way to find a running network. One file
-for each network, STATE/PID.json; processes are known by pid and start time, interfaces by name and index, so that
-neither a reused pid nor another program's interface of the same name is touched.
+The kernel removes a killed network by itself. The records are the second line of defence, and the way to find a running
+network. Each network has one file, STATE/PID.json. A process is known by pid and start time, an interface by name and
+index, so that a reused pid or another program's interface of the same name is never touched.
 """
 
 import fcntl
@@ -35,7 +35,7 @@ def state_folder() -> Path:
 
 
 def start_time(pid: int) -> int | None:
-    """Return the clock ticks from boot to a process's start; None when the process does not live."""
+    """Return the clock ticks from boot to a process's start; None if the process is dead."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -54,7 +54,7 @@ def locked() -> Iterator[None]:
 
 
 class Record:
-    """The property of one network. Each thing is recorded before it is made."""
+    """The processes and interfaces of one network. Each is recorded before it is made."""
 
     def __init__(self, pid: int, path: Path) -> None:
         """Describe the network of a process in a file."""
@@ -100,8 +100,8 @@ class Record:
     def claim_interfaces(self, names: list[str]) -> None:
         """Claim these names, with a suffix that no other network uses, for interfaces in the root namespace.
 
-        A socket in the kernel's abstract space is as unique in a network namespace as an interface's name, and goes
-        with this process. NetworkError if there is no such suffix.
+        The claim is a socket in the kernel's abstract name space: its name is unique in a network namespace, as an
+        interface's is, and it disappears with this process. NetworkError if there is no such suffix.
         """
         for suffix in ("", *(f"_{number}" for number in range(2, NETWORKS_MAX + 1))):
             wanted = [name + suffix for name in names]
@@ -151,7 +151,7 @@ class Record:
         new.replace(self.path)
 
     def stop_begins(self) -> None:
-        """Record that the network stops: a new one may wait a moment instead of giving up."""
+        """Record that the network stops, so that a new network waits a moment instead of giving up."""
         self.stopping = True
         self.write()
 
@@ -198,9 +198,9 @@ def all_records() -> list[Record]:
 
 
 def claim(names: list[str]) -> Record:
-    """Make this process's record, with the interfaces it will make in the root namespace.
+    """Make this process's record, with the interfaces that the process will make in the root namespace.
 
-    Records of dead networks are cleaned first.  NetworkError: another network of this state folder runs.
+    Dead networks are removed first. NetworkError: another network of this state folder runs.
     """
     with locked():
         refuse_living()
@@ -217,7 +217,8 @@ def refuse_living() -> None:
 
 
 def clean_dead() -> list[Record]:
-    """Clean what dead networks have left, wait for those that are stopping; the records of those that run."""
+    """Remove what dead networks have left, and wait for networks that are stopping. Return the records of the networks
+    that run."""
     living = []
     for record in all_records():
         if record.stopping:

@@ -6,10 +6,11 @@ The file has the form of the p4lang tutorials, which users know:
      "switches": {"s1": {}},
      "links":    [["h1", "s1-p1", 0, 200]]}
 
-A link is host and switch port in either order, then a latency (only 0: nothing here can delay) and a bandwidth in
-Mbit/s (left out or null: not shaped).  A host's rank is its place in "hosts".  In a tree each rack's hosts are on a
-leaf switch, and every leaf has a link, two switch ports, to the root, which is the one switch without hosts (links.py).
-This module only reads and checks; it must not know processes, namespaces or interfaces of this machine.
+A link is a host and a switch port in either order, then a latency and a bandwidth in Mbit/s. The latency must be 0,
+because links cannot delay; a bandwidth of null, or none, means that the link is not shaped. A host's rank is its place
+in "hosts". In a tree each rack's hosts are on a leaf switch. Every leaf has a link, two switch ports, to the root,
+which is the one switch without hosts (links.py). This module only reads and checks; it must not know processes,
+namespaces or interfaces of this machine.
 """
 
 import json
@@ -29,7 +30,7 @@ SERVICE_MAC = "02:6b:6f:66:6e:fe"
 """Destination of contributions: no machine has this address, and the switch's program consumes packets to it."""
 
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,8}")
-"""Nine letters at most: Linux interface names have 15, and '-eth64' needs six of them."""
+"""A name has at most nine characters: Linux interface names have 15, and '-eth64' takes six of them."""
 
 MAC = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}")
 
@@ -93,7 +94,7 @@ class Topology:
 
 
 def star(hosts: int, mbps: float | None) -> Topology:
-    """Hosts h1 to hN on ports 1 to N of the switch s1, every link at `mbps` (None: not shaped)."""
+    """Return hosts h1 to hN on ports 1 to N of the switch s1, every link at `mbps` (None: not shaped)."""
     if not 1 <= hosts <= PORTS_MAX:
         raise TopologyError(f"--hosts must be 1 to {PORTS_MAX}, got {hosts}")
     rate = check_rate(mbps, "--mbps")
@@ -102,10 +103,10 @@ def star(hosts: int, mbps: float | None) -> Topology:
 
 
 def tree(hosts: int, racks: int, mbps: float | None, uplink_mbps: float | None) -> Topology:
-    """Racks of the leaves s1, s2, ... with equally many of the hosts h1 to hN each, and the root s0.
+    """Return racks with the leaves s1, s2, ..., and the root s0. Each leaf has equally many of the hosts h1 to hN.
 
-    A leaf's hosts are on its ports 1, 2, ... and the root is on the next one; the leaves are on the root's ports 1, 2,
-    ...
+    A leaf's hosts are on its ports 1, 2, ..., and the root is on its next port. The leaves are on ports 1, 2, ... of
+    the root.
     """
     if not 2 <= racks <= RACKS_MAX or hosts % racks or not 1 <= hosts // racks <= PORTS_MAX:
         raise TopologyError(
@@ -149,7 +150,7 @@ def parse(document: Any) -> Topology:
     table = _table(document, "the topology", ("hosts", "switches", "links"))
     missing = [key for key in ("hosts", "switches", "links") if key not in table]
     if missing:
-        raise TopologyError(f"{missing[0]} is missing: hosts, switches and links are needed")
+        raise TopologyError(f"the topology must have hosts, switches and links, got no {missing[0]}")
     switches = _switches(table["switches"])
     names = _names(table["hosts"], switches)
     links = read_links(table["links"], names, switches)
@@ -160,7 +161,7 @@ def parse(document: Any) -> Topology:
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return a JSON object; refuse a key that stands twice, of which Python's reader would silently keep the last."""
+    """Return a JSON object. Refuse a key that is given twice, because Python's reader would silently keep the last."""
     names = [name for name, _ in pairs]
     for name in names:
         if names.count(name) > 1:
@@ -170,7 +171,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _table(value: Any, field: str, keys: tuple[str, ...]) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise TopologyError(f"{field} is {value!r}: a table is needed")
+        raise TopologyError(f"{field} must be a table, got {value!r}")
     for key in value:
         if key not in keys:
             raise TopologyError(f"keys of {field} must be {', '.join(keys) or 'none'}, got {key!r}")
@@ -179,7 +180,9 @@ def _table(value: Any, field: str, keys: tuple[str, ...]) -> dict[str, Any]:
 
 def _name(name: str, field: str) -> str:
     if name == "root" or not NAME.fullmatch(name):
-        raise TopologyError(f"{field} has {name!r}: a letter and up to 8 letters, digits or '_', and not 'root'")
+        raise TopologyError(
+            f"names of {field} must be a letter and up to 8 letters, digits or '_', and not 'root', got {name!r}"
+        )
     return name
 
 
@@ -201,7 +204,7 @@ def _names(value: Any, switches: tuple[str, ...]) -> tuple[str, ...]:
         raise TopologyError(f"hosts must have 1 to {most} hosts, got {count}")
     for switch in switches:
         if switch in value:
-            raise TopologyError(f"hosts has {switch!r}, which is the switch: another name is needed")
+            raise TopologyError(f"hosts must not have a switch's name, got {switch!r}")
     return tuple(_name(name, "hosts") for name in value)
 
 
@@ -209,7 +212,7 @@ def _host(name: str, rank: int, value: Any, links: Links) -> Host:
     table = _table(value, f"hosts.{name}", ("ip", "mac", "commands"))
     commands = table.get("commands", [])
     if not isinstance(commands, list) or not all(isinstance(command, str) for command in commands):
-        raise TopologyError(f"hosts.{name}.commands is {commands!r}: a list of shell commands is needed")
+        raise TopologyError(f"hosts.{name}.commands must be a list of shell commands, got {commands!r}")
     return Host(
         name=name,
         ip=_address(table.get("ip"), f"hosts.{name}.ip"),
@@ -222,23 +225,23 @@ def _host(name: str, rank: int, value: Any, links: Links) -> Host:
 
 def _address(value: Any, field: str) -> IPv4Interface:
     if not isinstance(value, str) or "/" not in value:
-        raise TopologyError(f"{field} is {value!r}: an IPv4 address with its prefix is needed, 10.0.0.1/24 for example")
+        raise TopologyError(f"{field} must be an IPv4 address with its prefix, 10.0.0.1/24 for example, got {value!r}")
     try:
         address = IPv4Interface(value)
     except ValueError as error:
         raise TopologyError(f"{field} is {value!r}: {error}") from error
     edges = (address.network.network_address, address.network.broadcast_address)
     if address.is_multicast or address.is_loopback or address.is_unspecified or address.is_reserved:
-        raise TopologyError(f"{field} is {value!r}: an address that a host can have is needed")
+        raise TopologyError(f"{field} must be an address that a host can have, got {value!r}")
     if address.network.prefixlen < 31 and address.ip in edges:
-        raise TopologyError(f"{field} is {value!r}: the first and the last address of a network are not a host's")
+        raise TopologyError(f"{field} must not be the first or last address of its network, got {value!r}")
     return address
 
 
 def _unicast(value: Any, field: str) -> str:
     text = value.lower() if isinstance(value, str) else repr(value)
     if not MAC.fullmatch(text) or int(text[:2], 16) & 1 or text == "00:00:00:00:00:00":
-        raise TopologyError(f"{field} is {value!r}: a unicast MAC address is needed, 08:00:00:00:00:01 for example")
+        raise TopologyError(f"{field} must be a unicast MAC address, 08:00:00:00:00:01 for example, got {value!r}")
     return text
 
 
@@ -253,5 +256,5 @@ def _unique(hosts: tuple[Host, ...]) -> None:
     for host in hosts:
         for kind, value, taken in (("ip", str(host.ip.ip), addresses), ("mac", host.mac, macs)):
             if value in taken:
-                raise TopologyError(f"hosts.{host.name}.{kind} {value} is taken by {taken[value]}: another is needed")
+                raise TopologyError(f"hosts.{host.name}.{kind} must be unique, got {value} of {taken[value]}")
             taken[value] = host.name

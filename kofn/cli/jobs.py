@@ -239,9 +239,9 @@ def load(path: Path) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError) as error:
         raise RequestError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
     except yaml.YAMLError as error:
-        raise RequestError(f"{path}: not one object in YAML: {error}") from error
+        raise RequestError(f"{path} must be one object in YAML, got: {error}") from error
     if not isinstance(document, dict) or not isinstance(document.get("metadata"), dict):
-        raise RequestError(f"{path}: one object with metadata and spec is needed")
+        raise RequestError(f"{path} must be one object with metadata and spec")
     if unknown := sorted(document["metadata"].keys() - ObjectMeta.__annotations__.keys()):
         raise RequestError(f"{path}: metadata.{unknown[0]} must be a field of a Kubernetes object")
     return document
@@ -274,7 +274,7 @@ def cluster(namespace: str | None) -> Iterator["Client"]:
 
 
 def _found(client: "Client", name: str, namespace: str) -> TrainingRequest:
-    """ClusterError where there is none."""
+    """Raise ClusterError if the cluster has no such job."""
     from kofn_jobs.api import NOT_FOUND, ApiError, Requests  # noqa: PLC0415
 
     try:

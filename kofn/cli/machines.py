@@ -132,10 +132,10 @@ def switch(
     """
     if sum((bool(interfaces), tunnels is not None, leaves is not None)) != 1:
         raise click.UsageError(
-            "exactly one of --interface NAME (for each neighbour), --tunnels N, --leaves R is needed"
+            "exactly one of --interface NAME (for each neighbour), --tunnels N, --leaves R must be given"
         )
     if (root is None) == (rack is not None and tunnels is not None):
-        raise click.UsageError("--root HOST is needed with --rack and --tunnels, and only then")
+        raise click.UsageError("--root HOST must be given with --rack and --tunnels, and only then")
     if rack is not None and leaves is not None:
         raise click.UsageError("--leaves is for a root and --rack for a leaf: both must not be given")
     with ending("switch"):
@@ -282,7 +282,7 @@ def worker(
 def _linked(config: Config, path: Path, rank: int, host: str | None, interface: str | None) -> str:
     """Prepare the interface through which this worker reaches the switch; return its name."""
     if (host is None) == (interface is None):
-        raise click.UsageError("exactly one of --switch HOST, --interface NAME is needed")
+        raise click.UsageError("exactly one of --switch HOST, --interface NAME must be given")
     if rank >= config.job.workers:
         raise ConfigError(f"--rank must be 0 to {config.job.workers - 1} (job.workers - 1), got {rank}")
     name = interface or make_tunnel(host or "", rank)

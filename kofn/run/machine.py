@@ -45,7 +45,7 @@ PORT_MTU = 9000
 UDP_BYTES = 28
 """IPv4 and UDP headers of a kofn packet."""
 
-ROOT_NEEDED = "root, or the capability NET_ADMIN, is needed to make an interface"
+ROOT_NEEDED = "root or the capability NET_ADMIN must be there to make an interface"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +57,7 @@ class DataAddress:
 
 
 def data_address(config: Config, source: Path, rank: int) -> DataAddress:
-    """Return the address in the job's topology. Raise ConfigError where there is none."""
+    """Return the address in the job's topology. Raise ConfigError if there is none."""
     hosts = json.loads(wanted_topology(config, source, hosts=config.job.workers))["hosts"]
     host = hosts[f"h{rank + 1}"]
     return DataAddress(ip=IPv4Interface(host["ip"]), mac=host["mac"])
@@ -149,7 +149,7 @@ def bring_up(interface: str) -> None:
 
 
 def check_mtu(interface: str, job: JobSection) -> int:
-    """Return the interface's MTU. Raise RunError where a packet of the job does not fit."""
+    """Return the interface's MTU. Raise RunError if a packet of the job does not fit."""
     there = _link(interface).mtu
     needed = packet_bytes(job)
     if needed > there:
@@ -209,7 +209,7 @@ def ip(*arguments: str) -> str:
     try:
         done = subprocess.run(["ip", *arguments], capture_output=True, text=True, check=True)
     except FileNotFoundError as error:
-        raise RunError("the command 'ip' is missing: the package iproute2 is needed") from error
+        raise RunError("the command 'ip' is missing: install the package iproute2") from error
     except subprocess.CalledProcessError as error:
         words = error.stderr.strip() or f"exit code {error.returncode}"
         hint = f" ({ROOT_NEEDED})" if "not permitted" in words else ""

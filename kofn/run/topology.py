@@ -36,9 +36,9 @@ def wanted_topology(config: Config, source: Path, *, hosts: int, servers: int = 
     if there != hosts + servers:
         workers = f"job.workers is {hosts}" if hosts == config.job.workers else f"job.workers of all jobs are {hosts}"
         raise ConfigError(
-            f"{source}: network.topology {path} has {there} hosts, {workers}: {hosts + servers} hosts are needed, "
-            + "one for each worker"
+            f"{source}: network.topology {path} must have {hosts + servers} hosts ({workers}), one for each worker"
             + (f" and {servers} more for parameter servers" if servers else "")
+            + f", got {there}"
         )
     return result.stdout
 

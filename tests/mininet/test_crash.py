@@ -191,16 +191,19 @@ def test_management_network_in_use_is_refused(machine: Machine, route: str) -> N
     ("arguments", "message"),
     [
         (("--hosts", "65"), "--hosts must be 1 to 64, got 65"),
-        (("--hosts", "2", "--mbps", "0"), "--mbps is 0.0: 0.1 to 100000 Mbit/s"),
+        (("--hosts", "2", "--mbps", "0"), "--mbps must be 0.1 to 100000 Mbit/s"),
         (("--hosts", "2", "--mtu", "100"), "--mtu must be 1280 to 65535, got 100"),
         (("--hosts", "2", "--management", "172.30.255.1/24"), "--management is '172.30.255.1/24'"),
-        (("--hosts", "8", "--management", "172.30.255.0/29"), "network.management is 172.30.255.0/29: 11 addresses"),
+        (
+            ("--hosts", "8", "--management", "172.30.255.0/29"),
+            "network.management must have 11 addresses or more for 8 hosts",
+        ),
         (
             ("--hosts", "2", "--management", "10.0.0.0/16"),
-            "network.management is 10.0.0.0/16: it overlaps h1's 10.0.0.1",
+            "network.management must not overlap a host's network, got 10.0.0.0/16 and h1's 10.0.0.1",
         ),
         (("--topology", "/nowhere.json"), "/nowhere.json: No such file or directory"),
-        (("--topology", "/nowhere.json", "--mbps", "5"), "--mbps and --uplink-mbps are for --hosts"),
+        (("--topology", "/nowhere.json", "--mbps", "5"), "--mbps and --uplink-mbps must come with --hosts"),
     ],
 )
 def test_bad_command_line_is_refused(machine: Machine, arguments: tuple[str, ...], message: str) -> None:
@@ -214,10 +217,16 @@ def test_bad_command_line_is_refused(machine: Machine, arguments: tuple[str, ...
     [
         ("rubbish", "is not JSON"),
         ({"do": "dance"}, "do must be one of start, signal, check, shape, stop"),
-        ({"do": "start", "id": "a", "node": "h1"}, "command start: argv is missing"),
+        ({"do": "start", "id": "a", "node": "h1"}, "command start must have id, node, argv, got no argv"),
         ({"do": "start", "id": "a", "node": "h1", "argv": "ls"}, "got argv = 'ls'"),
-        ({"do": "start", "id": "a", "node": "h1", "argv": [1]}, "command start: argv is [1]"),
-        ({"do": "start", "id": "a", "node": "h1", "argv": []}, "command start: argv is []"),
+        (
+            {"do": "start", "id": "a", "node": "h1", "argv": [1]},
+            "command start: argv must be strings (argv: one or more), got [1]",
+        ),
+        (
+            {"do": "start", "id": "a", "node": "h1", "argv": []},
+            "command start: argv must be strings (argv: one or more), got []",
+        ),
         (
             {"do": "start", "id": "a", "node": "h9", "argv": ["ls"]},
             "the node must be one of root, s1, h1, h2, got 'h9'",
@@ -226,7 +235,7 @@ def test_bad_command_line_is_refused(machine: Machine, arguments: tuple[str, ...
         ({"do": "signal", "id": "a", "signal": "TERM"}, "process 'a' was never started"),
         ({"do": "signal", "id": "a", "signal": "BOO"}, "signal 'BOO' of process 'a' is unknown"),
         ({"do": "shape", "host": "h7", "mbps": 1}, "the host must be one of h1, h2, got 'h7'"),
-        ({"do": "shape", "host": "h1", "mbps": -1}, "shape: mbps is -1: 0.1 to 100000 Mbit/s"),
+        ({"do": "shape", "host": "h1", "mbps": -1}, "shape: mbps must be 0.1 to 100000 Mbit/s"),
         ({"do": "stop", "now": True}, "command stop: fields must be none, got now = True"),
     ],
 )

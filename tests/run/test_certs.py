@@ -34,9 +34,7 @@ def test_folder_in_use_is_refused(tmp_path: Path) -> None:
     before = (tmp_path / "certs" / "ca.pem").read_bytes()
     result = certs(tmp_path / "certs")
     assert result.exit_code == 2
-    assert result.output == (
-        f"kofn certs: {tmp_path / 'certs'} is not empty: a folder that does not exist, or an empty one, is needed\n"
-    )
+    assert result.output == (f"kofn certs: {tmp_path / 'certs'} must be empty or not exist, got a folder with files\n")
     assert (tmp_path / "certs" / "ca.pem").read_bytes() == before
 
 

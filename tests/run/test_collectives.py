@@ -123,7 +123,7 @@ def test_every_server_needs_a_host_and_a_port(tmp_path: Path) -> None:
     own = Config(network=Settings(topology=Path("own.json")))
     assert json.loads(wanted_topology(own, tmp_path / "a.toml", hosts=4, servers=1)) == star
     with pytest.raises(
-        ConfigError, match=r"has 5 hosts, job.workers is 4: 6 hosts are needed, .* and 2 more for param"
+        ConfigError, match=r"must have 6 hosts \(job.workers is 4\), .* and 2 more for parameter servers, got 5"
     ):
         wanted_topology(own, tmp_path / "a.toml", hosts=4, servers=2)
     one, other = tmp_path / "one.toml", tmp_path / "other.toml"

@@ -100,7 +100,7 @@ BAD = [
     ),
     (
         "[compress]\nratio_control = 'literal'",
-        "compress.ratio_control is 'literal', compress.codec is 'int32': 'auto' is needed",
+        "compress.codec must be 'auto' with compress.ratio_control = 'literal', got 'int32'",
     ),
     (
         "[compress]\ncodec = 'int4'\n[job]\nworkers = 8",
@@ -134,10 +134,10 @@ BAD = [
     ("[network]\np4runtime_port = 70000", "network.p4runtime_port"),
     ("[network]\nlink_mbps = -1", "network.link_mbps must be 0.1 to 100000, got -1"),
     ("[network]\ntopology = 'absent.json'", "absent.json: No such file or directory"),
-    ("[network]\ntopology = 'star.json'", "star.json has 2 hosts, job.workers is 4"),
-    ("[network]\ntopology = 'list.json'", "list.json: the topology is []: a table is needed"),
+    ("[network]\ntopology = 'star.json'", "star.json must have 4 hosts (job.workers is 4), one for each worker, got 2"),
+    ("[network]\ntopology = 'list.json'", "list.json: the topology must be a table, got []"),
     ("[[straggler]]\nworkers = [4]\nmean_ms = 1", "straggler.workers must be 0 to 3 (job.workers - 1), got 4"),
-    ("[[straggler]]\nworkers = [0]", "straggler[0].mean_ms is missing: a number (0 or more) is needed"),
+    ("[[straggler]]\nworkers = [0]", "straggler[0].mean_ms must be a number (0 or more), got none"),
     ("[[straggler]]\nworkers = [0]\nmean_ms = -1", "straggler[0].mean_ms"),
     ("[[straggler]]\nworkers = [0]\nmean_ms = 1\nlaw = 'gauss'", "straggler[0].law must be 'bursty' or"),
     (
@@ -154,8 +154,8 @@ BAD = [
     ("[[shard]]\nworker = 4\nclasses = [1]", "shard.worker must be 0 to 3 (job.workers - 1), got 4"),
     ("[[shard]]\nworker = 1\nclasses = [10]", "shard[0].classes[0] must be 0 to less than 10, got 10"),
     ("[[shard]]\nworker = 1\nclasses = [-1]", "shard[0].classes[0] must be 0 to less than 10, got -1"),
-    ("[[shard]]\nworker = 1\nclasses = []", "shard.classes of worker 1 is empty: one or more classes are needed"),
-    ("[[shard]]\nworker = 1", "shard[0].classes is missing: an array"),
+    ("[[shard]]\nworker = 1\nclasses = []", "shard.classes of worker 1 must have one or more classes, got none"),
+    ("[[shard]]\nworker = 1", "shard[0].classes must be an array"),
     (f"[[shard]]\nworker = 1\nclasses = [3]\n{SHARD}", "shard.classes of worker 2 has 3, which worker 1 holds"),
     ("[[shard]]\nworker = 1\nclasses = [3, 3]", "shard.classes of worker 1 has 3, which worker 1 holds"),
     (f"{SHARD}\n[[shard]]\nworker = 2\nclasses = [4]", "a worker must have one shard, got two for shard.worker 2"),
@@ -164,7 +164,7 @@ BAD = [
     ("[[link]]\nworkers = [4]\nmbps = 5\nat_iteration = 1", "link.workers must be 0 to 3 (job.workers - 1), got 4"),
     ("[[link]]\nworkers = []\nmbps = 5\nat_iteration = 1", "link.workers must have one or more numbers, got none"),
     ("[[link]]\nworkers = [1]\nmbps = 0\nat_iteration = 1", "link[0].mbps must be 0.1 to 100000, got 0"),
-    ("[[link]]\nworkers = [1]\nmbps = 5", "link[0].at_iteration is missing: a whole number (1 or more) is needed"),
+    ("[[link]]\nworkers = [1]\nmbps = 5", "link[0].at_iteration must be a whole number (1 or more), got none"),
     ("[straggler]\nworkers = [0]", "straggler must be an array of tables, got a table"),
     ("job = 3", "job must be a table, got 3"),
     ("[job]\nworkers = true", "job.workers must be a whole number (1 to 1000000), got true"),
@@ -178,13 +178,28 @@ BAD = [
     ("[run]\ntrials = 'all'", "run.trials must be an array, each entry a string, got 'all'"),
     ("[network]\nlink_mbps = inf", "network.link_mbps must be 0.1 to 100000, got inf"),
     ("[network]\nlink_mbps = nan", "network.link_mbps must be 0.1 to 100000, got nan"),
-    ("[network]\np4runtime_port = 50052", "network.controller_port is 50052, as network.p4runtime_port is"),
-    ("[network]\nmanagement = 'x'", "network.management is 'x': an IPv4 network is needed"),
-    ("[network]\nmanagement = '10.9.0.1/24'", "network.management is '10.9.0.1/24': an IPv4 network is needed"),
-    ("[network]\nmanagement = '127.1.0.0/24'", "network.management is '127.1.0.0/24': a network that hosts can have"),
-    ("[network]\nmanagement = '10.0.0.0/16'", "network.management is 10.0.0.0/16: it overlaps h1's 10.0.0.1/24"),
-    ("[network]\nmanagement = '10.9.0.0/30'", "network.management is 10.9.0.0/30: 7 addresses are needed for 4 hosts"),
-    ("[network]\ntopology = 'bad.json'", "bad.json: hosts.h1 has no link: one to s1 is needed"),
+    (
+        "[network]\np4runtime_port = 50052",
+        "network.controller_port must differ from network.p4runtime_port, got 50052 for both",
+    ),
+    ("[network]\nmanagement = 'x'", "network.management must be an IPv4 network, 172.30.255.0/24 for example, got 'x'"),
+    (
+        "[network]\nmanagement = '10.9.0.1/24'",
+        "network.management must be an IPv4 network, 172.30.255.0/24 for example, got '10.9.0.1/24'",
+    ),
+    (
+        "[network]\nmanagement = '127.1.0.0/24'",
+        "network.management must be a network that hosts can have, got '127.1.0.0/24'",
+    ),
+    (
+        "[network]\nmanagement = '10.0.0.0/16'",
+        "network.management must not overlap a host's network, got 10.0.0.0/16 and h1's 10.0.0.1/24",
+    ),
+    (
+        "[network]\nmanagement = '10.9.0.0/30'",
+        "network.management must have 7 addresses or more for 4 hosts, got 10.9.0.0/30",
+    ),
+    ("[network]\ntopology = 'bad.json'", "bad.json: hosts.h1 must have a link to s1, got none"),
     ("[run\n", "not TOML"),
 ]
 
@@ -263,10 +278,19 @@ def test_path_of_a_setting_is_relative_to_the_working_folder(tmp_path: Path, mon
 @pytest.mark.parametrize(
     ("setting", "words"),
     [
-        ("learning_rate=0.5", "--set learning_rate=0.5: SECTION.KEY=VALUE is needed, model.learning_rate=0.05 for"),
-        ("model.learning_rate", "--set model.learning_rate: SECTION.KEY=VALUE is needed"),
-        ("model.a.b=1", "--set model.a.b=1: SECTION.KEY=VALUE is needed"),
-        ("straggler.mean_ms=1", "--set straggler.mean_ms=1: [[straggler]] is a list; keys of a [section] can be set"),
+        (
+            "learning_rate=0.5",
+            "--set must be SECTION.KEY=VALUE, model.learning_rate=0.05 for example, got learning_rate=0.5",
+        ),
+        (
+            "model.learning_rate",
+            "--set must be SECTION.KEY=VALUE, model.learning_rate=0.05 for example, got model.learning_rate",
+        ),
+        ("model.a.b=1", "--set must be SECTION.KEY=VALUE, model.learning_rate=0.05 for example, got model.a.b=1"),
+        (
+            "straggler.mean_ms=1",
+            "--set must name a key of a [section], got straggler.mean_ms=1: [[straggler]] is a list",
+        ),
         ("model.rate=1", "a key of model must be one of "),
         ("model.learning_rat=1", "dirichlet, got 'learning_rat': did you mean 'learning_rate'?"),
         ("modle.learning_rate=1", "event, got 'modle': did you mean 'model'?"),

@@ -105,7 +105,9 @@ def test_trace_and_pcap_become_flags_of_the_switch(tmp_path: Path) -> None:
     assert ("--trace", "3") in pairwise(argv[: argv.index("--")])
     assert ("--trace-udp-port", "19278") in pairwise(argv), "the trace must show kofn's packets"
     assert f"--pcap={tmp_path}" in argv[: argv.index("--")]
-    with pytest.raises(ConfigError, match=r"network.trace is 3, network.target is 'bmv2': only 'embedded' traces"):
+    with pytest.raises(
+        ConfigError, match=r"network.trace must be 0 with network.target = 'bmv2', got 3: only 'embedded' traces"
+    ):
         NetworkSection(trace=3, target="bmv2").check()
 
 
@@ -126,7 +128,7 @@ def test_topology_must_have_a_host_for_every_worker(tmp_path: Path, monkeypatch:
     paths = files(tmp_path, "[network]\ntopology = 'star.json'\n[job]\nworkers = 2", "[job]\nid = 2\nworkers = 2")
     result = CliRunner().invoke(command, [*map(str, paths), "--out", str(tmp_path / "out")])
     assert result.exit_code == 2
-    assert "star.json has 2 hosts, job.workers of all jobs are 4" in result.stderr
+    assert "star.json must have 4 hosts (job.workers of all jobs are 4)" in result.stderr
 
 
 def test_each_job_has_its_own_folder_below_the_pass(tmp_path: Path) -> None:

@@ -182,8 +182,8 @@ def test_packets_of_eight_kilobytes_are_used_where_the_network_carries_them(
 
 @pytest.mark.parametrize(("options", "words"), [
     (["--leaves", "2", "--tunnels", "4"], "exactly one of --interface NAME"),
-    (["--tunnels", "4", "--rack", "0"], "--root HOST is needed with --rack and --tunnels"),
-    (["--tunnels", "4", "--root", "192.0.2.1"], "--root HOST is needed with --rack and --tunnels"),
+    (["--tunnels", "4", "--rack", "0"], "--root HOST must be given with --rack and --tunnels"),
+    (["--tunnels", "4", "--root", "192.0.2.1"], "--root HOST must be given with --rack and --tunnels"),
     (["--leaves", "2", "--rack", "0"], "--leaves is for a root and --rack for a leaf"),
 ])  # fmt: skip
 def test_options_of_a_switch_that_contradict_each_other_are_refused(options: list[str], words: str) -> None:

@@ -93,7 +93,9 @@ def test_full_disk_is_named_before_anything_starts(tmp_path: Path, monkeypatch: 
 def test_overlapping_management_network_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kofn.run.preconditions.BOOT", BOOT)
     check_management(NetworkSection(management="198.18.7.0/24"))
-    with pytest.raises(RunError, match=r"^network.management is 10.0.0.0/16: it overlaps h1's 10.0.0.1/24"):
+    with pytest.raises(
+        RunError, match=r"^network.management must not overlap a host's network, got 10.0.0.0/16 and h1's 10.0.0.1/24"
+    ):
         check_management(NetworkSection(management="10.0.0.0/16"))
 
 

@@ -1,4 +1,4 @@
-"""The TOML file's [compress]: how gradients become lanes, and how much of them is sent, how fast."""
+"""The TOML file's [compress]: how gradients become lanes, how much of a gradient is sent, and at which rate."""
 
 from collections.abc import Sequence
 from typing import Annotated, Literal
@@ -20,11 +20,11 @@ INTEGERS = {"int32": 32, "int16": 16, "int8": 8, "int4": 4}
 """Bits of a lane of the codecs with one width for any number of workers, widest first."""
 
 FIXED_POINT = (*INTEGERS, "auto")
-"""Codecs whose lanes are known without loading them."""
+"""Codecs whose lanes are known before the codec is loaded."""
 
 ERROR_MAX = {True: 0.9, False: 0.5}
-"""Default of max_encoding_error, with error feedback and without. Below these, narrower lanes save more time by half
-the bytes than they cost in additional iterations (measured in docs/explanation/compression.md)."""
+"""The default of max_encoding_error, by error_feedback. With errors below these shares, narrower lanes save more time
+by half the bytes than their additional iterations cost (measured in docs/explanation/compression.md)."""
 
 
 ONE_BIT = "onebit"
@@ -35,15 +35,15 @@ BMV2_GROWTH = 2
 
 
 def check_votes(workers: int, words: int, target: str) -> None:
-    """Raise ConfigError unless this target answers packets of `words` words of votes, with a
-    plane for each bit of n."""
+    """Raise ConfigError unless this target can answer packets of `words` words of votes. An answer has a plane for each
+    bit of n."""
     planes, most = workers.bit_length(), VOTE_WORDS
     if target == "bmv2" and planes > 1:
         most = min(most, BMV2_GROWTH // (planes - 1))
         if not most:
             raise ConfigError(
                 f"job.workers must be up to 7 with compress.codec = {ONE_BIT!r} and network.target = 'bmv2', got"
-                f" {workers}: sums of more are longer than BMv2 lets an answer grow"
+                f" {workers}: an answer to more workers is longer than BMv2 permits"
             )
     if words > most:
         why = f", network.target = 'bmv2' and {workers} workers" if most < VOTE_WORDS else ""
@@ -51,7 +51,8 @@ def check_votes(workers: int, words: int, target: str) -> None:
 
 
 def limit_of(width: int, workers: int) -> int:
-    """Return the largest magnitude of a signed lane of `width` bits that `workers` workers may add; 0: no room."""
+    """Return the largest magnitude that each of `workers` workers may add to a signed lane of `width` bits; 0: no
+    room."""
     most: int = (1 << (width - 1)) - 1
     return most // workers
 
@@ -62,19 +63,22 @@ class CompressSection(Section, frozen=True):
     codec: str = "int32"  # int16, int8, int4, onebit, auto, or module:Name for a custom codec
     rounding: Rounding = "nearest"
     error_feedback: bool = True  # errors of rounding and clipping are sent later; false: they are discarded
-    residual: Residual = "exact"  # form of the residual: 8 bytes an element, 2 or 1; rounding is discarded
-    ratio: Annotated[float, Meta(gt=0, le=1)] = (
-        1.0  # of the float32 gradient's bytes; below the lanes' own share, blocks are selected
+    residual: Residual = (
+        "exact"  # exact: 8 bytes an element; bfloat16: 2 bytes, int8: 1 byte; both lose rounding errors
     )
-    max_send_interval: Annotated[int, Meta(ge=1, le=1000)] = 8  # most iterations between two sendings of a block
+    ratio: Annotated[float, Meta(gt=0, le=1)] = (
+        1.0  # sent share of the float32 gradient's bytes; if all lanes need more, only some blocks are sent
+    )
+    max_send_interval: Annotated[int, Meta(ge=1, le=1000)] = 8  # most iterations until a block is sent again
     ratio_control: RatioControl = "off"  # how the ratio follows the link's rate; needs codec = "auto"
     rate_stability: Annotated[float, Meta(gt=0, lt=1)] = (
-        0.1  # share by which successive rates may differ for the rate to count as stable
+        0.1  # the rate is stable if successive rates differ by at most this share
     )
     max_encoding_error: Annotated[float, Meta(gt=0, le=1)] | None = (
-        None  # share of the gradient's squared norm that narrowed lanes may lose; None: error_max
+        None  # share of the gradient's squared norm that narrowed lanes may lose;
+        # None: 0.9 with error_feedback, 0.5 without
     )
-    pace_mbps: float | None = None  # packets leave at this rate; 0: unpaced; None: network.link_mbps
+    pace_mbps: float | None = None  # rate at which a worker's packets leave; 0: not paced; None: network.link_mbps
 
     @property
     def compresses(self) -> bool:
@@ -87,10 +91,10 @@ class CompressSection(Section, frozen=True):
         return ERROR_MAX[self.error_feedback] if self.max_encoding_error is None else self.max_encoding_error
 
     def widths(self, workers: int) -> tuple[int, ...]:
-        """Return bits of the lanes that a codec of FIXED_POINT may use among `workers` workers, widest first; may be
-        empty.
+        """Return the widths of lanes, in bits, that a codec of FIXED_POINT may use among `workers` workers, widest
+        first. The result may be empty.
 
-        The sum of all workers' lanes must fit a lane: one of w bits holds (2**(w-1) - 1) // workers steps of each
+        The sum of all workers' lanes must fit a lane: a lane of w bits holds (2**(w-1) - 1) // workers steps of each
         worker.
         """
         fitting = {name: width for name, width in INTEGERS.items() if limit_of(width, workers)}
@@ -101,8 +105,8 @@ class CompressSection(Section, frozen=True):
         CODECS.check(self.codec, "compress.codec")
         if self.ratio_control != "off" and self.codec != "auto":
             raise ConfigError(
-                f"compress.ratio_control is {self.ratio_control!r}, compress.codec is {self.codec!r}: 'auto' is needed,"
-                " or ratio_control = 'off'"
+                f"compress.codec must be 'auto' with compress.ratio_control = {self.ratio_control!r}, got"
+                f" {self.codec!r}"
             )
         if self.pace_mbps is not None and self.pace_mbps != 0 and not MBPS[0] <= self.pace_mbps <= MBPS[1]:
             raise ConfigError(f"compress.pace_mbps must be 0 or {MBPS[0]:g} to {MBPS[1]:g}, got {self.pace_mbps}")

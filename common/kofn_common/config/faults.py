@@ -13,33 +13,37 @@ from kofn_common.config.section import NotNegative, PositiveInt, Probability, Se
 class FaultSection(Section, frozen=True):
     """Faults of some workers' packets in the network, while it is in force; several entries add up."""
 
-    where: Literal["host", "switch", "uplink"] = "host"  # a worker's transport, its port or a leaf's uplink (embedded)
-    workers: tuple[Annotated[int, Meta(ge=0)], ...] | None = None  # None: all; not at uplinks
-    racks: tuple[Annotated[int, Meta(ge=0)], ...] | None = None  # of the uplinks; None: all
-    direction: Literal["send", "receive", "both"] = "both"  # as the worker, or the rack, sees it
-    packets: tuple[PositiveInt, ...] | None = None  # only these, counted from 1 for each worker and direction
-    blocks: tuple[Annotated[int, Meta(ge=0)], ...] | None = None  # only those of these blocks; not at the switch
-    drop: Probability = 0.0
-    duplicate: Probability = 0.0
-    corrupt: Probability = 0.0  # one bit flips, anywhere
-    reorder: Probability = 0.0  # held back until the next one has passed, 20 ms at most
-    delay_ms: NotNegative = 0.0  # of every packet
-    jitter_ms: NotNegative = 0.0  # more delay, uniform from 0: reorders
-    from_s: NotNegative = 0.0  # since the worker started; at the switch: since the first packet of the worker's port
-    until_s: Annotated[float, Meta(ge=0)] = math.inf
+    where: Literal["host", "switch", "uplink"] = (
+        "host"  # a worker's transport, the switch's port to a worker, a leaf's uplink
+    )
+    workers: tuple[Annotated[int, Meta(ge=0)], ...] | None = None  # None: all; not with where = "uplink"
+    racks: tuple[Annotated[int, Meta(ge=0)], ...] | None = None  # racks of the uplinks; None: all
+    direction: Literal["send", "receive", "both"] = "both"  # seen from the worker; at an uplink, from the rack
+    packets: tuple[PositiveInt, ...] | None = None  # only these packets, counted from 1 for each worker and direction
+    blocks: tuple[Annotated[int, Meta(ge=0)], ...] | None = None  # only packets of these blocks; needs where = "host"
+    drop: Probability = 0.0  # a packet is lost
+    duplicate: Probability = 0.0  # a packet arrives twice
+    corrupt: Probability = 0.0  # one bit of a packet flips, anywhere
+    reorder: Probability = 0.0  # a packet is held back until the next packet has passed, 20 ms at most
+    delay_ms: NotNegative = 0.0  # added to every packet
+    jitter_ms: NotNegative = 0.0  # largest additional random delay, uniform from 0; may reorder packets
+    from_s: NotNegative = 0.0  # begin, since the worker started; at the switch: since the port's first packet
+    until_s: Annotated[float, Meta(ge=0)] = math.inf  # end, counted as from_s
 
     def check(self, job: JobSection, target: str) -> None:
         """Check that the fault has an effect, and a place in the job's network that can cause it."""
         job.check_ranks(self.workers or (), "fault.workers")
         if self.where == "uplink" and job.racks == 1:
-            raise ConfigError("fault.where must not be 'uplink' with job.racks = 1, got it: one switch has none")
+            raise ConfigError(
+                "fault.where must be 'host' or 'switch' with job.racks = 1, got 'uplink': one switch has none"
+            )
         if any(rack >= job.racks for rack in self.racks or ()):
             raise ConfigError(f"fault.racks must be 0 to {job.racks - 1} (job.racks - 1), got {list(self.racks or ())}")
         if self.until_s <= self.from_s:
             raise ConfigError(f"fault.until_s must be more than fault.from_s = {self.from_s}, got {self.until_s}")
         effects = ("drop", "duplicate", "corrupt", "reorder", "delay_ms", "jitter_ms")
         if not any(getattr(self, effect) for effect in effects):
-            raise ConfigError(f"fault does nothing: one or more of {', '.join(effects)} above 0 are needed")
+            raise ConfigError(f"fault must have one or more of {', '.join(effects)} above 0, got none")
         if self.blocks is not None and self.where != "host":
             raise ConfigError(f"fault.where must be 'host' with fault.blocks, got {self.where!r}")
         other = self.workers if self.where == "uplink" else self.racks

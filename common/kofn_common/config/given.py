@@ -48,7 +48,7 @@ class Sections(TypedDict, total=False):
 def load(given: Given, sections: Mapping[str, Any] | None = None) -> Config:
     """Return the configuration, checked. ConfigError names the field that is wrong.
 
-    Relative paths in it start in the folder of the file, or in the working folder without one.
+    Relative paths in the configuration start in its file's folder, or in the working folder if there is no file.
     """
     if not isinstance(given, Config | Path | str | Mapping):
         raise ConfigError(f"the configuration must be a Config, a path, TOML or tables, got a {type(given).__name__}")

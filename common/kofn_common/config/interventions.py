@@ -17,17 +17,18 @@ ACTIONS = ("kill", "start", "objective")
 class EventSection(Section, frozen=True):
     """An intervention during the run: exactly one of kill, start and objective.
 
-    A worker whose first event is a start is a late joiner, not started with the others (see job.start_workers).
+    If a worker's first event is a start, the worker joins late: it does not start with the others
+    (see job.start_workers).
     """
 
-    at_iteration: PositiveInt  # once any worker has finished this iteration
+    at_iteration: PositiveInt  # the event comes once any worker has finished this iteration
     kill: str | None = None  # "switch" (of a tree: "root", "leaf-R"), "controller" or "worker-R": SIGKILL
-    start: str | None = None  # the same names: a restart, or a late start
-    after_s: NotNegative = 0.0  # delay after that
-    objective: str | None = None  # as for `kofn set-k`
+    start: str | None = None  # the same names: restart a killed process, or start a late worker
+    after_s: NotNegative = 0.0  # additional delay
+    objective: str | None = None  # a new objective, as `kofn set-k` takes it
 
     def actions(self) -> dict[str, str]:
-        """Return the given ones of kill, start and objective, with their values."""
+        """Return those of kill, start and objective that are given, with their values."""
         return {name: value for name in ACTIONS if (value := getattr(self, name)) is not None}
 
     def check(self, workers: int, control_plane: Sequence[str]) -> None:
@@ -50,11 +51,11 @@ class LinkSection(Section, frozen=True):
 
     workers: tuple[Annotated[int, Meta(ge=0)], ...]  # as straggler.workers
     mbps: Mbps
-    at_iteration: PositiveInt  # once any worker has finished this iteration
-    after_s: NotNegative = 0.0  # delay after that, for example into the middle of an iteration
+    at_iteration: PositiveInt  # the rate changes once any worker has finished this iteration
+    after_s: NotNegative = 0.0  # additional delay, for example into the middle of an iteration
 
     def check(self, job: JobSection) -> None:
-        """Check that it names workers of the job."""
+        """Check that the entry names workers of the job."""
         job.check_ranks(self.workers, "link.workers")
         if not self.workers:
             raise ConfigError("link.workers must have one or more numbers, got none")
@@ -63,18 +64,18 @@ class LinkSection(Section, frozen=True):
 class CpuSection(Section, frozen=True):
     """A limited processor for some workers' processes, until a later entry for the same worker.
 
-    A limit of the kernel (a cgroup's cpu.max, or cpu.cfs_quota_us) stops them once they have used their share of 20 ms.
-    Where no cgroup can be made, a load of the right weight runs on the one processor that the worker is then bound to.
-    Only `kofn run` does it; its effect can be recorded (--record-stragglers) and then simulated.
+    The kernel (a cgroup's cpu.max, or cpu.cfs_quota_us) stops the processes once they have used their share of 20 ms.
+    If no cgroup can be made, kofn binds the worker to one processor, and runs a load of the right weight beside it.
+    Only `kofn run` limits processors; the effect can be recorded (--record-stragglers) and then simulated.
     """
 
     workers: tuple[Annotated[int, Meta(ge=0)], ...]
-    share: Annotated[float, Meta(ge=0.05, le=1)]  # of one processor; 1: no limit
-    at_iteration: Annotated[int, Meta(ge=0)] = 0  # once any worker has finished this iteration; 0: from the start
-    after_s: NotNegative = 0.0  # delay after that
+    share: Annotated[float, Meta(ge=0.05, le=1)]  # share of one processor; 1: no limit
+    at_iteration: Annotated[int, Meta(ge=0)] = 0  # begin: once any worker has finished this iteration; 0: the start
+    after_s: NotNegative = 0.0  # additional delay
 
     def check(self, job: JobSection) -> None:
-        """Check that it names workers of the job."""
+        """Check that the entry names workers of the job."""
         job.check_ranks(self.workers, "cpu.workers")
         if not self.workers:
             raise ConfigError("cpu.workers must have one or more numbers, got none")

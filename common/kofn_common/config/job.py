@@ -18,24 +18,26 @@ SWITCH = "switch"
 class JobSection(Section, frozen=True):
     """The aggregation: workers, packets and slots."""
 
-    id: Annotated[int, Meta(ge=1, le=JOB_MAX)] = 1  # also its multicast group
-    collective: str = SWITCH  # sums the gradients: switch, server, ring, gloo, mpi, or module:Name for a custom one
+    id: Annotated[int, Meta(ge=1, le=JOB_MAX)] = 1  # the number of the job, and of its multicast group
+    collective: str = (
+        SWITCH  # how gradients are summed: switch, server, ring, gloo, mpi, or module:Name for a custom one
+    )
     workers: Annotated[int, Meta(ge=1, le=SCALE_WORKERS_MAX)] = 4  # at most 64 for each rack, unless --scale simulates
     racks: Annotated[int, Meta(ge=1, le=SCALE_WORKERS_MAX)] = (
-        1  # 1: one switch; more: a leaf switch each, below a root switch; at most 16, unless --scale simulates
+        1  # 1: one switch; more: a leaf switch for each rack below a root switch; at most 16, unless --scale simulates
     )
     words: Annotated[int, Meta(ge=1, le=WORDS_MAX)] = 4  # 256-byte words in a packet
     start_workers: PositiveInt | None = None  # number of attached workers at which the job starts; None: all
-    slots: Annotated[int, Meta(ge=2, le=SLOTS)] = 1024  # of the switch's; a power of two
+    slots: Annotated[int, Meta(ge=2, le=SLOTS)] = 1024  # number of the switch's slots that the job uses; a power of two
     window: PositiveInt = 64  # blocks in flight; a power of two, at most slots / 2
     exact_slots: Annotated[int, Meta(ge=0, le=SLOTS // 2)] = (
-        0  # more slots, for exact sums (kofn.Communicator); a power of two; 0: there are no exact sums
+        0  # number of further slots, for exact sums (kofn.Communicator); a power of two; 0: no exact sums
     )
     rto_ms: Positive = 50.0  # first retransmission timeout
     packets: Literal["fast", "scapy"] = "fast"  # the packet codec
-    modules: str | None = None  # a folder to search for module:Name, after the working folder; None: the TOML file's
+    modules: str | None = None  # folder of module:Name, searched after the working folder; None: the TOML file's folder
     gradient_range: Annotated[float, Meta(gt=0, le=2**20)] = (
-        64.0  # largest magnitude of one addend before the first sum; larger ones are clipped into the residual
+        64.0  # largest magnitude of a worker's value until the first sum; the rest goes into the residual
     )
 
     @property

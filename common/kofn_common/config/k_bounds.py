@@ -2,7 +2,7 @@
 
 
 def bound_k(k: int, workers: int) -> int:
-    """Return the k nearest to `k` that `workers` workers permit: 1 to `workers`. A `k` is valid if it stays the same.
+    """Return the k nearest to `k` that `workers` workers permit: 1 to `workers`. A valid `k` is returned unchanged.
 
     `workers` are a job's workers where a text names k (check_objective, the parameter server's --k), and the live ones
     where k comes into force (ControlLoop). Each bound has one reason:

@@ -8,8 +8,8 @@
     abort       given up at once
     drop        finished, and discarded
 
-A worker that was cut off GIVE_UPS times in a row finishes the next gradient under every rule, and all others until it
-is in time again; they are merged. So no worker computes in vain for ever.
+A worker that has given up GIVE_UPS gradients in a row finishes every gradient, under every rule, until it is in time
+again. These gradients are merged. So no worker computes in vain for ever.
 
 K-async and K-batch-sync: S. Dutta et al., Slow and stale gradients can win the race, AISTATS 2018.
 """

@@ -18,18 +18,21 @@ class ModelSection(Section, frozen=True):
         64,
     )  # units of each layer, or channels of each convolution; [960, 960]: a million parameters
     workload: str | None = (
-        None  # digits, convolutional, replay, or module:Name for a custom one; None: replay if that is given
+        None  # digits, convolutional, replay, or module:Name for a custom one;
+        # None: replay if model.replay is given, else digits
     )
     replay: str | None = None  # a folder of .npy files with gradients, relative to the TOML file; None: train
-    stragglers: str | None = None  # drawn, trace, or module:Name for a custom one; None: trace if that is given
-    trace: str | None = None  # a file of blocking times, relative to the TOML file; None: [[straggler]] and [[shock]]
-    batch: Annotated[int, Meta(ge=1, le=65_536)] = 32  # images a worker an iteration
+    stragglers: str | None = (
+        None  # drawn, trace, or module:Name for a custom one; None: trace if model.trace is given, else drawn
+    )
+    trace: str | None = None  # a file of blocking times, relative to the TOML file; None: use [[straggler]], [[shock]]
+    batch: Annotated[int, Meta(ge=1, le=65_536)] = 32  # images of a worker in an iteration
     learning_rate: Positive = 0.1
     momentum: Annotated[float, Meta(ge=0, lt=1)] = 0.9
     average: Average = "gradients"  # the divisor of a sum (docs/explanation/control.md)
-    compute_ms: NotNegative = 10.0  # least time of one forward and backward pass: imitates a larger model
+    compute_ms: NotNegative = 10.0  # least time of one forward and backward pass, to imitate a larger model
     dirichlet: Positive | None = (
-        None  # similarity of the workers' classes, alpha: 0.1 low, 100 high; None: dealt evenly
+        None  # alpha, the similarity of the workers' classes: 0.1 is low, 100 high; None: images are dealt out evenly
     )
 
     @property

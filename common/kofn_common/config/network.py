@@ -16,13 +16,19 @@ class NetworkSection(Section, frozen=True):
     topology: Path | None = None  # None: a star of job.workers hosts
     driver: Literal["auto", "mininet", "netns"] = "auto"
     target: Literal["embedded", "bmv2"] = "embedded"
-    link_mbps: Mbps | None = 200.0  # each host's, without a topology; None: not shaped
-    uplink_mbps: Mbps | None = None  # each leaf's to the root, without a topology; None: not shaped
+    link_mbps: Mbps | None = 200.0  # rate of each host's link, without a topology; None: not shaped
+    uplink_mbps: Mbps | None = None  # rate of each leaf's link to the root, without a topology; None: not shaped
     management: str = "172.30.255.0/24"
-    p4runtime_port: Annotated[int, Meta(ge=1, le=65535)] = 50051  # of a tree the root's; the leaves have the next ones
+    p4runtime_port: Annotated[int, Meta(ge=1, le=65535)] = (
+        50051  # port of the switch; in a tree of the root: the leaves have the next ports
+    )
     controller_port: Annotated[int, Meta(ge=1, le=65535)] = 50052
-    device_id: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0  # of a tree the root's; the leaves have the next ones
-    trace: Annotated[int, Meta(ge=0)] = 0  # packets whose way through the program the switch writes to switch.log
+    device_id: Annotated[int, Meta(ge=0, le=2**63 - 1)] = (
+        0  # id of the switch; in a tree of the root: the leaves have the next ids
+    )
+    trace: Annotated[int, Meta(ge=0)] = (
+        0  # number of packets whose way through the program the switch writes to switch.log
+    )
     pcap: bool = False  # keep every frame of every link of the switch, in pcap/ below the trial
     tls: bool = True  # workers, peers, controller and commands authenticate (docs/explanation/security.md)
 
@@ -35,19 +41,19 @@ class NetworkSection(Section, frozen=True):
         """Check that ports differ, that the management network is usable, and that BMv2 has the features."""
         if self.trace and self.target == "bmv2":
             raise ConfigError(
-                f"network.trace is {self.trace}, network.target is 'bmv2': only 'embedded' traces packets"
+                f"network.trace must be 0 with network.target = 'bmv2', got {self.trace}: only 'embedded' traces"
+                " packets"
             )
         if self.p4runtime_port == self.controller_port:
             raise ConfigError(
-                f"network.controller_port is {self.controller_port}, as network.p4runtime_port is: "
-                "two different ports are needed"
+                f"network.controller_port must differ from network.p4runtime_port, got {self.controller_port} for both"
             )
         try:
             network = IPv4Network(self.management)
         except ValueError as error:
             raise ConfigError(
-                f"network.management is {self.management!r}: an IPv4 network is needed, "
-                f"172.30.255.0/24 for example ({error})"
+                "network.management must be an IPv4 network, 172.30.255.0/24 for example, got"
+                f" {self.management!r} ({error})"
             ) from error
         if network.is_loopback or network.is_multicast or network.is_reserved or network.is_unspecified:
-            raise ConfigError(f"network.management is {self.management!r}: a network that hosts can have is needed")
+            raise ConfigError(f"network.management must be a network that hosts can have, got {self.management!r}")

@@ -25,8 +25,8 @@ class Fixed(NamedTuple):
 
 
 def check_objective(text: str, workers: int, field: str) -> Fixed | None:
-    """Return the k and rule of 'fixed:K' or 'RULE:K', None for the other objectives. Raise
-    ConfigError for other text."""
+    """Return the k and rule of 'fixed:K' or 'RULE:K', and None for an objective's name. Raise ConfigError for other
+    text."""
     name, colon, number = text.partition(":")
     if colon and (name == "fixed" or name in RULES):
         if not number.isdecimal() or int(number) != bound_k(int(number), workers):

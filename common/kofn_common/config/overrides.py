@@ -12,7 +12,8 @@ Settings = Sequence[str] | Mapping[str, Any]
 
 
 PATHS = "job.modules", "model.replay", "model.trace", "network.topology", "torch.script"
-"""Keys with a path: in a file relative to its folder, in a SECTION.KEY=VALUE to the working folder."""
+"""Keys whose value is a path. In a file it is relative to the file's folder, in SECTION.KEY=VALUE to the working
+folder."""
 
 
 def override(document: dict[str, Any], settings: Settings) -> None:
@@ -27,10 +28,10 @@ def override(document: dict[str, Any], settings: Settings) -> None:
         name, equals, value = setting.partition("=")
         section, dot, key = name.strip().partition(".")
         if not (equals and dot and section and key) or "." in key:
-            raise ConfigError(f"--set {setting}: SECTION.KEY=VALUE is needed, model.learning_rate=0.05 for example")
+            raise ConfigError(f"--set must be SECTION.KEY=VALUE, model.learning_rate=0.05 for example, got {setting}")
         table = document.setdefault(section, {})
         if not isinstance(table, dict):
-            raise ConfigError(f"--set {setting}: [[{section}]] is a list; keys of a [section] can be set")
+            raise ConfigError(f"--set must name a key of a [section], got {setting}: [[{section}]] is a list")
         given = _value(value.strip())
         table[key] = os.path.abspath(given) if f"{section}.{key}" in PATHS and isinstance(given, str) else given
 

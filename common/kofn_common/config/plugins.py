@@ -24,7 +24,7 @@ OWN = ("kofn", "kofn_common")
 """Packages whose folders hold configurations of kofn itself."""
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
-"""The name of an entry point: no number, which `kofn set-k` takes for a k."""
+"""The name of an entry point. It must not be a number, because `kofn set-k` takes a number for a k."""
 
 MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 """`module:Name`."""
@@ -36,7 +36,8 @@ T = TypeVar("T")
 class Registry:
     """All plug-ins of one kind; `folders`, PACKAGE/FOLDER, hold a module for each built-in plug-in.
 
-    `several`: modules that give other names than their own. `reserved`: names that no installed package can use.
+    `several`: the names of modules that do not give their own name. `reserved`: names that no installed package can
+    use.
 
     >>> COLLECTIVES.find("ring").value
     'kofn_host.collectives.kinds.ring:ring'
@@ -69,7 +70,7 @@ class Registry:
         return (*self.built_in, *sorted({entry.name for entry in self._installed()}))
 
     def find(self, name: str) -> EntryPoint | None:
-        """Return the entry point of this name; None if there is none. Raise ConfigError where two installed packages
+        """Return the entry point of this name; None if there is none. Raise ConfigError if two installed packages
         give it."""
         if module := self._modules().get(name):
             return EntryPoint(name, f"{module}:{name}", self.group)
@@ -118,14 +119,14 @@ class Registry:
         found = self.load(name)
         if not (isinstance(found, type) and issubclass(found, base)):
             what = found.__name__ if isinstance(found, type) else f"a {type(found).__name__}"
-            wanted = f"a class derived from {base.__module__}.{base.__name__} is needed"
-            raise ConfigError(f"{self.called(name)} is {what}: {wanted}")
+            wanted = f"a class derived from {base.__module__}.{base.__name__}"
+            raise ConfigError(f"{self.called(name)} must be {wanted}, got {what}")
         if missing := sorted(getattr(found, "__abstractmethods__", ())):
-            raise ConfigError(f"{self.called(name)} does not have {', '.join(missing)}: a whole class is needed")
+            raise ConfigError(f"{self.called(name)} must define {', '.join(missing)}, got an abstract class")
         return found
 
     def called(self, name: str) -> str:
-        """Return kind and name for messages, with the origin if the name does not give it."""
+        """Return kind and name for messages, and the origin if the name does not say it."""
         entry = self.find(name)
         origin = f" ({entry.value})" if entry is not None and entry.value != name else ""
         return f"{self.kind} {name!r}{origin}"
@@ -138,7 +139,7 @@ class Registry:
         }
 
     def _installed(self) -> list[EntryPoint]:
-        """Return the installed plug-ins that can be named: they do not replace built-in plug-ins."""
+        """Return the installed plug-ins that can be named. None replaces a built-in plug-in."""
         taken = {*self._modules(), *self.reserved}
         return [
             entry for entry in entry_points(group=self.group) if NAME.fullmatch(entry.name) and entry.name not in taken

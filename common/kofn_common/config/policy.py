@@ -13,15 +13,18 @@ from kofn_common.config.section import NotNegative, PositiveInt, Probability, Se
 class PolicySection(Section, frozen=True):
     """The choice of k."""
 
-    objective: str = DEFAULT  # a run's first trial, without run.trials; the objective of a controller started by hand
+    objective: str = (
+        DEFAULT  # of a run's first trial, if run.trials is empty, and of a controller that is started by hand
+    )
     margin: NotNegative = 0.05  # change k or rule only when the predicted gain is above this share
     window: PositiveInt = 16  # blocks that an estimate rests on
     decide_every: PositiveInt = 1  # iterations between decisions
-    warm_up: PositiveInt = 1  # reports from every live worker before the first decision
+    warm_up: PositiveInt = 1  # number of reports from every live worker before the first decision
     include_after: Annotated[int, Meta(ge=0)] = 0  # await a worker after this many late iterations in a row; 0: never
     late_gradient: RuleChoice = "auto"  # the rule for late gradients (late_rules.py); auto: the objective chooses
-    age_weight: Probability | None = None  # factor of its weight for each iteration of age; None: by late_gradient
-    age_limit: Annotated[int, Meta(ge=1)] = 64  # an older gradient is in no sum
+    age_weight: Probability | None = None  # factor of a late gradient's weight for each iteration of its age;
+    # None: with late_gradient = "auto" the objective chooses, else 0.5
+    age_limit: Annotated[int, Meta(ge=1)] = 64  # most iterations of age of a gradient in a sum
 
     @property
     def late_policy(self) -> LatePolicy:

@@ -41,10 +41,10 @@ def check_racks(job: JobSection, policy: PolicySection, compress: CompressSectio
     if racks > 1 and slots > SLOTS // 2:
         raise ConfigError(
             f"job.slots and job.exact_slots must be at most {SLOTS // 2} together with job.racks = {racks}, got"
-            f" {slots}: a leaf keeps two sums for each"
+            f" {slots}: a leaf keeps two sums for each slot"
         )
     if racks > 1 and job.collective == "server":
-        raise ConfigError("job.collective must not be 'server' with job.racks, got it: a server is at one switch")
+        raise ConfigError("job.collective must not be 'server' with job.racks > 1: a server is at one switch")
     if racks > 1 and policy.late_gradient not in TREE_RULES:
         raise ConfigError(
             f"policy.late_gradient must be one of {', '.join(TREE_RULES)} with job.racks, got"
@@ -55,4 +55,4 @@ def check_racks(job: JobSection, policy: PolicySection, compress: CompressSectio
         if named is not None and named.rule is not None and named.rule not in TREE_RULES:
             raise ConfigError(f"run.trials must name one of {', '.join(TREE_RULES[1:])} with job.racks, got {text!r}")
     if racks > 1 and compress.codec == ONE_BIT:
-        raise ConfigError(f"compress.codec must not be {ONE_BIT!r} with job.racks, got it: a leaf sums no votes")
+        raise ConfigError(f"compress.codec must not be {ONE_BIT!r} with job.racks > 1: a leaf sums no votes")

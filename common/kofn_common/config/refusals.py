@@ -1,4 +1,4 @@
-"""A refusal of msgspec in the file's terms: table, key, the rule, the value found.
+"""Words for a refusal of msgspec in the file's terms: table, key, the rule, the value found.
 
 msgspec alone decides about validity, and stops at the first invalid value; its message has the place of that value.
 This module looks up the value and its type there. It knows none of the schema's names; the schema checks bounds across
@@ -108,10 +108,10 @@ def _fields(kind: inspect.StructType) -> dict[str, inspect.Field]:
 
 
 def _key(name: str, table: inspect.StructType, place: str, *, missing: bool) -> str:
-    """Return the fault of a key, or of a table of the document itself."""
+    """Return the message about a missing or unknown key, or table of the document itself."""
     fields = _fields(table)
     if missing:
-        return f"{f'{place}.' if place else ''}{name} is missing: {allowed(fields[name].type)} is needed"
+        return f"{f'{place}.' if place else ''}{name} must be {allowed(fields[name].type)}, got none"
     where = f"a key of {place}" if place else "a table or key"
     return f"{where} must be one of {', '.join(fields)}, got {name!r}{did_you_mean(name, fields)}"
 

@@ -17,20 +17,24 @@ class RunSection(Section, frozen=True):
 
     name: str = "default"
     seed: Annotated[int, Meta(ge=0)] = 1
-    seeds: Annotated[int, Meta(ge=1, le=1000)] = 1  # seeds of every trial, from run.seed on; 3 or more for a claim
-    trials: tuple[str, ...] = ()  # objectives; the last one is the baseline.  None: policy.objective, then "all"; only
-    # that where job.collective is not "switch"
-    target: float | None = (
-        None  # of the workload's metric, which ends a trial; None: its own, 0.95 for digits' accuracy
+    seeds: Annotated[int, Meta(ge=1, le=1000)] = (
+        1  # number of seeds of every trial, from run.seed on; a claim needs 3 or more
     )
-    accuracy_over: Annotated[int, Meta(ge=1, le=1000)] = 1  # evaluations whose mean is a value of the metric
-    evaluate_every: PositiveInt = 1  # iterations; in between the metric is unknown
+    trials: tuple[
+        str, ...
+    ] = ()  # the trials' objectives; the last one is the baseline; empty: policy.objective, then "all";
+    # empty and job.collective is not "switch": "all"
+    target: float | None = (
+        None  # value of the workload's metric that ends a trial; None: the workload's own, 0.95 for digits' accuracy
+    )
+    accuracy_over: Annotated[int, Meta(ge=1, le=1000)] = 1  # number of evaluations whose mean is a value of the metric
+    evaluate_every: PositiveInt = 1  # iterations from one evaluation to the next; in between the metric is unknown
     max_iterations: PositiveInt = 1000
     shift_every: Annotated[int, Meta(ge=0)] = 0  # iterations after which every worker's blocking goes to the next rank
     alone: bool = False  # also train one worker alone, beside the last trial, as a baseline of summing
     record: bool = False  # keep every contribution and result of every worker, for checking (large)
     checkpoint_every: Annotated[int, Meta(ge=0)] = 0  # iterations from one checkpoint to the next; 0: none
-    checkpoint_keep: PositiveInt = 2  # newest checkpoints that stay
+    checkpoint_keep: PositiveInt = 2  # number of newest checkpoints that are kept
     trial_deadline_s: Positive = 900.0  # a trial that takes longer is stopped with an error
 
     def check(self) -> None:

@@ -9,8 +9,10 @@ SCALE_WORKERS_MAX = 1_000_000
 class ScaleSection(Section, frozen=True):
     """The models of `kofn simulate --scale` (docs/explanation/scale.md)."""
 
-    noise_scale: NotNegative = 2.0  # phi, in units of a worker's batch
+    noise_scale: NotNegative = 2.0  # noise scale phi of the gradient, in units of a worker's batch
     correlation: Positive = 10.0  # L, iterations after which half of a gradient's direction remains
     gradient_mb: NotNegative = 0.0  # megabytes of a gradient on the wire
-    overhead_ms: NotNegative = 0.0  # of an iteration beyond the k-th gradient and the network: sum and step
-    rack_share: Probability = 0.0  # an iteration ends when this share of the racks has its part of k; 0: with any k
+    overhead_ms: NotNegative = 0.0  # time of the sum and the step, beside the k-th gradient and the network
+    rack_share: Probability = (
+        0.0  # an iteration ends when this share of the racks has its part of k; 0: when any k are there
+    )

@@ -22,9 +22,11 @@ class LayerSection(Section, frozen=True):
 
     elements: Annotated[int, Meta(ge=1)]
     forward_ms: Annotated[float, Meta(ge=0)] = 0.0
-    error_ms: Annotated[float, Meta(ge=0)] = 0.0  # the error term of its input; not computed for the first layer
-    weight_ms: Annotated[float, Meta(ge=0)] = 0.0  # its weight gradient
-    name: str = ""  # empty: its number
+    error_ms: Annotated[float, Meta(ge=0)] = (
+        0.0  # time for the error term of the layer's input; the first layer has none
+    )
+    weight_ms: Annotated[float, Meta(ge=0)] = 0.0  # time for the layer's weight gradient
+    name: str = ""  # empty: the layer's number
 
 
 class ScheduleSection(Section, frozen=True):
@@ -34,13 +36,13 @@ class ScheduleSection(Section, frozen=True):
         None  # sequential, buckets, wait-free, priority, front-first, late-front, auto (a search); None: no schedule
     )
     threshold_kb: Annotated[float, Meta(gt=0, le=1e6)] = (
-        256.0  # of float32: smaller layers leave together, larger ones in pieces of at most this
+        256.0  # size in float32: smaller layers are sent together, larger layers in pieces of at most this size
     )
     front: Annotated[int, Meta(ge=0)] = (
-        0  # first layers whose weight gradients are computed early (front-first, late-front)
+        0  # number of first layers whose weight gradients are computed early (front-first, late-front)
     )
 
-    enumerate: bool = False  # search for threshold and front by trying all (source 001): hundreds of iterations
+    enumerate: bool = False  # find threshold and front by trying all (source 001), which takes hundreds of iterations
 
     @property
     def searches(self) -> bool:
@@ -60,9 +62,7 @@ class ScheduleSection(Section, frozen=True):
             raise ConfigError(f"schedule.family must be {', '.join(FAMILIES)} and {AUTO}, got {self.family!r}")
         if self.front and self.family not in WITH_FRONT:
             allowed = " or ".join(WITH_FRONT)
-            raise ConfigError(f"schedule.front is {self.front}, schedule.family {self.family!r}: {allowed} is needed")
+            raise ConfigError(f"schedule.family must be {allowed} with schedule.front above 0, got {self.family!r}")
         if self.enumerate and self.family not in WITH_THRESHOLD:
             allowed = ", ".join(WITH_THRESHOLD)
-            raise ConfigError(
-                f"schedule.enumerate is true, schedule.family {self.family!r}: one of {allowed} is needed"
-            )
+            raise ConfigError(f"schedule.family must be one of {allowed} with schedule.enumerate, got {self.family!r}")

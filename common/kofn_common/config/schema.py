@@ -3,7 +3,7 @@
 Every key has a default, so an empty file is a run: all workers alike (`kofn run` without a file takes default.toml,
 where one of them is blocked). A wrong key, type or bound raises ConfigError with one line that names the field, the
 rule and the value found. This package knows nothing of processes, sockets or training. Each table has a module; this
-one has the whole, and the checks that span tables.
+module has the whole configuration, and the checks that span tables.
 """
 
 import tomllib
@@ -59,7 +59,8 @@ class Config(Section, frozen=True):
     event: tuple[EventSection, ...] = ()
 
     def __post_init__(self) -> None:
-        """Fill in the trials: without the switch there is no choice of k. A script is the workload."""
+        """Set the defaults that depend on other tables: the trials (without the switch there is no choice of k), a
+        tree's rule, and a script's workload."""
         if not self.run.trials:
             chosen = (self.policy.objective,) if self.job.collective == SWITCH else ()
             force_setattr(self, "run", replace(self.run, trials=tuple(dict.fromkeys((*chosen, "all")))))
@@ -69,7 +70,7 @@ class Config(Section, frozen=True):
             self._become_scripted()
 
     def _become_scripted(self) -> None:
-        """Set the defaults for a script. Where workers sum among themselves, none is late."""
+        """Set the defaults for a script. If workers sum among themselves, no gradient is late."""
         if self.model.workload is None:
             force_setattr(self, "model", replace(self.model, workload=SCRIPT))
         if self.policy.late_gradient == "auto" and self.job.collective in (
@@ -101,8 +102,9 @@ class Config(Section, frozen=True):
     def pace_mbps(self, sharing: int = 1) -> float:
         """Return the rate at which a worker's packets leave, in Mbit/s; 0: unpaced.
 
-        `sharing`: workers whose packets share one link (source: the rate-adaptive compression document, B / n). A
-        custom topology alone knows its links, so without compress.pace_mbps nothing is paced there.
+        `sharing` is the number of workers whose packets share one link (source: the rate-adaptive compression document,
+        B / n). In a custom topology the links' rates are not known here, so packets are not paced without
+        compress.pace_mbps.
         """
         if self.compress.pace_mbps is not None:
             return self.compress.pace_mbps
@@ -110,7 +112,7 @@ class Config(Section, frozen=True):
 
     @classmethod
     def load(cls, path: Path, settings: Settings = (), *, scale: bool = False) -> Self:
-        """Read and check a TOML file, with other values by `settings`; ConfigError names the field that is wrong.
+        """Read and check a TOML file, with `settings` as overrides; ConfigError names the field that is wrong.
 
         With `scale` the job may be larger than switches permit.
         """
@@ -125,7 +127,7 @@ class Config(Section, frozen=True):
 
     @classmethod
     def parse(cls, text: str, settings: Settings = (), *, scale: bool = False) -> Self:
-        """Read and check the text of such a file."""
+        """Read and check a TOML text, as load() does a file."""
         try:
             document = tomllib.loads(text)
         except tomllib.TOMLDecodeError as error:
@@ -134,7 +136,7 @@ class Config(Section, frozen=True):
 
     @classmethod
     def of(cls, document: dict[str, Any], settings: Settings = (), *, scale: bool = False) -> Self:
-        """Check a TOML document, with `settings` as above. ConfigError names the field that is wrong."""
+        """Check a TOML document, as load() does a file. ConfigError names the field that is wrong."""
         override(document, settings)
         expand(document, JobSection().workers)
         try:
@@ -145,8 +147,8 @@ class Config(Section, frozen=True):
         return config
 
     def at(self, folder: Path) -> Self:
-        """Return it with absolute paths for every process, relative to this folder, where modules
-        are looked for, too."""
+        """Return the configuration with absolute paths, which every process can use. Relative paths start in `folder`,
+        where modules are looked for, too."""
         model = self.model
         paths = {"replay": model.replay, "trace": model.trace}
         there = {name: str((folder / path).resolve()) for name, path in paths.items() if path is not None}
@@ -161,14 +163,16 @@ class Config(Section, frozen=True):
         )
 
     def at_home(self, folder: Path) -> Self:
-        """Return it with its file's folder, if it names modules, for processes that read it elsewhere."""
+        """Return the configuration with its file's folder as job.modules, if it names modules, for processes that read
+        it elsewhere."""
         names = (self.compress.codec, self.job.collective, self.model.workload_name, self.model.straggler_source)
         if self.job.modules is not None or not any(map(MODULE.fullmatch, (*names, *self.objectives))):
             return self
         return replace(self, job=replace(self.job, modules=str(folder.resolve())))
 
     def check(self, *, scale: bool = False) -> None:
-        """Check bounds that types cannot express, or that span fields; with `scale` not those of switches."""
+        """Check bounds that types cannot express, or that span fields. With `scale` the bounds of switches do not
+        hold."""
         self.run.check()
         self.network.check()
         check_racks(self.job, self.policy, self.compress, self.objectives)
@@ -191,7 +195,7 @@ class Config(Section, frozen=True):
         self._check_workers()
 
     def _check_workers(self) -> None:
-        """Check what concerns some workers only."""
+        """Check the entries that concern some workers only."""
         for straggler in self.straggler:
             self.job.check_ranks(straggler.workers, "straggler.workers")
             straggler.check()

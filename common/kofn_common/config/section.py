@@ -1,4 +1,4 @@
-"""The base of every table of the run's TOML file: its class, and numbers with bounds."""
+"""The base class of every table of the run's TOML file, and types of numbers with bounds."""
 
 import sys
 from typing import Annotated

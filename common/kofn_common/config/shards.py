@@ -21,9 +21,9 @@ class ShardSection(Section, frozen=True):
     classes: tuple[Annotated[int, Meta(ge=0, lt=CLASSES)], ...]
 
     def check(self, owners: dict[int, int]) -> None:
-        """Add its classes to those that have an owner already."""
+        """Add this shard's classes to `owners`. Raise ConfigError if a class has an owner already."""
         if not self.classes:
-            raise ConfigError(f"shard.classes of worker {self.worker} is empty: one or more classes are needed")
+            raise ConfigError(f"shard.classes of worker {self.worker} must have one or more classes, got none")
         for label in self.classes:
             if label in owners:
                 raise ConfigError(
@@ -34,11 +34,12 @@ class ShardSection(Section, frozen=True):
 
 
 def check_shards(shards: Sequence[ShardSection], job: JobSection, model: ModelSection) -> None:
-    """Check: one shard a worker, one owner a class; the other workers have the other classes."""
+    """Check that each worker has at most one shard and each class at most one owner, and that the workers without a
+    shard have the classes without an owner."""
     if shards and model.replay is not None:
         raise ConfigError("shard and model.replay must not both be given: a replay reads no image")
     if shards and model.dirichlet is not None:
-        raise ConfigError("shard and model.dirichlet must not both be given: each deals the images out")
+        raise ConfigError("shard and model.dirichlet must not both be given: both deal out the images")
     owners: dict[int, int] = {}
     sharing = set(range(job.workers))
     for shard in shards:
@@ -49,6 +50,11 @@ def check_shards(shards: Sequence[ShardSection], job: JobSection, model: ModelSe
         shard.check(owners)
     left = [label for label in range(CLASSES) if label not in owners]
     if left and not sharing:
-        raise ConfigError(f"shard leaves no worker for the classes {left}: give them to one, or leave one without")
+        raise ConfigError(
+            f"shard leaves no worker for the classes {left}: give them to a worker, or leave one worker without a shard"
+        )
     if sharing and not left:
-        raise ConfigError(f"shard leaves no class for the workers {sorted(sharing)}: leave one, or give them some")
+        raise ConfigError(
+            f"shard leaves no class for the workers {sorted(sharing)}: leave a class without an owner, or give them"
+            " shards"
+        )

@@ -9,20 +9,20 @@ from kofn_common.config.job import JobSection
 from kofn_common.config.section import NotNegative, Positive, PositiveInt, Probability, Section
 
 Law = Literal["poisson", "constant", "exponential", "pareto", "bursty"]
-"""The law of blocking times: a Poisson number of events of event_ms; always mean_ms; exponential; Pareto (shape 2, from
-0 on); or bursts (a Markov chain of two states) with equal blocking, and none outside of them."""
+"""The law of blocking times. poisson: a Poisson number of events of event_ms; constant: always mean_ms; exponential;
+pareto: shape 2, from 0 on; bursty: a Markov chain with equal blocking in bursts, and no blocking between them."""
 
 
 class StragglerSection(Section, frozen=True):
     """Blocking of some workers from an iteration on, until a later entry for the same worker."""
 
     workers: tuple[Annotated[int, Meta(ge=0)], ...]  # ranks, or text: "all", "rack 3", "0,8-15", "0-:10" (every 10th)
-    mean_ms: NotNegative  # mean blocking time an iteration; lambda of law = "poisson"
+    mean_ms: NotNegative  # mean blocking time of an iteration; lambda of law = "poisson"
     law: Law = "poisson"
     event_ms: Positive = 5.0  # tau: duration of one blocking event of law = "poisson"
     burst_share: Annotated[float, Meta(gt=0, lt=1)] = 0.1  # share of iterations in bursts of law = "bursty"
     burst_iterations: Annotated[float, Meta(ge=1, le=1e6)] = 10.0  # mean length of such a burst
-    compute_ms: NotNegative | None = None  # other hardware: replaces model.compute_ms
+    compute_ms: NotNegative | None = None  # replaces model.compute_ms, to imitate other hardware
     from_iteration: PositiveInt = 1
 
     def check(self) -> None:
@@ -41,9 +41,11 @@ class ShockSection(Section, frozen=True):
     workers: tuple[Annotated[int, Meta(ge=0)], ...]  # as straggler.workers
     blocking_ms: Positive  # the additional time
     for_ms: Positive  # length of a period
-    share: Probability  # of all time
-    common: bool | Literal["rack"] = True  # simultaneous for all of these workers; "rack": for those of each rack;
-    # false: separate periods for each
+    share: Probability  # share of all time that the periods take
+    common: bool | Literal["rack"] = (
+        True  # true: the same periods for all of these workers; "rack": for those of one rack;
+    )
+    # false: separate periods for each worker
 
     def draws(self, rank: int, job: JobSection) -> tuple[int, ...]:
         """Return the part of the seed that differs between workers with separate periods."""

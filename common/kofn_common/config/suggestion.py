@@ -5,7 +5,7 @@ from difflib import get_close_matches
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return the end of a refusal; empty where no name is close.
+    """Return the end of a refusal; empty if no name is close.
 
     >>> did_you_mean("learning_rat", ["batch", "learning_rate"])
     ": did you mean 'learning_rate'?"

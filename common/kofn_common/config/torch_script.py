@@ -21,9 +21,13 @@ class TorchSection(Section, frozen=True):
     """A script in PyTorch that torchrun starts at each worker, in place of kofn's own training."""
 
     script: str | None = None  # relative to the TOML file; None: model.workload is trained
-    arguments: tuple[str, ...] = ()  # of the script
-    group: Literal["job", "worker"] = "job"  # one process group of all workers, or one for each, which may rejoin
-    max_restarts: Annotated[int, Meta(ge=0)] = 0  # by torchrun, of a worker that dies; of all, where group = "job"
+    arguments: tuple[str, ...] = ()  # command-line arguments of the script
+    group: Literal["job", "worker"] = (
+        "job"  # job: one process group of all workers; worker: one for each worker, which may rejoin
+    )
+    max_restarts: Annotated[int, Meta(ge=0)] = (
+        0  # most times that torchrun restarts a worker that dies; with group = "job", all workers
+    )
     device: Literal["script", "auto"] = "script"  # auto: each worker sees one accelerator of this machine, in turn
 
     def check(self, workload: str, collective: str, late: str, cpu: Sequence[CpuSection], *, alone: bool) -> None:

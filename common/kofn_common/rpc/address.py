@@ -17,7 +17,7 @@ def checked_address(text: str) -> str:
 
 
 def unknown_host(address: str) -> str:
-    """Return why the host has no address; empty where it has one."""
+    """Return why the host has no address; empty if it has one."""
     host, _, port = address.rpartition(":")
     try:
         socket.getaddrinfo(host.strip("[]"), port)

@@ -98,7 +98,7 @@ def _appearing(folder: Path) -> Iterator[Path]:
     """Yield a folder beside `folder` that takes its place at the end, or is removed when an error occurs."""
     try:
         if folder.exists() and any(folder.iterdir()):
-            raise SecurityError(f"{folder} is not empty: a folder that does not exist, or an empty one, is needed")
+            raise SecurityError(f"{folder} must be empty or not exist, got a folder with files")
         folder.parent.mkdir(parents=True, exist_ok=True)
         draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))  # mode 0700
         try:

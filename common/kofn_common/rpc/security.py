@@ -84,8 +84,8 @@ def add_port(server: grpc.aio.Server, address: str, credentials: Credentials | N
 
 
 def peer_identity(context: Context) -> Identity | None:
-    """Return the identity in the caller's certificate; None in plaintext, and unless exactly one name in it is
-    known."""
+    """Return the identity in the caller's certificate; None in plaintext, or if it has not exactly one known
+    name."""
     names = context.auth_context().get("x509_subject_alternative_name", ())
     found = [who for name in names if (who := identity(name.decode(errors="replace"))) is not None]
     return found[0] if len(found) == 1 else None
@@ -154,7 +154,7 @@ class _Guard(grpc.aio.ServerInterceptor):
 
 async def _refuse_missing(requests: AsyncIterator[bytes], context: Context) -> None:
     """Answer a call without a token."""
-    await _refuse(requests, context, f"no token: a job's token is needed ({TOKEN_KEY})")
+    await _refuse(requests, context, f"the call must have a job's token ({TOKEN_KEY}), got none")
 
 
 async def _refuse_wrong(requests: AsyncIterator[bytes], context: Context) -> None:

@@ -96,7 +96,7 @@ def test_names_and_identities_are_inverse() -> None:
 
 def test_folder_with_files_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "mine").touch()
-    with pytest.raises(SecurityError, match="is not empty"):
+    with pytest.raises(SecurityError, match="must be empty or not exist"):
         make_certificates(tmp_path, {1: 1})
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 

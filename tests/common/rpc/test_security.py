@@ -50,7 +50,10 @@ def test_every_method_without_a_token_is_unauthenticated(own: Path, method: str)
         operator = load(own, OPERATOR)
         async with tokenless(operator, address) as line:
             error = await failure(raw_call(line, method))
-        assert (error.code(), error.details()) == (UNAUTHENTICATED, "no token: a job's token is needed (kofn-token)")
+        assert (error.code(), error.details()) == (
+            UNAUTHENTICATED,
+            "the call must have a job's token (kofn-token), got none",
+        )
         assert not error.trailing_metadata()
         async with channel(dataclasses.replace(operator, tokens={1: "0" * 32}), address, CONTROLLER) as line:
             error = await failure(raw_call(line, method))
