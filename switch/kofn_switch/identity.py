@@ -2,7 +2,7 @@
 
 A program tells its version with --version, and kofn-switch its name as well.
 
-    bmv2()       # of the PATH; None: there is none, OtherSwitch: it is another switch
+    bmv2()       # the BMv2 of the PATH; None: no switch, OtherSwitch: another switch
 """
 
 import functools
@@ -42,7 +42,7 @@ def version() -> str:
 
 
 def bmv2() -> SwitchIdentity | None:
-    """Return the BMv2 of the PATH, None where nothing has its name; OtherSwitch where another switch has."""
+    """Return the BMv2 of the PATH; None if no program has its name. Raise OtherSwitch if another switch has it."""
     if (path := shutil.which(BMV2)) is None:
         return None
     said = _version_of(path)
@@ -55,7 +55,7 @@ def bmv2() -> SwitchIdentity | None:
 
 
 def _version_of(path: str) -> str:
-    """Return the first line of a program's output for --version; else the last line of its failure."""
+    """Return the first line that a program prints for --version, or the last line of its error."""
     try:
         result = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=ANSWER_S, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:

@@ -96,18 +96,18 @@ SIGNATURES: Signatures = {
 
 @cache
 def runtime() -> ctypes.CDLL:
-    """The loaded runtime; compiled when it is not in the cache.  Raises CompilerMissing, CompileError."""
+    """Return the loaded runtime, which is compiled if the cache lacks it. Raise CompilerMissing, CompileError."""
     return load_library(compile_runtime(), SIGNATURES)
 
 
 @cache
 def load_program(path: Path) -> int:
-    """Address of the `struct program` in a compiled program's library, which stays loaded."""
+    """Return the address of the `struct program` in a compiled program's library, which stays loaded."""
     return ctypes.addressof(ctypes.c_byte.in_dll(ctypes.CDLL(str(path)), "kofn_program"))
 
 
 def limbs_array(words: list[int]) -> Any:
-    """Words as a uint64_t array, never empty."""
+    """Return words as a uint64_t array, which is never empty."""
     return (c_uint64 * max(1, len(words)))(*words)
 
 

@@ -235,7 +235,7 @@ def test_switch_reports_injected_faults_at_its_end() -> None:
     ("text", "message"),
     [
         ("drop=0.1", "port is missing"),
-        ("port=1", "does nothing; one or more of drop, duplicate, corrupt, reorder, delay-ms, jitter-ms above 0"),
+        ("port=1", "one or more of drop, duplicate, corrupt, reorder, delay-ms, jitter-ms must be above 0, got none"),
         ("port=1,loss=0.1", "'loss=0.1' is not KEY=VALUE with one of the keys port, direction, drop"),
         ("port=1,drop", "'drop' is not KEY=VALUE"),
         ("port=1,drop=1.5", "drop must be 0 to 1, got '1.5'"),

@@ -14,7 +14,7 @@ looking inside:
                         each packet sent is in its file at once; the switch goes on until a signal ends it
   --trace [N]           for the first N packets (default: for all): parser states, tables with key and entry, actions,
                         register accesses, conditions, where copies go; such a program is compiled with these calls
-  kill -USR1 PID        what went through each port, and what was dropped why; also said at the end"""
+  kill -USR1 PID        print each port's traffic, and the dropped packets by reason; also printed at the end"""
 
 EXAMPLES = """\
   packets from a_in.pcap and b_in.pcap through a program, no root needed, with a trace of each packet:
@@ -38,7 +38,7 @@ class Inside:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options that `read` reads."""
+    """Add the options that `read` reads."""
     add = parser.add_argument
     add("--use-files", type=_seconds, metavar="SECONDS", help="pcap files instead of interfaces (below)")
     add("--pcap", type=_folder, metavar="[DIRECTORY]", help="capture each interface X in X_in.pcap and X_out.pcap")

@@ -16,9 +16,10 @@ import sys
 from pathlib import Path
 Path("/proc/self/comm").write_text(Path(sys.argv[0]).name)
 """
-"""The shell runs the script, then Python: a first line that names Python may be too long, or have a space in its path.
+"""The begin of a script that the shell runs with Python: a first line that names Python could be too long, or have a
+space in its path.
 
-It sets the process's name, by which scripts end the switch.
+The script sets the process's name, by which other scripts end the switch.
 """
 
 SWITCH = """\

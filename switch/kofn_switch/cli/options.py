@@ -308,7 +308,7 @@ def _tls(aimed: argparse.Namespace) -> Tls | None:
         return None
     for flag in ("cert", "key", *(["cacert"] if aimed.grpc_server_with_client_auth else [])):
         if getattr(aimed, f"grpc_server_{flag}") is None:
-            raise OptionsError(f"--grpc-server-ssl: --grpc-server-{flag} FILE is needed, too")
+            raise OptionsError(f"--grpc-server-ssl must come with --grpc-server-{flag} FILE, got none")
     return Tls(
         certificate=aimed.grpc_server_cert,
         key=aimed.grpc_server_key,

@@ -31,7 +31,7 @@ class Tls:
         return grpc.ssl_server_credentials([pair], authority if required else None, require_client_auth=required)
 
     def _check(self) -> None:
-        """Check the files first, as gRPC itself would only say that it cannot listen."""
+        """Check the files first, because gRPC would only say that it cannot listen."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         flags = {"--grpc-server-cert": self.certificate, "--grpc-server-key": self.key}
         if self.authority is not None:

@@ -151,7 +151,7 @@ def _config(words: list[str]) -> MeterConfig:
     try:
         rates = [(float(rate), int(burst)) for rate, burst in (word.split(":") for word in words)]
     except ValueError as error:
-        raise CommandError("Error while parsing rates: <rate>:<burst> is needed, twice") from error
+        raise CommandError("Error while parsing rates: they must be two of the form <rate>:<burst>") from error
     (committed, committed_burst), (peak, peak_burst) = rates
     return MeterConfig(
         committed_rate=committed * PER_MICROSECOND,

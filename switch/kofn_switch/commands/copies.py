@@ -184,7 +184,7 @@ def _map(ports: list[int]) -> str:
 def _update(session: Session, group: int) -> None:
     replicas = [replica for handle in session.groups.get(group, ()) for replica in session.nodes[handle].replicas()]
     if replicas:
-        session.engine.set_group(group, replicas, lasting=True)  # as mirroring sessions
+        session.engine.set_group(group, replicas, lasting=True)  # as mirroring sessions do
     elif group in session.engine.groups():
         session.engine.delete_group(group)
 

@@ -72,7 +72,7 @@ class Session:
 
 
 NUMBER_MOST = 3000
-"""Characters of a number; Python does not write one of more than 4,300 decimal digits."""
+"""The most characters of a number; Python writes at most 4,300 decimal digits."""
 
 Command = Callable[[Session, list[str]], Iterator[str]]
 Commands = Mapping[str, Command]

@@ -38,7 +38,7 @@ def value(text: str, width: int) -> int:
 def _address(octets: Sequence[str], count: int, *, base: int) -> int:
     """Raise ValueError for a wrong number of octets, or one that is no number."""
     if len(octets) != count:
-        raise ValueError(f"an address of {count} octets must have as many")
+        raise ValueError(f"an address must have {count} octets, got {len(octets)}")
     return int.from_bytes(bytes(int(octet, base) for octet in octets))
 
 
@@ -74,7 +74,8 @@ def _normal(width: int, match: Match) -> Match:
 
 
 def priority_of(table: Table, word: str) -> int:
-    """Return the engine's priority, whose highest wins, from BMv2's, whose lowest does; 0 where the table has none."""
+    """Convert BMv2's priority (the lowest wins) to the engine's (the highest wins); 0 if the table has no
+    priorities."""
     return PRIORITY_MAX - number(word, "priority", range(PRIORITY_MAX)) if table.prioritised else 0
 
 

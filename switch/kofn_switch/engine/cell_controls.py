@@ -12,44 +12,44 @@ class CellControls(Controls):
     # Meters
 
     def meter(self, table: str, key: Key, priority: int = 0) -> MeterConfig | None:
-        """The configuration of an entry's direct meter; None: all is green.  Raises InvalidEntry, EntryNotFound."""
+        """Return the configuration of an entry's direct meter; None: all green. Raise InvalidEntry, EntryNotFound."""
         with self._lock:
             return self._now.meters.read_entry(table, key, priority)
 
     def set_meter(self, table: str, key: Key, priority: int, config: MeterConfig | None) -> None:
-        """Configure an entry's direct meter, its bursts full; errors as `meter`."""
+        """Configure an entry's direct meter and fill its bursts. Raise the errors of `meter`."""
         with self._lock:
             self._now.meters.write_entry(table, key, priority, config)
 
     def set_meters(self, table: str, config: MeterConfig) -> None:
-        """Configure the direct meters of a table's entries, and of those that are added later; errors as `meter`."""
+        """Configure the direct meters of a table's present and later entries. Raise the errors of `meter`."""
         with self._lock:
             self._now.meters.write_all(table, config)
 
     def read_meter(self, name: str, index: int) -> MeterConfig | None:
-        """The configuration of one cell of a meter array; None: all is green.  Raises InvalidEntry (index)."""
+        """Return the configuration of one cell of a meter array; None: all is green. Raise InvalidEntry (index)."""
         with self._lock:
             return self._now.meters.read(name, index)
 
     def write_meter(self, name: str, index: int, config: MeterConfig | None) -> None:
-        """Configure one cell of a meter array, its bursts full."""
+        """Configure one cell of a meter array and fill its bursts."""
         with self._lock:
             self._now.meters.write(name, index, config)
 
     # Counters and registers
 
     def count(self, table: str, key: Key, priority: int = 0) -> Count:
-        """The direct counter of an entry.  Raises EntryNotFound; InvalidEntry when the table has no direct counter."""
+        """Return an entry's direct counter. Raise EntryNotFound, or InvalidEntry if the table has no direct counter."""
         with self._lock:
             return self._now.read_count(self._now.count_at(table, key, priority))
 
     def set_count(self, table: str, key: Key, priority: int, count: Count) -> None:
-        """Set the direct counter of an entry; errors as `count`."""
+        """Set the direct counter of an entry. Raise the errors of `count`."""
         with self._lock:
             self._now.write_count(self._now.count_at(table, key, priority), count)
 
     def default_count(self, table: str) -> Count:
-        """The direct counter of the default entry: the misses."""
+        """Return the direct counter of the default entry, which counts misses."""
         with self._lock:
             return self._now.read_count(self._now.count_at(table, None, 0))
 
@@ -59,7 +59,7 @@ class CellControls(Controls):
             self._now.write_count(self._now.count_at(table, None, 0), count)
 
     def read_counter(self, name: str, index: int) -> Count:
-        """One cell of an indirect counter.  Raises InvalidEntry (index)."""
+        """Return one cell of an indirect counter. Raise InvalidEntry (index)."""
         with self._lock:
             return self._now.read_count(self._now.counter_at(name, index))
 
@@ -74,7 +74,7 @@ class CellControls(Controls):
             self._now.reset_counters(name)
 
     def read_register(self, name: str, index: int) -> int:
-        """One cell of a register array, unsigned.  Raises InvalidEntry (index)."""
+        """Return one cell of a register array, unsigned. Raise InvalidEntry (index)."""
         with self._lock:
             return self._now.read_register(name, index)
 
@@ -96,11 +96,11 @@ class CellControls(Controls):
     # Value sets
 
     def value_set(self, name: str) -> tuple[int, ...]:
-        """The keys in a parser's value set; each is the select's fields, concatenated without gaps."""
+        """Return the keys in a parser's value set. A key is the fields of the select, concatenated without gaps."""
         with self._lock:
             return self._now.value_sets.get(name)
 
     def set_value_set(self, name: str, keys: Sequence[int]) -> None:
-        """Replace the keys of a value set, all at once.  Raises UnknownObject, InvalidEntry, TableFull."""
+        """Replace all keys of a value set at once. Raise UnknownObject, InvalidEntry, TableFull."""
         with self._lock:
             self._now.value_sets.replace(name, keys)

@@ -64,23 +64,23 @@ class Engine(TableControls, CellControls, CopyControls, Outcomes):
         """Take `ports`, from port number (0..511, not the drop port) to interface name; `start` opens the interfaces.
 
         Packets sent to `cpu_port` go to `take_packet_ins`. `qdisc_bypass` sends past the interfaces' queueing
-        disciplines: faster, and wrong where an interface of the switch is shaped. With `take_outgoing`, packets that
-        others send out of the interfaces come in as well. Raises PortError.
+        disciplines, which is faster; it is wrong if an interface of the switch is shaped. With `take_outgoing`, packets
+        that other programs send out of the interfaces come in as well. Raises PortError.
 
         An interface that goes down or is removed is logged; the other ports go on.
 
-        `faults` are injected between the interfaces and the program, if `fault_udp_port` is not 0 only in IPv4 packets
-        to this UDP port. Each port and direction has its own random numbers: the same seed and frames have the same
-        fate, from each `start` on.
+        `faults` are injected between the interfaces and the program. If `fault_udp_port` is not 0, only IPv4 packets to
+        this UDP port have faults. Each port and direction has its own random numbers, which begin again at each
+        `start`: the same seed and frames give the same faults.
 
         With `files` there are no interfaces: frames come by `receive`, and those for the port of interface X go to the
         pcap file X_out.pcap. `pcap` is a folder for the frames of each interface X, X_in.pcap and X_out.pcap.
 
         With `trace`, programs are compiled so that they print the ways of packets. `dump_c` is a file for each
-        program's C with its P4 lines (the log has it at level debug).
+        program's C with its P4 lines (the log has this C at level debug).
 
-        `drop_port` is the port that drops. As in BMv2, packets are dropped unless their priority is below
-        `priority_queues`, and of the packets that wait for a port those of higher priority go first. See `set_queue`.
+        `drop_port` is the port that drops. As in BMv2, a packet is dropped unless its priority is below
+        `priority_queues`; packets of higher priority leave a port's queues first. See `set_queue`.
         """
         _check_ports((*ports, *(() if cpu_port is None else (cpu_port,))), drop_port)
         if cpu_port is not None and cpu_port in ports:
@@ -114,7 +114,7 @@ class Engine(TableControls, CellControls, CopyControls, Outcomes):
             self._native.core_free(self._core)
 
     def without_ports(self) -> "Engine":
-        """Return another switch that runs programs as this one does: for trials, or for packets by `inject`."""
+        """Return another switch without ports that runs programs as this switch does, for trials or for `inject`."""
         return Engine(
             {},
             cpu_port=self._cpu_port,
@@ -138,7 +138,7 @@ class Engine(TableControls, CellControls, CopyControls, Outcomes):
         return self._target
 
     def load(self, document: bytes) -> None:
-        """Make p4c's JSON the running program, all state reset; the old program stays on an error.
+        """Make p4c's JSON the running program and reset all state. On an error the old program stays.
 
         Raises ProgramError for constructs that the switch does not execute, CompilerMissing, CompileError.
         """
@@ -208,7 +208,7 @@ class Engine(TableControls, CellControls, CopyControls, Outcomes):
     def send(self, packet: bytes) -> None:
         """Process a packet as received on the CPU port (packet-out, controller header in front)."""
         if self._cpu_port is None:
-            raise InvalidEntry("a packet-out needs a CPU port; the switch was made without")
+            raise InvalidEntry("a packet-out needs a CPU port, got a switch without one")
         self._native.core_packet_out(self._core, packet, len(packet))
 
     def receive(self, port: int, frame: bytes) -> None:
@@ -231,12 +231,12 @@ class Engine(TableControls, CellControls, CopyControls, Outcomes):
         self._native.core_set_queue(self._core, *values)
 
     def stats(self) -> Stats:
-        """Counts of each port and of every reason to drop a packet."""
+        """Return the counts of each port and of every reason to drop a packet."""
         return self._io.stats()
 
     def capture_errors(self) -> dict[tuple[int, str], str]:
-        """Why captures ended early, by port and direction (in, out): packets in a file are intact, but some are
-        missing."""
+        """Return the reasons for which captures ended early, by port and direction (in, out). The file's packets are
+        intact, but later packets are missing."""
         return self._io.capture_errors()
 
 

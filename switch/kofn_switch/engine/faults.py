@@ -67,7 +67,7 @@ def parse_rule(text: str) -> FaultRule:
 def _checked(text: str, rule: FaultRule) -> FaultRule:
     if not any(getattr(rule, effect) for effect in EFFECTS):
         names = ", ".join(effect.replace("_", "-") for effect in EFFECTS)
-        raise FaultError(f"--fault {text}: does nothing; one or more of {names} above 0 are needed")
+        raise FaultError(f"--fault {text}: one or more of {names} must be above 0, got none")
     if rule.until_s <= rule.from_s:
         raise FaultError(f"--fault {text}: until-s must be more than from-s = {rule.from_s:g}, got {rule.until_s:g}")
     return rule

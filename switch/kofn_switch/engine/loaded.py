@@ -1,6 +1,7 @@
 """A compiled program with its state: tables, counters, registers.
 
-Not thread-safe against itself (the engine serialises control operations); safe against the packet thread.
+Only one thread at a time may call the methods (the engine serialises control operations). The packet thread may run
+meanwhile.
 """
 
 import ctypes
@@ -21,7 +22,7 @@ from kofn_switch.state.rows import Rows
 from kofn_switch.state.value_sets import ValueSets
 
 PART_BYTES = 1 << 18
-"""Bytes of an array that are copied while packets wait, for tens of microseconds."""
+"""The most bytes of an array that are copied at a time. Packets wait for the copy, tens of microseconds."""
 
 WORDS = {1: "B", 2: "H", 4: "I", 8: "Q"}
 """The format character of struct, by the cell's size in bytes."""
@@ -65,7 +66,7 @@ class Loaded:
     # Direct counters
 
     def count_at(self, table: str, key: Key | None, priority: int) -> int:
-        """Return the address of an entry's direct counter; with key None, of the default entry's."""
+        """Return the address of an entry's direct counter, or of the default entry's counter if `key` is None."""
         if not self.rows.table(table).state.table.counted:
             counted = [item.name for item in self.program.tables if item.counted]
             raise InvalidEntry(f"table {table} has no direct counter; those with one: {', '.join(counted) or 'none'}")
@@ -76,7 +77,7 @@ class Loaded:
     # Counters, registers, digests, messages
 
     def counter_at(self, name: str, index: int) -> int:
-        """Address of a cell of an indirect counter."""
+        """Return the address of a cell of an indirect counter."""
         number, array = named(self._counters, "counter", name)
         _check_index(array, "counter", index)
         return int(self._native.counter_cell(self.instance, number, index))

@@ -48,10 +48,9 @@ class Outcomes(Controls):
         return records(ctypes.string_at(buffer, size))
 
     def inject(self, port: int, packet: bytes) -> list[tuple[int, bytes]]:
-        """Process one packet as received on `port`; return (port, packet) for each output, those to the CPU port
-        included.
+        """Process one packet as received on `port`. Return (port, packet) for each output, also to the CPU port.
 
-        No sockets are involved and the ports need not exist: for tests and tools.
+        Tests and tools use this: it needs no sockets, and the ports need not exist.
         """
         with self._injecting:
             size = self._native.core_inject(self._core, port, packet, len(packet), self._injected, INJECT_BYTES)
@@ -62,5 +61,5 @@ class Outcomes(Controls):
 
     @cached_property
     def _injected(self) -> ctypes.Array[ctypes.c_char]:
-        """The buffer for an injected packet's outputs, megabytes, which are allocated at the first injection."""
+        """The buffer for an injected packet's outputs, several megabytes, allocated at the first injection."""
         return ctypes.create_string_buffer(INJECT_BYTES)

@@ -1,8 +1,8 @@
 """Packets from pcap files instead of interfaces, as with BMv2's --use-files: NAME_in.pcap for port N@NAME.
 
-The packet with the earliest time goes first, of equal ones that of the lowest file. The replay does not wait for the
-times themselves. It sends a packet only when it knows the next packet, or the end, of every file; this matters for
-named pipes.
+The packet with the earliest time goes first; if times are equal, the packet of the lowest port's file. The replay does
+not wait until a packet's time. It sends a packet only when it knows the next packet, or the end, of every file, which
+matters for named pipes.
 """
 
 import logging
@@ -32,7 +32,7 @@ FORMATS = {
     b"\x4d\x3c\xb2\xa1": ("<", 1),
     b"\xa1\xb2\x3c\x4d": (">", 1),
 }
-"""By the first bytes of a file: its byte order, and the nanoseconds in a unit of a time's second number."""
+"""The byte order of a file, and the nanoseconds in a unit of a time's second number, by the file's first bytes."""
 BYTES_MAX = 1 << 18  # libpcap's own limit: beyond it a length is damage
 PATIENCE_S = 0.2  # seconds between checks whether the switch ends
 
@@ -55,7 +55,7 @@ class Input:
         if header is None:
             raise PcapError(f"{self.path}: empty; a pcap file begins with a header")
         if header[:4] not in FORMATS:
-            raise PcapError(f"{self.path}: not a pcap file (pcapng is none: editcap -F pcap converts it)")
+            raise PcapError(f"{self.path}: not a pcap file (editcap -F pcap converts pcapng)")
         order, unit_ns = FORMATS[header[:4]]
         number = 0
         while (record := self._read(RECORD_HEADER, f"the header of packet {number + 1}")) is not None:

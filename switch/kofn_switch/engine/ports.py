@@ -1,6 +1,7 @@
 """The ports of a running switch: interfaces, or pcap files in their place; captures, injected faults, counts.
 
-Not thread-safe against itself (the engine serialises control operations); safe against the packet thread.
+Only one thread at a time may call the methods (the engine serialises control operations). The packet thread may run
+meanwhile.
 """
 
 import ctypes

@@ -26,10 +26,10 @@ class TableControls(Controls):
             self._timeouts_changed.set()
 
     def insert_plain(self, plans: Words, request: bytes, at: int) -> tuple[int, int]:
-        """Carry out the updates of a serialised WriteRequest from byte `at` on, until one is not plain.
+        """Carry out the updates of a serialised WriteRequest from byte `at` on, up to the first that is not plain.
 
-        `plans` define plain updates, see runtime/writes.c. Return the number carried out, and the byte after the update
-        that was not.
+        `plans` define plain updates, see runtime/writes.c. Return the number of updates that were carried out, and the
+        byte after the update that is not plain.
         """
         with self._lock:
             return self._now.rows.insert_plain(plans, request, at)
@@ -47,8 +47,8 @@ class TableControls(Controls):
             self._now.delete(table, key, priority)
 
     def entries(self, table: str, key: Key | None = None) -> list[Entry]:
-        """A table's entries (with that key), const ones included, in the order of their places; without the default
-        entry."""
+        """Return a table's entries, or those with `key`, in the order of their places. Const entries are included, the
+        default entry is not."""
         with self._lock:
             return self._now.rows.entries(table, key)
 
@@ -63,23 +63,23 @@ class TableControls(Controls):
             self._now.rows.set_default(table, None, ())
 
     def default(self, table: str) -> tuple[str, tuple[int, ...]] | None:
-        """The default action's full name and parameters; None: a miss does nothing, as in indirect tables."""
+        """Return the default action's full name and parameters; None: a miss does nothing, as in indirect tables."""
         with self._lock:
             return self._now.rows.default(table)
 
     def entry(self, table: str, key: Key, priority: int = 0) -> Entry:
-        """The entry with that key.  Raises InvalidEntry, EntryNotFound."""
+        """Return the entry with that key. Raise InvalidEntry, EntryNotFound."""
         with self._lock:
             return self._now.rows.find(table, key, priority)
 
     def entry_at(self, table: str, place: int) -> Entry:
-        """Return the entry whose `place` is that.  Raises UnknownObject, EntryNotFound."""
+        """Return the entry at `place`. Raise UnknownObject, EntryNotFound."""
         with self._lock:
             return self._now.rows.table(table).at(place)
 
     def place(self, table: str, key: Key, priority: int = 0) -> int:
-        """Return an entry's number, which stays; new entries get the lowest free number. Raise InvalidEntry,
-        EntryNotFound."""
+        """Return an entry's place, a number that stays the same. A new entry gets the lowest free number. Raise
+        InvalidEntry, EntryNotFound."""
         with self._lock:
             return self._now.rows.place_of(table, key, priority)[1]
 
@@ -125,7 +125,7 @@ class TableControls(Controls):
             self._now.rows.profiles.profile(profile).remove_member(member_id)
 
     def members(self, profile: str) -> list[Member]:
-        """The members of an action profile, without those of entries' action sets."""
+        """Return the members of an action profile, without those of entries' action sets."""
         with self._lock:
             return [member for member, _ in self._now.rows.profiles.profile(profile).members.values()]
 
@@ -145,7 +145,7 @@ class TableControls(Controls):
             self._now.rows.profiles.delete_group(profile, group_id)
 
     def member_groups(self, profile: str) -> list[MemberGroup]:
-        """The groups of an action profile, without those of entries' action sets."""
+        """Return the groups of an action profile, without those of entries' action sets."""
         with self._lock:
             return [group for group, _ in self._now.rows.profiles.profile(profile).groups.values()]
 

@@ -34,7 +34,7 @@ def decode_action(owner: str, uses: Index[ActionUse], message: p4r.Action, *, de
 
 
 def encode_action(p4info: P4Info, name: str, parameters: tuple[int, ...]) -> p4r.Action:
-    """The message of an action."""
+    """Return the message of an action."""
     action = p4info.actions.named(name)
     message = p4r.Action(action_id=action.id)
     for parameter, value in zip(action.parameters, parameters, strict=True):
@@ -90,7 +90,7 @@ def _check_size_semantics(profile: ActionProfile, message: p4r.ActionProfileActi
 
 
 def decode_weight(profile: ActionProfile, weight: int) -> int:
-    """Return the weight of a member; all are 1 where clients do not set weights."""
+    """Return the weight of a member; it is 1 if clients do not set weights."""
     if not profile.weighted:
         if weight:
             raise invalid(f"weight {weight}: clients do not set the weights of {profile.name}; leave them unset")
@@ -110,7 +110,7 @@ def encode_weight(profile: ActionProfile, weight: int) -> int:
 
 
 def refuse_watch(profile: ActionProfile, message: p4r.ActionProfileAction | p4r.ActionProfileGroup.Member) -> None:
-    """Refuse a watched port, as the switch ignores the state of ports."""
+    """Refuse a watched port, because the switch ignores the state of ports."""
     if message.WhichOneof("watch_kind") is not None:
         raise unimplemented(f"a watched port of a member of {profile.name}: the state of ports is ignored")
 

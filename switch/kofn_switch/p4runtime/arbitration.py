@@ -1,6 +1,6 @@
 """The client that may write: P4Runtime's client arbitration for one device and the default role.
 
-No I/O: messages to a client go through its `tell`, and everything happens in the call that caused it. The rules are
+This module does no I/O: messages to a client go through `Client.tell`, within the call that causes them. The rules are
 those of the specification's "Client Arbitration and Controller Replication", except one that follows BMv2: the primary
 is the connected client with the highest election id, so that a backup follows a primary that leaves. (In the
 specification the switch remembers the highest id ever seen, and has no primary until a client bids that id.)
@@ -39,13 +39,13 @@ class Arbitration:
         self._on_change = on_change
 
     def may_write(self, request: p4r.WriteRequest | p4r.SetForwardingPipelineConfigRequest) -> bool:
-        """Whether the request carries the primary's election id."""
+        """Return whether the request carries the primary's election id."""
         if self.primary is None or not request.HasField("election_id"):
             return False
         return U128.decode(request.election_id) == self.primary.election_id
 
     def update(self, client: Client, request: p4r.MasterArbitrationUpdate) -> None:
-        """Handle a client's bid. Raise Refused when its stream has to end."""
+        """Handle a client's bid. Raise Refused if the client's stream must end."""
         self._check(client, request)
         election_id = U128.decode(request.election_id) if request.HasField("election_id") else None
         self._check_unused(client, election_id)

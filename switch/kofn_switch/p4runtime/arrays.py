@@ -1,4 +1,4 @@
-"""CounterEntry and RegisterEntry: cells of indirect counters and registers, one or all, read and set in the engine."""
+"""CounterEntry and RegisterEntry: read and set one cell, or all cells, of the engine's counters and registers."""
 
 from collections.abc import Iterator
 from typing import TypeVar
@@ -19,12 +19,12 @@ class Arrays:
     """The program's counters and registers as P4Runtime has them."""
 
     def __init__(self, engine: Engine, p4info: P4Info) -> None:
-        """`p4info` describes the program that `engine` runs."""
+        """Take the `p4info` of the program that `engine` runs."""
         self._engine = engine
         self._p4info = p4info
 
     def write_counter(self, kind: UpdateType, message: p4r.CounterEntry) -> None:
-        """MODIFY one cell, or all when the index is unset; change nothing when there is no data."""
+        """Carry out MODIFY of one cell, or of all cells if the index is unset. Without data change nothing."""
         counter = self._p4info.counters.get(message.counter_id)
         only_modify(kind, "counter", counter)
         if message.HasField("data"):
@@ -41,7 +41,7 @@ class Arrays:
                 yield p4r.CounterEntry(counter_id=counter.id, index=p4r.Index(index=index), data=data)
 
     def write_register(self, kind: UpdateType, message: p4r.RegisterEntry) -> None:
-        """MODIFY one cell, or all when the index is unset."""
+        """Carry out MODIFY of one cell, or of all cells if the index is unset."""
         register = self._p4info.registers.get(message.register_id)
         only_modify(kind, "register", register)
         _single(register.type)

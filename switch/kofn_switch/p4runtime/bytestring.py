@@ -1,22 +1,23 @@
 """P4Runtime's bytes fields as integers and back (specification, "Bytestrings").
 
-Input: big-endian, at least one byte, leading zeros permitted, refused when the value needs more bits than the field
-has. Output: the shortest string. Signed values are two's complement with sign extension.
+A string that is read is big-endian, has at least one byte, and may have leading zeros; it is refused if its value needs
+more bits than the field has. A string that is written is the shortest one. Signed values are two's complement with sign
+extension.
 
-The refusal is INVALID_ARGUMENT, as in BMv2. The specification has OUT_OF_RANGE for strings as such, and
-INVALID_ARGUMENT for each field that holds one (matches, action parameters, replicas, P4Data, packet metadata).
+The refusal is INVALID_ARGUMENT, as in BMv2. The specification requires OUT_OF_RANGE for strings in general, and
+INVALID_ARGUMENT for every field with a string (matches, action parameters, replicas, P4Data, packet metadata).
 """
 
 from kofn_switch.p4runtime.refusal import invalid
 
 
 def encode(value: int) -> bytes:
-    """The canonical string of an unsigned value; 0 is one zero byte."""
+    """Return the canonical string of an unsigned value; 0 is one zero byte."""
     return value.to_bytes(max(1, (value.bit_length() + 7) // 8), "big")
 
 
 def decode(data: bytes, width: int, what: str) -> int:
-    """The unsigned value of `data`, at most `width` bits; `what` names the field in errors (INVALID_ARGUMENT)."""
+    """Return the unsigned value of `data`, at most `width` bits; `what` names the field in errors."""
     if not data:
         raise invalid(f"{what} is an empty string; it needs at least one byte")
     value = int.from_bytes(data, "big")
@@ -26,13 +27,13 @@ def decode(data: bytes, width: int, what: str) -> int:
 
 
 def encode_signed(value: int) -> bytes:
-    """The canonical string of a signed value."""
+    """Return the canonical string of a signed value."""
     bits = (value if value >= 0 else ~value).bit_length() + 1
     return value.to_bytes((bits + 7) // 8, "big", signed=True)
 
 
 def decode_signed(data: bytes, width: int, what: str) -> int:
-    """The signed value of `data` in int<width>; `what` names the field in errors (INVALID_ARGUMENT)."""
+    """Return the signed value of `data` in int<width>. `what` names the field in errors (INVALID_ARGUMENT)."""
     if not data:
         raise invalid(f"{what} is an empty string; it needs at least one byte")
     value = int.from_bytes(data, "big", signed=True)

@@ -1,7 +1,7 @@
 """Counts and meter configurations, in messages and in the engine.
 
-A meter without a configuration colours all packets green. So does one whose rates and bursts are all -1, which clients
-of older servers write.
+A meter without a configuration colours all packets green. So does a meter whose rates and bursts are all -1, which
+clients of older servers write.
 """
 
 from finsy.proto import p4r
@@ -22,7 +22,7 @@ def count(data: p4r.CounterData) -> Count:
 
 
 def counter_data(cell: Count) -> p4r.CounterData:
-    """The message of a count."""
+    """Return the message of a count."""
     return p4r.CounterData(packet_count=cell.packets, byte_count=cell.bytes)
 
 
@@ -37,7 +37,7 @@ def decode_config(meter: Meter | DirectMeter, message: p4r.MeterConfig | None) -
     if message.cir > message.pir:
         raise invalid(f"cir {message.cir} of meter {meter.name} is above pir {message.pir}")
     if meter.single_rate and (message.cir, message.cburst) != (message.pir, message.pburst):
-        raise invalid(f"meter {meter.name} has a single rate: pir and pburst have to be as cir and cburst")
+        raise invalid(f"meter {meter.name} has a single rate: pir and pburst must be equal to cir and cburst")
     return MeterConfig(
         committed_rate=message.cir,
         committed_burst=message.cburst,

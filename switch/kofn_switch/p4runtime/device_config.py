@@ -9,7 +9,7 @@ NAME = "P4DeviceConfig"
 
 
 def document(device_config: bytes) -> bytes:
-    """Return p4c's JSON, taken out of a P4DeviceConfig if it is in one. (JSON never parses as one.)"""
+    """Return p4c's JSON, also from within a P4DeviceConfig. (JSON itself never parses as a P4DeviceConfig.)"""
     try:
         return bytes(_message().FromString(device_config).device_data) or device_config
     except DecodeError:

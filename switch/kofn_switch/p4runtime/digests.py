@@ -1,8 +1,8 @@
-"""Digest messages gathered into lists. A list is sent when it is full or old enough; messages that are sent and not yet
-acknowledged are kept out of later lists.
+"""Gathers digest messages into lists. A list is sent when it is full or old enough. A message of a list that is not yet
+acknowledged is kept out of later lists.
 
-No I/O and no clock: every call takes the time in seconds, and `due` returns the lists to send. The rules are those of
-the specification's "DigestEntry".
+This module has no I/O and no clock: every call takes the time in seconds, and `due` returns the lists to send. The
+rules are those of the specification's "DigestEntry".
 """
 
 import time
@@ -50,11 +50,11 @@ class DigestQueue:
         self.filling[message] = None
 
     def full(self) -> bool:
-        """Whether the list has reached max_list_size."""
+        """Return whether the list has reached max_list_size."""
         return 0 < self.config.max_list_size <= len(self.filling)
 
     def deadline_s(self) -> float | None:
-        """The time by which the list being filled is sent; None when it is empty."""
+        """Return the time by which the list being filled is sent; None if that list is empty."""
         return self.since_s + self.config.max_timeout_ns / NS_PER_S if self.filling else None
 
     def take(self, list_id: int, now_s: float) -> p4r.DigestList:
@@ -88,7 +88,7 @@ class Digests:
         self._list_id = 0
 
     def write(self, kind: int, entry: p4r.DigestEntry) -> None:
-        """INSERT enables a digest, MODIFY changes its settings, DELETE disables it."""
+        """Enable a digest (INSERT), change its settings (MODIFY), or disable it (DELETE)."""
         digest = self._types.get(entry.digest_id)
         if kind == p4r.Update.INSERT:
             self._insert(digest, entry)
@@ -105,7 +105,8 @@ class Digests:
             yield p4r.DigestEntry(digest_id=queue.type.id, config=queue.config)
 
     def add(self, name: str, message: Message, now_s: float) -> Iterator[p4r.DigestList]:
-        """Take a message from the data plane; yield a list when this fills one. Drop it when the digest is disabled."""
+        """Take a message from the data plane, and yield the list that the message fills, if any. Drop the message if
+        the digest is disabled."""
         queue = next((queue for queue in self._queues.values() if queue.type.name == name), None)
         if queue is not None:
             queue.add(message, now_s)
@@ -124,7 +125,7 @@ class Digests:
         return min((at for queue in self._queues.values() if (at := queue.deadline_s()) is not None), default=None)
 
     def acknowledge(self, ack: p4r.DigestListAck) -> None:
-        """Acknowledge a list for the client; ignore an unknown list, refuse an unknown digest."""
+        """Note that the client has acknowledged a list. Ignore an unknown list, and refuse an unknown digest."""
         digest = self._types.get(ack.digest_id)
         if digest.id in self._queues:
             self._queues[digest.id].forget(ack.list_id)

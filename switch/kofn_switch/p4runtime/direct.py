@@ -16,13 +16,13 @@ class Direct:
     """Direct counters and meters as P4Runtime has them."""
 
     def __init__(self, engine: Engine, p4info: P4Info, tables: Tables) -> None:
-        """`p4info` describes the program that `engine` runs, `tables` are its tables."""
+        """Take the `p4info` and the `tables` of the program that `engine` runs."""
         self._engine = engine
         self._p4info = p4info
         self._tables = tables
 
     def write_count(self, kind: UpdateType, message: p4r.DirectCounterEntry) -> None:
-        """Set the counter of an entry by MODIFY; change nothing when there is no data."""
+        """Set the counter of an entry by MODIFY. Without data change nothing."""
         table = self._table(kind, "counter", message.table_entry)
         self._p4info.check_counted(table)
         if message.HasField("data") and message.table_entry.is_default_action:
@@ -49,15 +49,16 @@ class Direct:
         return table
 
     def read_counts(self, query: p4r.DirectCounterEntry) -> Iterator[p4r.DirectCounterEntry]:
-        """Yield counters of the entries that the query's table_entry selects; table id 0: of all
-        tables with counters."""
+        """Yield the counters of the entries that the query's table_entry selects. Table id 0 selects all tables with
+        counters."""
         if query.table_entry.table_id:
             self._p4info.check_counted(self._p4info.tables.get(query.table_entry.table_id))
         for entry in self._read(query.table_entry, "counter_data", self._p4info.direct_counters):
             yield p4r.DirectCounterEntry(table_entry=_bare(entry), data=entry.counter_data)
 
     def read_meters(self, query: p4r.DirectMeterEntry) -> Iterator[p4r.DirectMeterEntry]:
-        """Yield meters of the entries that the query's table_entry selects; table id 0: of all tables with meters."""
+        """Yield the meters of the entries that the query's table_entry selects. Table id 0 selects all tables with
+        meters."""
         refuse_colours(query.HasField("counter_data"), "a direct meter")
         if query.table_entry.table_id:
             self._p4info.metered(self._p4info.tables.get(query.table_entry.table_id))
@@ -68,7 +69,7 @@ class Direct:
     def _read(
         self, query: p4r.TableEntry, field: str, everywhere: Iterable[DirectCounter | DirectMeter]
     ) -> Iterator[p4r.TableEntry]:
-        """Yield the entries that the query selects, with that field; table id 0: of the tables in `everywhere`."""
+        """Yield the entries that the query selects, with that field. Table id 0 selects the tables in `everywhere`."""
         wanted = p4r.TableEntry()
         wanted.CopyFrom(query)
         getattr(wanted, field).SetInParent()

@@ -27,7 +27,7 @@ class Entities:
     """Everything that can be written and read while one program runs."""
 
     def __init__(self, engine: Engine, p4info: P4Info, digests: Digests) -> None:
-        """`p4info` describes the program that `engine` runs."""
+        """Take the `p4info` of the program that `engine` runs."""
         tables, arrays, groups = Tables(engine, p4info), Arrays(engine, p4info), Groups(engine)
         direct, meters, profiles = Direct(engine, p4info, tables), Meters(engine, p4info), Profiles(engine, p4info)
         value_sets = ValueSets(engine, p4info)
@@ -82,7 +82,7 @@ class Entities:
         }
 
     def write_all(self, request: p4r.WriteRequest) -> list[Refused | None]:
-        """Carry out all updates in order, each despite failures of others; return the reason for each refusal, else
+        """Carry out all updates in order, even if some fail. Return for each update the reason for its refusal, or
         None."""
         outcomes: list[Refused | None] = []
         data, at, updates = request.SerializeToString(), 0, len(request.updates)

@@ -1,4 +1,4 @@
-"""PacketReplicationEngineEntry: multicast groups, which are the engine's, and clone sessions."""
+"""PacketReplicationEngineEntry: the engine's multicast groups and clone sessions."""
 
 from collections.abc import Iterator
 
@@ -19,12 +19,12 @@ class Groups:
     """The packet replication engine as P4Runtime has it."""
 
     def __init__(self, engine: Engine) -> None:
-        """Read the engine's groups, without those of simple_switch_CLI, as on BMv2."""
+        """Take the engine. Groups of simple_switch_CLI are not visible here, as on BMv2."""
         self._engine = engine
         self._sessions = Sessions(engine)
 
     def write(self, kind: UpdateType, message: Entry) -> None:
-        """INSERT, MODIFY or DELETE a multicast group or a clone session. Raise SwitchError."""
+        """Carry out INSERT, MODIFY or DELETE of a multicast group or a clone session. Raise SwitchError."""
         if _kind(message) == "clone_session_entry":
             self._sessions.write(kind, message.clone_session_entry)
         else:

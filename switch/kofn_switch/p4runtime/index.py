@@ -25,8 +25,8 @@ class Index(Generic[T]):
     """The objects of one kind, by id. The refusal of an unknown id names the kind, the id and the known objects."""
 
     def __init__(self, kind: str, items: Iterable[T], *, foreign: Callable[[str], Refused] = invalid) -> None:
-        """Index the items. `kind` names one of them in messages: `table`, `match field of table t`. `foreign` makes the
-        refusal of an unknown id; INVALID_ARGUMENT by default."""
+        """Index the items. `kind` names one item in messages: `table`, `match field of table t`. `foreign` makes the
+        refusal of an unknown id; by default it is INVALID_ARGUMENT."""
         self.kind = kind
         self._foreign = foreign
         self._by_id: dict[int, T] = {}
@@ -47,7 +47,7 @@ class Index(Generic[T]):
         return object_id in self._by_id
 
     def get(self, object_id: int) -> T:
-        """Return the object with that id. Refuse the unset id 0 as INVALID_ARGUMENT, unknown ones by `foreign`."""
+        """Return the object with that id. Refuse the unset id 0 as INVALID_ARGUMENT, an unknown id by `foreign`."""
         if object_id in self._by_id:
             return self._by_id[object_id]
         known = choices(f"{item.name} (0x{item.id:x})" for item in self)

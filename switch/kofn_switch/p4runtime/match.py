@@ -1,7 +1,7 @@
 """Match keys of TableEntry messages as the engine's keys and back (specification, "Match Format").
 
-A don't-care field is left out of the message. A client that gives one explicitly (mask 0, prefix 0, the full range) is
-refused, as are value bits outside the mask or prefix, so that reads return the keys as they were written.
+A don't-care field is left out of the message. An explicit one (mask 0, prefix 0, the full range) is refused, and so are
+value bits outside the mask or prefix. Therefore reads return the keys as clients wrote them.
 """
 
 from collections.abc import Callable, Iterable

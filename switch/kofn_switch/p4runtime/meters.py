@@ -1,4 +1,4 @@
-"""MeterEntry: cells of meter arrays, one or all, configured in the engine."""
+"""MeterEntry: configures one cell, or all cells, of the engine's meter arrays."""
 
 from collections.abc import Iterator
 
@@ -14,12 +14,12 @@ class Meters:
     """The program's meter arrays as P4Runtime has them."""
 
     def __init__(self, engine: Engine, p4info: P4Info) -> None:
-        """`p4info` describes the program that `engine` runs."""
+        """Take the `p4info` of the program that `engine` runs."""
         self._engine = engine
         self._p4info = p4info
 
     def write(self, kind: UpdateType, message: p4r.MeterEntry) -> None:
-        """MODIFY one cell, or all when the index is unset; without a config all is green."""
+        """Carry out MODIFY of one cell, or of all cells if the index is unset; without a config all is green."""
         meter = self._p4info.meters.get(message.meter_id)
         only_modify(kind, "meter", meter)
         refuse_colours(message.HasField("counter_data"), f"meter {meter.name}")

@@ -1,7 +1,7 @@
 """Packets between the controller and the CPU port: the program's @controller_header fields as PacketMetadata.
 
-A packet to the CPU port starts with the header `packet_in`, one from it with `packet_out`; both are bit strings of the
-declared fields in order, padded at the end to whole bytes.
+A packet to the CPU port starts with the header `packet_in`, a packet from the CPU port with `packet_out`. A header is
+the bit string of its declared fields in order, padded at the end to whole bytes.
 """
 
 from finsy.proto import p4r
@@ -52,7 +52,7 @@ def _values(header: PacketHeader, message: p4r.PacketOut) -> dict[int, int]:
         values[item.id] = bytestring.decode(metadata.value, item.width, f"metadata field {item.name} of packet_out")
     missing = [item.name for item in header.fields if item.id not in values]
     if missing:
-        raise invalid(f"packet_out lacks its metadata field {', '.join(missing)}; every field is needed")
+        raise invalid(f"packet_out must have every metadata field, got no {', '.join(missing)}")
     return values
 
 

@@ -36,7 +36,7 @@ class PlainInserts:
         self._p4info = p4info
 
     def carry_out(self, request: bytes, at: int) -> tuple[int, int]:
-        """See Engine.insert_plain."""
+        """Carry out plain updates, as Engine.insert_plain does."""
         return self._engine.insert_plain(self._plans, request, at)
 
     @cached_property
@@ -55,7 +55,7 @@ def _plans(program: Program, p4info: P4Info) -> Iterator[int]:
 
 
 def _is_plain(table: Table, own: ProgramTable) -> bool:
-    """Return whether the table's entries have nothing beside an action but a counter."""
+    """Return whether the table's entries have only an action and perhaps a counter."""
     fields, known = list(zip(table.key, own.key, strict=False)), {action.name for action in own.actions}
     sizes = [len(table.key), *(len(use.action.parameters) for use in table.actions)]
     room = [sum(limbs(field.width) for field in use.action.parameters) for use in table.actions]

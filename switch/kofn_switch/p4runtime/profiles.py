@@ -24,12 +24,12 @@ class Profiles:
     """The program's action profiles as P4Runtime has them. The engine holds the members."""
 
     def __init__(self, engine: Engine, p4info: P4Info) -> None:
-        """`p4info` describes the program that `engine` runs."""
+        """Take the `p4info` of the program that `engine` runs."""
         self._engine = engine
         self._p4info = p4info
 
     def write_member(self, kind: UpdateType, message: p4r.ActionProfileMember) -> None:
-        """INSERT, MODIFY or DELETE a member. Raise SwitchError."""
+        """Carry out INSERT, MODIFY or DELETE of a member. Raise SwitchError."""
         profile = self._p4info.profiles.get(message.action_profile_id)
         if message.member_id == 0:
             raise invalid(f"the id of a member of action profile {profile.name} is not set")
@@ -52,7 +52,7 @@ class Profiles:
                     yield p4r.ActionProfileMember(action_profile_id=profile.id, member_id=member.id, action=action)
 
     def write_group(self, kind: UpdateType, message: p4r.ActionProfileGroup) -> None:
-        """INSERT, MODIFY or DELETE a group. Raise SwitchError."""
+        """Carry out INSERT, MODIFY or DELETE of a group. Raise SwitchError."""
         profile = self._p4info.profiles.get(message.action_profile_id)
         if message.group_id == 0:
             raise invalid(f"the id of a group of action profile {profile.name} is not set")

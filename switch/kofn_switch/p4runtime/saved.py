@@ -22,13 +22,13 @@ class Saved:
         self._updates: list[p4r.Update] = []
 
     def write_all(self, request: p4r.WriteRequest) -> list[Refused | None]:
-        """Do as Entities.write_all."""
+        """Carry out updates on the trial switch, as Entities.write_all does."""
         outcomes = self.pipeline.entities.write_all(request)
         self._updates += [update for update, refused in zip(request.updates, outcomes, strict=True) if not refused]
         return outcomes
 
     def commit(self, engine: Engine) -> Pipeline:
-        """Make it the running program of `engine`, with all its updates."""
+        """Make the saved program the running program of `engine`, with all updates."""
         pipeline = Pipeline(engine, self.pipeline.config)
         engine.load(pipeline.document)
         for update in self._updates:

@@ -1,7 +1,7 @@
 """The P4Runtime service: gRPC on one side, the engine on the other.
 
-It holds the pushed pipeline and the connected clients. The engine holds table entries, counters, groups and registers.
-All of it runs in one asyncio loop, except the compilation of a pushed program, which runs in another thread.
+The service holds the pushed pipeline and the connected clients. The engine holds table entries, counters, groups and
+registers. The service runs in one asyncio loop, except the compilation of a pushed program, which runs in a thread.
 """
 
 import asyncio
@@ -75,7 +75,7 @@ class P4RuntimeService(p4r_grpc.P4RuntimeServicer):
             await _abort(context, refused)
 
     async def Write(self, request: p4r.WriteRequest, context: Context) -> p4r.WriteResponse:  # noqa: N802
-        """Carry out all updates in order, each despite failures of others."""
+        """Carry out all updates in order, even if some fail."""
         async with self._lock:
             try:
                 self._check_write(request)
@@ -131,7 +131,7 @@ class P4RuntimeService(p4r_grpc.P4RuntimeServicer):
     ) -> p4r.SetForwardingPipelineConfigResponse:
         """Verify or load a program.
 
-        It runs to its end even when the client stops waiting: the engine and the lookups change together.
+        The call runs to its end even if the client stops waiting, because the engine and the lookups change together.
         """
         try:
             await asyncio.shield(asyncio.create_task(self._set_pipeline(request)))
@@ -176,7 +176,7 @@ class P4RuntimeService(p4r_grpc.P4RuntimeServicer):
         LOG.info("pipeline loaded: %d tables", len(pipeline.p4info.tables))
 
     def _reconcile(self, config: p4r.ForwardingPipelineConfig) -> None:
-        """Keep all state if the program is the running one; only then no state can be lost."""
+        """Keep all state if `config` has the running program. Refuse another program, because state could be lost."""
         if not self.streams.required_pipeline().same_program(config):
             raise unimplemented("RECONCILE_AND_COMMIT of another program; VERIFY_AND_COMMIT is offered and clears all")
         self._saved = None
@@ -200,7 +200,7 @@ class P4RuntimeService(p4r_grpc.P4RuntimeServicer):
             raise denied(f"Not primary: the request has {asked}; {self.streams.arbitration.describe()}")
 
     def _required_writer(self) -> Callable[[p4r.WriteRequest], list[Refused | None]]:
-        """Return the function that carries updates out: the saved config's while there is one."""
+        """Return the function that carries updates out: that of the saved config, if there is one."""
         return self.streams.required_pipeline().entities.write_all if self._saved is None else self._saved.write_all
 
     def _check_write(self, request: p4r.WriteRequest) -> None:

@@ -17,11 +17,11 @@ class Sessions:
     """The clone sessions as P4Runtime has them."""
 
     def __init__(self, engine: Engine) -> None:
-        """Read the engine's sessions, without those of simple_switch_CLI, as on BMv2."""
+        """Take the engine. Sessions of simple_switch_CLI are not visible here, as on BMv2."""
         self._engine = engine
 
     def write(self, kind: UpdateType, entry: p4r.CloneSessionEntry) -> None:
-        """INSERT, MODIFY or DELETE a session. Raise SwitchError."""
+        """Carry out INSERT, MODIFY or DELETE of a session. Raise SwitchError."""
         number = entry.session_id
         check_write(kind, "clone session", number, self._engine.sessions(lasting=False), SESSION_MAX)
         if kind == p4r.Update.DELETE:

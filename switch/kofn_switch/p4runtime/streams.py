@@ -23,7 +23,7 @@ class Streams:
     """The connected clients, and the pipeline that their messages refer to."""
 
     def __init__(self, engine: Engine, device_id: int) -> None:
-        """Make them in a running asyncio loop."""
+        """Make the streams in a running asyncio loop."""
         self.pipeline: Pipeline | None = None
         self.arbitration = Arbitration(device_id, on_change=self._primary_changed)
         self._engine = engine

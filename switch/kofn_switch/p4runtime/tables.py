@@ -20,12 +20,12 @@ class Tables:
     """The program's tables as P4Runtime has them. The engine holds the entries."""
 
     def __init__(self, engine: Engine, p4info: P4Info) -> None:
-        """`p4info` describes the program that `engine` runs."""
+        """Take the `p4info` of the program that `engine` runs."""
         self._engine = engine
         self._p4info = p4info
 
     def write(self, kind: UpdateType, message: p4r.TableEntry) -> None:
-        """INSERT, MODIFY or DELETE an entry. Raise SwitchError."""
+        """Carry out INSERT, MODIFY or DELETE of an entry. Raise SwitchError."""
         table = self._p4info.tables.get(message.table_id)
         if kind != p4r.Update.DELETE:
             self._check_offered(table, message)
@@ -186,7 +186,7 @@ class Tables:
         return message
 
     def _add_direct(self, table: Table, entry: Entry, query: p4r.TableEntry, message: p4r.TableEntry) -> None:
-        """Add the entry's counter, meter and idle time, where the query asks for it and the table has it."""
+        """Add the entry's counter, meter and idle time, if the query asks for them and the table has them."""
         place = table.name, entry.key, entry.priority
         if query.HasField("counter_data") and self._p4info.direct_counter_of(table) is not None:
             message.counter_data.CopyFrom(counter_data(self._engine.count(*place)))
@@ -227,7 +227,7 @@ class Tables:
 
 
 def priority_of(table: Table, message: p4r.TableEntry) -> int:
-    """Return the entry's priority, which is above 0 exactly where entries can overlap."""
+    """Return the entry's priority, which is above 0 if the table's entries can overlap, else 0."""
     if table.needs_priority and message.priority <= 0:
         raise invalid(f"an entry of table {table.name} needs a priority above 0, not {message.priority}")
     if not table.needs_priority and message.priority != 0:

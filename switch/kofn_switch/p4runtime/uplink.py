@@ -16,7 +16,7 @@ T = TypeVar("T")
 class Uplink:
     """A thread that waits for one of the engine's take methods and passes the result to a handler.
 
-    The thread takes nothing more until the handler has returned. Items that arrive faster wait in the engine, which has
+    The thread takes no further items until the handler has returned. Meanwhile items wait in the engine, which has
     bounded room and counts the items that it drops.
     """
 

@@ -16,7 +16,7 @@ class ValueSets:
     """The program's value sets as P4Runtime has them; a key is its fields, concatenated without gaps."""
 
     def __init__(self, engine: Engine, p4info: P4Info) -> None:
-        """`p4info` describes the program that `engine` runs."""
+        """Take the `p4info` of the program that `engine` runs."""
         self._engine = engine
         self._p4info = p4info
 

@@ -210,7 +210,7 @@ void faults_release(struct core *core) {
     }
 }
 
-// Return the time until then; NULL when no frame waits.
+// Return the time until the next waiting frame is due; NULL when no frame waits.
 const struct timespec *faults_timeout(struct core *core, struct timespec *timeout) {
     core_lock(core);
     uint64_t now_ns = core_clock_ns();

@@ -10,8 +10,8 @@
 struct core;
 
 #define FAULT_PORTS 512
-#define DELAYED_MAX 8192        // waiting frames at a time; one more drops the one that is due first
-#define HELD_NS 20000000u       // the longest time that a frame to be reordered waits for one to pass it
+#define DELAYED_MAX 8192        // the most waiting frames; a further frame drops the frame that is due first
+#define HELD_NS 20000000u       // the longest time that a frame to be reordered waits for another frame to pass it
 
 enum fault_direction { FAULT_IN, FAULT_OUT, FAULT_DIRECTIONS };
 
@@ -50,10 +50,10 @@ struct faults {
     uint32_t rule_count;
     uint32_t *numbers;
     uint64_t seed, order;
-    uint32_t udp_port;  // only frames to it are changed and counted; 0: every frame
+    uint32_t udp_port;  // only frames to this port are changed and counted; 0: every frame
     uint64_t started_ns[FAULT_PORTS];  // 0: not yet
     struct lane lanes[FAULT_DIRECTIONS][FAULT_PORTS];
-    struct frame *waiting[DELAYED_MAX];  // a heap, the one that is due first in front
+    struct frame *waiting[DELAYED_MAX];  // a heap, the frame that is due first in front
     uint32_t waiting_count;
     struct frame *spent;  // delivered to the program; queued packets may refer to them
 };

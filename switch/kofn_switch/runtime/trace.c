@@ -17,7 +17,7 @@ struct trace {
     struct services plain;  // the services without a trace
     const char *const *reasons;
     int file, active;
-    uint32_t udp_port;  // only frames to it; 0: every frame
+    uint32_t udp_port;  // only frames to this port; 0: every frame
     uint64_t left, number;
     char *text;
     size_t used, space;

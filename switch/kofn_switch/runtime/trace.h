@@ -1,4 +1,4 @@
-// The functions that traced programs call; other programs have none of it.
+// The functions that traced programs call; other programs have no such calls.
 #ifndef KOFN_TRACE_H
 #define KOFN_TRACE_H
 

@@ -1,6 +1,6 @@
 """Records that control planes write to and read from the switch: entries, counts, replicas, digests.
 
-Plain values; integers are unsigned and as wide as in the program. They are independent of P4Runtime's messages.
+The records are plain values, independent of P4Runtime's messages. Integers are unsigned, and as wide as in the program.
 """
 
 from dataclasses import dataclass, fields
@@ -86,12 +86,12 @@ Via: TypeAlias = MemberRef | GroupRef | ActionSet
 class Entry:
     """A row of a table.
 
-    The highest priority wins, as in P4Runtime; of overlapping entries with equal priority, the one in the lower place.
-    Tables have no priorities, 0, if their key is all exact, or exact with one lpm field. `action` is the action's full
-    name, `parameters` are in the action's order; entries of an indirect table have `via` instead. An entry with an
-    `idle_timeout_ns` is reported by `take_idle` when no packet hit it for that time. `metadata` and
-    `controller_metadata` belong to the control plane; so does `typed`, the key as typed, with bits beyond its prefix or
-    mask.
+    The entry with the highest priority wins, as in P4Runtime; if priorities are equal, the entry in the lowest place.
+    The priority is 0 in a table whose key fields are all exact, or exact with one lpm field. `action` is the action's
+    full name, `parameters` are in the action's order; an entry of an indirect table has `via` instead of both.
+    `take_idle` reports an entry with an `idle_timeout_ns` if no packet hits the entry for that time. `metadata` and
+    `controller_metadata` belong to the control plane; so does `typed`, the key as a user typed it, with bits beyond its
+    prefix or mask.
     """
 
     table: str
@@ -108,7 +108,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
-    """An action with its parameters in an action profile; `id` is the control plane's, from 1."""
+    """An action with its parameters in an action profile; the control plane sets `id`, from 1."""
 
     profile: str
     id: int
@@ -126,7 +126,7 @@ class GroupMember:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberGroup:
-    """Members of an action profile that its selector chooses from; `id` is the control plane's, from 1."""
+    """A group of an action profile's members, from which the selector chooses; the control plane sets `id`, from 1."""
 
     profile: str
     id: int
@@ -164,7 +164,7 @@ class Replica:
 class CloneSession:
     """The destinations of a clone: `replicas`, or those of the multicast group `group` if it is not 0.
 
-    A clone is cut to `length` bytes as it leaves, headers included, if that is not 0.
+    If `length` is not 0, a clone is cut to `length` bytes, headers included, when it leaves.
     """
 
     replicas: tuple[Replica, ...] = ()

@@ -22,7 +22,7 @@ class _Watched:
     last_hit_us: c_uint64  # in the native table
     inserted_us: int
     since_us: int
-    turn: int  # of its item in the queue; items with another turn are outdated
+    turn: int  # the turn of the entry's item in the queue; items with another turn are outdated
 
     @property
     def timeout_us(self) -> int:
@@ -83,7 +83,7 @@ class IdleTimeouts:
         heappush(self._queue, (since_us + watched.timeout_us, self._turns, which))
 
     def _drop_outdated(self) -> None:
-        """Remove outdated items: each change of an entry leaves one in the queue."""
+        """Remove outdated items, because each change of an entry leaves one in the queue."""
         turns = {watched.turn for watched in self._watched.values()}
         self._queue = [place for place in self._queue if place[1] in turns]
         heapify(self._queue)

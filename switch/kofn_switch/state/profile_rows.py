@@ -1,6 +1,6 @@
 """The action profiles of a loaded program: members and groups, carried out in the native part.
 
-Not thread-safe against itself, as rows.py.
+Only one thread at a time may call the methods, as in rows.py.
 """
 
 import ctypes

@@ -157,9 +157,9 @@ class ProfileState:
     # Entries
 
     def hold(self, via: Via, replaced: Held | None = None) -> tuple[Held, list[Written], list[int]]:
-        """Return an entry's reference; of an action set also the members to write and the choices of its group.
+        """Return an entry's reference; for an action set also the members to write and the choices of its group.
 
-        `replaced` is the entry's reference until then; the caller releases it afterwards.
+        `replaced` is the entry's earlier reference, which the caller releases afterwards.
 
         Raises InvalidEntry, EntryNotFound, TableFull.
         """

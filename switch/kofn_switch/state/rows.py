@@ -1,6 +1,7 @@
 """The tables of a loaded program: the control plane's writes, carried out in the native part.
 
-Not thread-safe against itself (the engine serialises control operations); safe against the packet thread.
+Only one thread at a time may call the methods (the engine serialises control operations). The packet thread may run
+meanwhile.
 """
 
 import ctypes
@@ -149,7 +150,7 @@ class Rows:
         return None if default is None else (default[0].name, default[1])
 
     def set_default(self, table: str, action: str | None, parameters: Sequence[int]) -> None:
-        """See Engine.set_default; action None is the program's own default."""
+        """Set the default action, as Engine.set_default does; action None is the program's own default."""
         state = self.table(table).state
         if state.table.default_const:
             name, _ = self.default(table) or ("", ())

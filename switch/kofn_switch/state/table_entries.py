@@ -28,7 +28,7 @@ NOTHING = Beside()
 
 
 class TableEntries:
-    """Entries by their places, the numbers of rows in the native table; a new entry gets the lowest free one."""
+    """Entries by their places, the numbers of rows in the native table. A new entry gets the lowest free place."""
 
     def __init__(self, state: TableState, core: int, instance: int, number: int | None) -> None:
         """Take the table's `number` in the native part; None: only its default action is called, so it is not there."""

@@ -12,7 +12,7 @@ from kofn_switch.state.named import named
 
 
 class ValueSets:
-    """Keys by value set; empty at first. Not thread-safe against itself, as `Loaded`."""
+    """Keys by value set; empty at first. Only one thread at a time may call the methods, as in `Loaded`."""
 
     def __init__(self, program: Program, native: CDLL, core: int, instance: int) -> None:
         """Take the sets of the program that `instance` runs."""

@@ -109,11 +109,14 @@ def test_tls_takes_simple_switch_grpcs_flags() -> None:
             "--grpc-server-addr 50051: needs HOST:PORT with a port from 1 to 65535",
         ),
         ("--no-p4 --grpc-server-ssl", "--grpc-server-ssl must come after --, because it is a target flag"),
-        ("--no-p4 -- --grpc-server-ssl", "--grpc-server-ssl: --grpc-server-cert FILE is needed, too"),
-        ("--no-p4 -- --grpc-server-ssl --grpc-server-cert x", "--grpc-server-ssl: --grpc-server-key FILE is needed"),
+        ("--no-p4 -- --grpc-server-ssl", "--grpc-server-ssl must come with --grpc-server-cert FILE"),
+        (
+            "--no-p4 -- --grpc-server-ssl --grpc-server-cert x",
+            "--grpc-server-ssl must come with --grpc-server-key FILE",
+        ),
         (
             "--no-p4 -- --grpc-server-ssl --grpc-server-cert x --grpc-server-key y --grpc-server-with-client-auth",
-            "--grpc-server-ssl: --grpc-server-cacert FILE is needed, too",
+            "--grpc-server-ssl must come with --grpc-server-cacert FILE",
         ),
         ("--no-p4 -- --cpu-port 0", "--cpu-port 0: needs a port from 1 to 511"),
         ("--no-p4 -- --cpu-port 999", "--cpu-port 999: needs a port from 1 to 511"),

@@ -46,7 +46,7 @@ def metadata(**fields: bytes) -> list[p4r.PacketMetadata]:
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        (metadata(egress_port=b"\1"), "lacks its metadata field pad"),
+        (metadata(egress_port=b"\1"), "packet_out must have every metadata field, got no pad"),
         (metadata(egress_port=b"\1", pad=b"\0", seven=b"\0"), "no metadata field of packet_out has id 0x7"),
         (metadata(egress_port=b"\2\0", pad=b"\0"), "egress_port of packet_out is 0x200, which does not fit bit<9>"),
         (metadata(egress_port=b"\1", pad=b"\0") + metadata(pad=b"\0"), "pad of packet_out is given twice"),

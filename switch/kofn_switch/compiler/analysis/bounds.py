@@ -1,7 +1,7 @@
 """Bounds of an expression's integers, from which the generator knows how many bits suffice.
 
 BMv2 computes with integers of any size and cuts when it assigns. The generated code computes modulo a power of two.
-Comparisons, right shifts, divisions and saturation differ there and need their operands exactly, hence their bounds.
+This is not enough for comparisons, right shifts, divisions and saturation: they need exact operands, so their bounds.
 """
 
 from collections.abc import Callable
@@ -35,7 +35,7 @@ class Bounds:
         return self.low >= 0
 
     def bits(self) -> int:
-        """The number of bits that hold each of them, in two's complement if some are negative."""
+        """Return the number of bits that hold each of the values, in two's complement if some are negative."""
         if self.unsigned:
             return self.high.bit_length()
         return max(self.high.bit_length(), (~self.low).bit_length()) + 1
@@ -126,7 +126,7 @@ class Ranges:
     """Bounds of the expressions of one program, inside an action with `parameters`."""
 
     def __init__(self, program: Program, parameters: tuple[Parameter, ...] = ()) -> None:
-        """Expressions outside actions have no parameters."""
+        """Take the parameters of an action; expressions outside actions have none."""
         self.program = program
         self.parameters = parameters
 

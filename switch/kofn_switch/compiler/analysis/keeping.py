@@ -27,7 +27,7 @@ TAKE_AWAY = frozenset(
 
 
 def kept_headers(program: Program) -> frozenset[str]:
-    """Return their names; of a stack all headers or none."""
+    """Return the names of these headers; a stack has all its headers in the result, or none."""
     kept = _targets(program, TAKE_AWAY) | _unseen(program)
     for union in program.unions.values():
         if len(union.members) > 1:

@@ -18,7 +18,7 @@ class Part:
 def load_header(kind: HeaderType, base: str, source: str) -> list[str]:
     """Return statements that set the header at the C lvalue `base` from the bytes at `source`.
 
-    The length of its variable field must be set before, in bits; it is a whole number of bytes.
+    The length of the header's variable field must be set before, in bits, as a whole number of bytes.
     """
     before, variable, after = _split(kind, base)
     lines = load(before, source)

@@ -40,7 +40,7 @@ class Crc:
         return f"({text}{')' if self.reflected else f', {self.width})'} ^ {literal(self.final)})"
 
 
-CRCS = {  # as BMv2 names them; those named custom with the parameters that it starts with
+CRCS = {  # by BMv2's names; custom checks have the parameters with which BMv2 starts
     "crc16": Crc(width=16, polynomial=0x8005),
     "crc32": Crc(width=32, polynomial=0x04C11DB7, start=0xFFFFFFFF, final=0xFFFFFFFF),
     "crcCCITT": Crc(width=16, polynomial=0x1021, start=0xFFFF, reflected=False),

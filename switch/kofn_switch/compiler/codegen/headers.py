@@ -1,7 +1,7 @@
 """Statements on whole headers, stacks and unions, as BMv2 executes them.
 
-Making a header valid makes the others of its union invalid. Pushing and popping exchange elements; in a stack of unions
-the elements that enter at an end are not made invalid.
+Making a header valid makes the other headers of its union invalid. Pushing and popping exchange elements; in a stack of
+unions the elements that enter at an end are not made invalid.
 """
 
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ Arguments = tuple[Expression, ...]
 
 
 def add_header(low: Lowering, arguments: Arguments) -> None:
-    """Make a header valid. One that was invalid starts as zeros; its variable field keeps its length."""
+    """Make a header valid. A header that was invalid starts as zeros; its variable field keeps its length."""
     header = low.header(arguments[0])
     kept = header.type.variable is not None
     with low.block.braces(f"if (!{header.valid})"):

@@ -22,7 +22,7 @@ def member_numbers(program: Program, table: Table) -> dict[int, int]:
 
 
 def emit_choice(low: Lowering, table: Table) -> None:
-    """Write statements that set `member`: the one that the entry selects, or a member without an action."""
+    """Write statements that set `member` to the member that the entry selects, or to a member without an action."""
     block, program = low.block, low.layout.program
     profile = program.profiles[str(table.profile)]
     number = list(program.profiles).index(profile.name)

@@ -61,7 +61,7 @@ class LimbLoop:
         return f"{carries}{pragma} {loop} {{ {sums}to[i] = {result}; }} "
 
     def _without_carries(self, loop: str, count: int, result: str) -> str:
-        """Return nothing where it would not pay: for few limbs, and for expressions that begin with a carry."""
+        """Return "" if a first loop does not pay: for few limbs, or for an expression that begins with a carry."""
         if count < SIDE_BY_SIDE or not self._sums or any(start for _, _, start in self._sums):
             return ""
         sums = [f"const uint64_t s{number} = {left} + {right}; " for number, (left, right, _) in enumerate(self._sums)]

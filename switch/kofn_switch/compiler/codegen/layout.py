@@ -41,9 +41,10 @@ def mask_of(width: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeaderRef:
-    """A header instance in C: the struct, its validity byte ("1" for metadata), and those of its rivals in a union.
+    """A header instance in C: the struct, its validity byte ("1" for metadata), and the validity bytes of its rivals in
+    a union.
 
-    Its fields read as 0 unless it is `readable`: valid, or a header that keeps its fields.
+    The header's fields read as 0 unless it is `readable`: valid, or a header that keeps its fields.
     """
 
     struct: str
@@ -78,7 +79,7 @@ class HeaderRef:
         return f"({self.type.fixed_width // 8} + {self.bits} / 8)"
 
     def make_valid(self) -> list[str]:
-        """Return statements that make it valid, and the others of its union invalid."""
+        """Return statements that make the header valid, and the other headers of its union invalid."""
         return [f"{self.valid} = 1;", *(f"{rival} = 0;" for rival in self.rivals)]
 
 

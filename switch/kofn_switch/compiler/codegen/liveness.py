@@ -87,7 +87,8 @@ def _before_action(action: Action, after: Fields) -> Fields:
 
 
 def live_at_start(program: Program) -> Fields:
-    """Return fields that must be zero when a packet arrives: of kept headers, and of metadata but standard_metadata."""
+    """Return the fields of kept headers and of metadata that must be zero when a packet arrives, without those of
+    standard_metadata."""
     checksums, kept = program.checksums, kept_headers(program)
     after_egress = NONE.union(*(_checksum_reads(item) for item in checksums), _kept(program))
     after_egress |= _before(program.deparser_statements, NONE)
@@ -179,7 +180,7 @@ def _before_table(table: Table, before: Before) -> Fields:
 
 
 def _before_parser(program: Program, end: Fields) -> Fields:
-    """Repeat until nothing changes, as a parser may loop."""
+    """Repeat until nothing changes, because a parser may loop."""
     live: dict[str | None, Fields] = dict.fromkeys(program.states, end)
     live[None] = end
     changed = True
@@ -223,7 +224,7 @@ def egress_writes(program: Program) -> tuple[Fields, frozenset[str], frozenset[s
 
 
 def _with_rivals(program: Program, header: str) -> set[str]:
-    """Return the header, and those that become invalid when it becomes valid."""
+    """Return the header, and the headers that become invalid when it becomes valid."""
     for union in program.unions.values():
         if header in union.members.values():
             return set(union.members.values())

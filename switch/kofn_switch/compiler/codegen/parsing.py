@@ -1,6 +1,6 @@
 """The parser as one C function: a label for each state, gotos between them.
 
-On an error it stops with the error's number. Headers extracted before stay valid, and the rest of the packet is
+On an error the parser stops with the error's number. Headers extracted before stay valid, and the rest of the packet is
 payload.
 """
 

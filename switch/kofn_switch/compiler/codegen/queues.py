@@ -13,8 +13,8 @@ class QueueWriter:
         self._layout, self._metadata = layout, metadata
 
     def enqueue(self) -> list[str]:
-        """Write `egress_copy`: queue the packet, or go on with empty queues where there are none; drop priorities out
-        of range."""
+        """Write `egress_copy`, which queues the packet, or drops it if its priority is out of range. Without queues the
+        packet goes on as through empty queues."""
         priority = self._metadata.field("priority") if self._metadata.mentions("priority") else "0"
         refuse = f"if ({priority} >= {self._layout.target.priority_queues}) {{"
         refused = [refuse, "    services(D->core)->drop(D->core, DROP_PRIORITY);", "    return;", "}"]

@@ -25,6 +25,6 @@ class StandardMetadata:
         ]
 
     def mentions(self, field: str) -> bool:
-        """Whether the program mentions a field of standard_metadata. Unread clocks are skipped: each reading costs a
-        table."""
+        """Return whether the program mentions a field of standard_metadata. Unread clocks are skipped, because a
+        reading costs as much as a table."""
         return (META, field) in self._mentioned

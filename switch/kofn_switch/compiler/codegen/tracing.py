@@ -82,7 +82,7 @@ def _say_value(low: Lowering, text: str, expression: Expression, width: int) -> 
 
 
 def _say_field(low: Lowering, text: str, header: HeaderRef, field: Field) -> None:
-    """Print a field's content, even while its header is invalid; of a variable field its number of bits as well."""
+    """Print a field's content, even while its header is invalid, and a variable field's number of bits."""
     member = header.field(field)
     if field.width > 64:
         low.block.add(f"say_wide(D->core, {quoted(text)}, {member}, {limbs(field.width)});")
@@ -118,7 +118,7 @@ def _name(expression: Expression) -> str:
 
 @contextmanager
 def watched(low: Lowering, statement: Primitive) -> Iterator[None]:
-    """Print a statement before its code, and its result where the code comes to its end."""
+    """Print a statement before its code, and its result if the code runs to its end."""
     comment(low.layout, low.block, statement.place)
     if not low.layout.target.trace:
         yield

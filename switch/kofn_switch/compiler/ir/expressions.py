@@ -157,7 +157,7 @@ Expression: TypeAlias = (
 
 
 def walk(expression: Expression) -> Iterator[Expression]:
-    """The expression and all inside it."""
+    """Yield the expression and all expressions inside it."""
     yield expression
     if isinstance(expression, Operation):
         for operand in expression.operands:

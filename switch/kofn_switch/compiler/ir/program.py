@@ -75,7 +75,7 @@ class HeaderType:
         return sum(field.width for field in self.fields if not field.variable)
 
     def field(self, name: str) -> Field:
-        """The field of that name."""
+        """Return the field of that name."""
         return next(field for field in self.fields if field.name == name)
 
 
@@ -380,9 +380,9 @@ class Program:
         return (*parser, *pipelines, *self.deparser_statements)
 
     def uses(self, *ops: str) -> bool:
-        """Whether a statement is one of these primitives."""
+        """Return whether a statement is one of these primitives."""
         return any(statement.op in ops for statement in self.statements)
 
     def field(self, header: str, name: str) -> Field:
-        """A field of a header instance; `$valid$` is one bit wide."""
+        """Return a field of a header instance; `$valid$` is one bit wide."""
         return Field(name=name, width=1) if name == "$valid$" else self.headers[header].type.field(name)

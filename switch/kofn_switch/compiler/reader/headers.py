@@ -9,7 +9,7 @@ from kofn_switch.errors import ProgramError
 
 
 def read_types(root: Json) -> dict[str, HeaderType]:
-    """Header and struct types by name.  Raises ProgramError."""
+    """Return header and struct types by name.  Raises ProgramError."""
     return {
         item["name"]: HeaderType(name=item["name"], fields=tuple(_field(field, item) for field in item["fields"]))
         for item in root["header_types"]
@@ -27,7 +27,7 @@ def _field(field: list[Any], item: Json) -> Field:
 
 
 def read_headers(root: Json, types: Mapping[str, HeaderType]) -> dict[str, Header]:
-    """Header and metadata instances by name."""
+    """Return header and metadata instances by name."""
     return {
         item["name"]: Header(name=item["name"], type=types[item["header_type"]], metadata=item["metadata"])
         for item in root["headers"]
@@ -47,7 +47,7 @@ def read_stacks(root: Json, types: Mapping[str, HeaderType]) -> dict[str, Stack]
 
 
 def read_unions(root: Json) -> dict[str, HeaderUnion]:
-    """Header unions by name, those in stacks included."""
+    """Return header unions by name, those in stacks included."""
     names = {item["id"]: item["name"] for item in root["headers"]}
     types = {item["name"]: [member for member, _ in item["headers"]] for item in root.get("header_union_types", [])}
     return {
@@ -63,7 +63,7 @@ def read_unions(root: Json) -> dict[str, HeaderUnion]:
 
 
 def read_union_stacks(root: Json, types: Mapping[str, HeaderType]) -> dict[str, UnionStack]:
-    """Stacks of header unions by name."""
+    """Return stacks of header unions by name."""
     names = {item["id"]: item["name"] for item in root.get("header_unions", [])}
     kinds = {item["name"]: item["headers"] for item in root.get("header_union_types", [])}
     return {

@@ -14,7 +14,7 @@ RATES = 2  # committed and peak
 
 
 def read_meters(root: Json, place_of: PlaceOf) -> tuple[Meter, ...]:
-    """The arrays of meters.  Raises ProgramError."""
+    """Return the arrays of meters.  Raises ProgramError."""
     return tuple(
         Meter(name=item["name"], size=item["size"], unit=_unit(item, place_of))
         for item in root.get("meter_arrays", [])
@@ -23,7 +23,7 @@ def read_meters(root: Json, place_of: PlaceOf) -> tuple[Meter, ...]:
 
 
 def read_direct_meters(root: Json, place_of: PlaceOf) -> dict[str, DirectMeter]:
-    """The direct meters by name.  Raises ProgramError."""
+    """Return the direct meters by name.  Raises ProgramError."""
     return {
         item["name"]: DirectMeter(
             name=item["name"], unit=_unit(item, place_of), target=FieldOf(*item["result_target"][:2])

@@ -28,7 +28,7 @@ IN_PLACE = {"add_to_field": "+", "subtract_from_field": "-"}
 
 STANDARD_METADATA = {"type": "header", "value": "standard_metadata"}
 MEMBERS = 1024
-"""The size of an action profile that declares none; BMv2 takes any number of members."""
+"""The size of an action profile that declares no size; BMv2 takes any number of members."""
 
 
 def as_p4c_writes(root: Json) -> Json:

@@ -1,6 +1,7 @@
 """Reads p4c's BMv2 JSON (format 2.x, behavioral-model's docs/JSON_format.md) into a `Program`.
 
-It raises ProgramError for constructs that the model cannot hold. The generator refuses those that it cannot execute.
+It raises ProgramError for constructs that the model cannot hold. The generator refuses constructs that it cannot
+execute.
 """
 
 import json
@@ -39,7 +40,7 @@ from kofn_switch.compiler.reader.typed import check_types
 from kofn_switch.errors import ProgramError
 
 VALUE_SET_SIZE = 1024
-"""The number of keys in a value set that declares none; BMv2 then takes any number."""
+"""The number of keys in a value set that declares no size; BMv2 then takes any number of keys."""
 
 UNUSED = {
     "extern_instances": "extern instance",

@@ -1,4 +1,4 @@
-"""Checks records against their annotations, as a document may have text in any place where a number belongs."""
+"""Checks records against their annotations, because a document may have text in place of a number."""
 
 import functools
 import types
@@ -48,7 +48,7 @@ def _each(fits: list[Fits]) -> Fits:
 
 
 def _record(kind: Any) -> Fits:
-    """Return a check of a record. It looks the fields up at its first call, as expressions hold expressions."""
+    """Return a check of a record. It looks the fields up at its first call, because expressions hold expressions."""
     hints = get_type_hints(kind)
     checks = [(field.name, hints[field.name]) for field in fields(kind)]
     known: list[tuple[str, Fits]] = []
