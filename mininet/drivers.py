@@ -63,7 +63,7 @@ class Netns:
                     interfaces.tc(interfaces.shape_commands(host.interface, host.mbps, mtu))
 
     def close(self) -> None:
-        """Let go of the namespaces: the kernel removes them and the links."""
+        """Close the namespaces; the kernel then removes them and the links."""
         for namespace in self.namespaces.values():
             namespace.close()
 

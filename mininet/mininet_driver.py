@@ -17,7 +17,7 @@ from topology import Topology
 
 
 class TiedShell(Node):  # type: ignore[misc]  # a class without types, here and below
-    """A node whose shell ends with this process, also after a kill -9: the shell of Mininet's own node survives it."""
+    """A node whose shell ends with this process, also after kill -9; the shell of Mininet's own node would survive."""
 
     def _popen(self, cmd: list[str], **params: Any) -> Any:
         return super()._popen(cmd, preexec_fn=die_with_parent(), **params)
@@ -119,7 +119,7 @@ class MininetDriver:
             raise NetworkError(f"mininet: {complaints.lines[0]}")
 
     def close(self) -> None:
-        """Stop Mininet, then let go of the namespaces."""
+        """Stop Mininet, then close the namespaces."""
         try:
             self._net.stop()
         except (OSError, subprocess.SubprocessError) as error:

@@ -1,8 +1,8 @@
 """Public names of a package, loaded when they are first used; the package's `__init__.pyi` lists them once.
 
 Importing one module of a package executes the package's `__init__.py`. An `__init__.py` that imports all public modules
-would therefore load everything, in a circle. PyPI's lazy_loader reads such stubs too, but accepts names of the same
-package only, while kofn's come from several.
+would therefore load everything, in a circle. PyPI's lazy_loader reads such stubs, too, but accepts names of one package
+only, and kofn's names come from several.
 """
 
 import ast

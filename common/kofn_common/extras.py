@@ -23,7 +23,7 @@ EXTRAS = {
 
 
 def remedy(error: ModuleNotFoundError) -> str:
-    """Return the missing package and how to install it, in one line; raise `error` again where no extra installs it."""
+    """Return the missing package and how to install it, in one line; raise `error` again if no extra installs it."""
     package = (error.name or "").partition(".")[0]
     if package not in EXTRAS:
         raise error

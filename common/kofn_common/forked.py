@@ -37,12 +37,12 @@ HARMLESS = weakref.WeakSet[threading.Thread]()
 
 @contextlib.contextmanager
 def forked(calls: Iterable[Callable[[], T]]) -> Iterator[Iterator[T]]:
-    """Yield the results of the calls, in order; as many run at a time as there are processors. Results must be
+    """Yield the results of the calls, in order; as many calls run at a time as there are processors. Results must be
     picklable.
 
     The first error is raised. At the end of the block, children that still run are ended; when this process dies, they
-    are killed. Where a process must not be forked (with other threads, or in a pool's child), or has one processor,
-    calls are carried out in turn, in this process.
+    are killed. If this process must not be forked (it has other threads, or is a pool's child), or has one processor,
+    it carries out the calls itself, in turn.
     """
     if processors() == 1:
         yield (call() for call in calls)
@@ -60,7 +60,7 @@ def alone() -> bool:
 
 
 def processors() -> int:
-    """Return the processors for calls at the same time; 1 where this process must not be forked."""
+    """Return the number of processors for calls at the same time; 1 if this process must not be forked."""
     forks = alone() and not multiprocessing.current_process().daemon
     return len(os.sched_getaffinity(0)) if forks else 1
 
@@ -100,13 +100,13 @@ class _Child(Generic[T]):
         there.close()
 
     def result(self) -> T:
-        """Return the call's result or raise its error; KofnError where the process was killed."""
+        """Return the call's result or raise its error; KofnError if the process was killed."""
         try:
             result, error = self._answer.recv()
         except EOFError:
             self._process.join()
             raise KofnError(
-                f"a process that this one had started was killed (exit code {self._process.exitcode})"
+                f"a process that this process had started was killed (exit code {self._process.exitcode})"
             ) from None
         self._process.join()
         if error is not None:
@@ -124,7 +124,7 @@ class _Child(Generic[T]):
 def _carry_out(call: Callable[[], object], there: Connection, parent: int) -> None:
     """Carry out the call in the child, which the parent alone ends."""
     _die_with(parent)
-    gc.freeze()  # objects of the parent are no garbage: the collector can skip them
+    gc.freeze()  # objects of the parent are no garbage, so the collector can skip them
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(1))
@@ -137,7 +137,7 @@ def _carry_out(call: Callable[[], object], there: Connection, parent: int) -> No
 
 
 def _sendable(error: Exception) -> Exception:
-    """Return the error with its traceback as a note; a RuntimeError with its text where it cannot be pickled."""
+    """Return the error with its traceback as a note, or a RuntimeError with the text if it cannot be pickled."""
     try:
         sent: Exception = pickle.loads(pickle.dumps(error))
     except Exception:  # classes of other packages may not unpickle

@@ -54,7 +54,7 @@ def decoded(document: dict[str, Any]) -> Any:
 
 
 def connection() -> SingleConfig:
-    """Return the connection of the current context. Raise ClusterError where there is none."""
+    """Return the connection of the current context. Raise ClusterError if there is none."""
     try:
         found = KubeConfig.from_env().get()
     except (ConfigError, OSError) as error:

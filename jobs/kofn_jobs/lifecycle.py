@@ -114,7 +114,7 @@ def step(request: TrainingRequest, observed: Observed) -> tuple[Action, ...]:
 
 
 def _become(request: TrainingRequest, phase: Phase, message: str, **changes: object) -> tuple[Become, ...]:
-    """Return the status with these changes, or no action where the status has them already."""
+    """Return the action that stores these changes of the status; none if the status has them already."""
     status = replace(request.status, phase=phase, message=message, **changes)
     return () if status == request.status else (Become(status),)
 
@@ -140,9 +140,9 @@ def _admit(request: TrainingRequest, observed: Observed) -> tuple[Action, ...]:
 
 def _denial(request: TrainingRequest) -> str:
     if not request.requester:
-        return "the requester is unknown: the admission webhook was not there when this was created"
+        return "the requester is unknown: the admission webhook did not run when this request was created"
     namespace = request.metadata.namespace
-    return f"{request.requester} may not train in {namespace}: a role with the verb train of trainingrequests is needed"
+    return f"{request.requester} may not train in {namespace}, got no role with the verb train of trainingrequests"
 
 
 def _prepare(request: TrainingRequest, observed: Observed) -> tuple[Action, ...]:

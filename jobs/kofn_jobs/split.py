@@ -37,10 +37,10 @@ class NodePart(msgspec.Struct, frozen=True):
 
 
 def split(total: int, nodes: Sequence[Capacity], least: int = RING_LEAST) -> tuple[NodePart, ...]:
-    """Return the parts of `total`, each at least `least`. Raise SplitError where there are none.
+    """Return the parts of `total`, each at least `least`. Raise SplitError if that is not possible.
 
-    Nodes are filled in the order given, or in the order of their size where that leaves a part too small. Preceding
-    parts, the nearest first, give accelerators to a last part that is too small.
+    Nodes are filled in the given order, or in the order of their size if the given order leaves a part too small.
+    Preceding parts, the nearest first, give accelerators to a last part that is too small.
     """
     able = [node for node in nodes if node.accelerators >= least]
     for order in (able, sorted(able, key=lambda node: -node.accelerators)):
@@ -60,7 +60,7 @@ def _fill(total: int, capacities: Sequence[int]) -> list[int]:
 
 
 def _level(counts: list[int], least: int) -> list[int]:
-    """Return the same total, with a last part of `least` where the others can spare it."""
+    """Return parts with the same total, in which the last part has `least`, if the other parts can spare it."""
     for place in reversed(range(len(counts) - 1)):
         given = max(0, min(counts[place] - least, least - counts[-1]))
         counts[place] -= given

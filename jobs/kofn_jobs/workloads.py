@@ -1,4 +1,4 @@
-"""The objects that run the workers: a JobSet for parts of any size, an MPIJob or a TrainJob for equal ones.
+"""The objects that run the workers: a JobSet for parts of any size, an MPIJob or a TrainJob for equal parts.
 
 A JobSet makes one Job for each part, on the part's node. An MPIJob or a TrainJob has one kind of pod, spread evenly
 over the nodes.

@@ -266,8 +266,8 @@ def worker(
 ) -> None:
     """Run a worker of a job on this machine. Needs root.
 
-    The worker trains the configuration's workload, or its torch.script by torchrun. If it is restarted with the same
-    arguments on the same machine, it continues. It ends if no controller answers for a minute.
+    The worker trains the configuration's workload, or its torch.script by torchrun. If the worker is restarted with the
+    same arguments on the same machine, it continues. It ends if no controller answers for a minute.
     """
     with ending("worker"):
         config, own = Config.load(path), address or own_address(peer)

@@ -69,7 +69,7 @@ def _root() -> str:
 def _python() -> str:
     """Check this interpreter, and the packages that the project depends on."""
     if sys.version_info[:2] < PYTHON:
-        raise CheckError(f"{sys.executable} is {sys.version.split()[0]}", "Python 3.11 or later is needed: make setup")
+        raise CheckError(f"{sys.executable} is {sys.version.split()[0]}", "Python must be 3.11 or later: make setup")
     missing = [name for name in _dependencies() if not _installed(name)]
     if missing:
         raise CheckError(f"packages are missing in {sys.prefix}: {', '.join(missing)}", "`make setup` installs them")

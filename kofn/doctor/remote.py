@@ -152,7 +152,7 @@ class RemoteChecks:
             raise CheckSkipped(f"{self._address} does not tell its time (ICMP)")
         words = f"that of {self._address} is {abs(ahead_s):.2f} s {'ahead' if ahead_s > 0 else 'behind'}"
         if abs(ahead_s) > CLOCK_MOST_S:
-            raise CheckError(words, "set both clocks (NTP): certificates hold for a time only")
+            raise CheckError(words, "set both clocks (NTP): certificates are valid for a limited time")
         return words
 
     async def _controller(self) -> str:
@@ -223,7 +223,7 @@ async def _connect(address: str, command: str) -> None:
             f"{address}: no process listens", f"`{command}` there, at an address that is reached"
         ) from None
     except (socket.gaierror, ValueError, OSError) as error:
-        raise CheckError(f"{address}: {error}", "HOST:PORT is needed") from None
+        raise CheckError(f"{address}: {error}", "the address must be HOST:PORT") from None
     writer.close()
 
 

@@ -18,7 +18,7 @@ class Arm:
     trials: pd.DataFrame
 
     def column(self, name: str) -> list[Any]:
-        """Return a column's figures, seed by seed; None where a trial lacks the figure."""
+        """Return a column's figures, seed by seed; None if a trial lacks the figure."""
         if name not in self.trials:
             return [None] * len(self.trials)
         return [None if value is pd.NA else value for value in self.trials[name].tolist()]

@@ -57,7 +57,7 @@ class WorkerSeries:
     rank: int
     injected: Series
     estimated: Series
-    low: Floats  # of the estimate's interval, as long as estimated
+    low: Floats  # lower ends of the estimate's interval, as many as `estimated`
     high: Floats
 
 

@@ -43,14 +43,14 @@ class GradientArrival(msgspec.Struct, frozen=True, kw_only=True):
     place: int  # 1: this gradient's first block left before the first blocks of all others in this iteration
     in_sum: bool  # whether the worker has a part in this iteration's sum
     late: bool  # whether the gradient came when the sum was already complete
-    age: int  # in iterations, when the gradient was contributed
+    age: int  # age of the gradient in iterations when it was contributed
 
 
 class TimelineInterval(msgspec.Struct, frozen=True, kw_only=True):
     """The time of one layer's pass, wait or transfer in an iteration of a worker with a schedule."""
 
     iteration: int  # counted from 1
-    schedule: str  # in force: family:threshold in elements:front layers
+    schedule: str  # the schedule in force: family:threshold in elements:front layers
     what: str  # forward, error, weight, wait (of a forward pass for its mean) or transfer
     layer: str  # the layer's name
     begin_s: float  # since the start of the first iteration
@@ -79,7 +79,7 @@ class TrialSetting(msgspec.Struct, frozen=True, kw_only=True):
 
     seed: int  # run.seed
     workers: int  # job.workers
-    target: float | None  # of the workload's metric; none without a metric
+    target: float | None  # target of the workload's metric; none without a metric
 
     @classmethod
     def of(cls, config: Config) -> Self:

@@ -176,7 +176,7 @@ def _sent_less(trial: TrialSummary) -> bool:
 def _conserved(folder: TrialFolder, workers: Sequence[WorkerMetrics], early_end: str) -> Conservation:
     """Check the ledgers. Workers write their sums when they end, so a trial that was stopped earlier has none."""
     if early_end and not all(folder.sums(rank).exists() for rank in range(len(workers))):
-        return Conservation(unchecked="the ledgers, as the trial did not end")
+        return Conservation(unchecked="the ledgers, because the trial did not end")
     return conservation(folder, len(workers), _left(workers))
 
 

@@ -25,7 +25,7 @@ def present(environment: Mapping[str, str] = os.environ, root: Path = Path("/"))
 
 
 def check(torch: TorchSection) -> None:
-    """Raise ConfigError where workers need a device, and there is none."""
+    """Raise ConfigError if workers need a device and there is none."""
     if torch.device == "auto" and present() is None:
         raise ConfigError(
             "torch.device must be 'script' where no accelerator of NVIDIA, AMD or Intel is present, got 'auto'"

@@ -1,9 +1,9 @@
-"""Less of a processor for processes of a run ([[cpu]]): a limit of the kernel, or else a competing load.
+"""Limits the processor time of a run's processes ([[cpu]]) by a limit of the kernel, or else by a competing load.
 
 Processes of a cgroup that have used `share` of PERIOD_US wait for the next period. A run removes its groups at its end;
-the groups of a run that was killed are removed by the next run or by `kofn clean`. Where no group can be made, the
-process is bound to one processor. A competing load computes on this processor, at the priority that leaves the process
-its share. The load is a process of the network, and so ends with the network.
+the groups of a run that was killed are removed by the next run or by `kofn clean`. If no group can be made, the process
+is bound to one processor. A competing load computes on this processor, at the priority that leaves the process its
+share. The load is a process of the network, and so ends with the network.
 """
 
 import contextlib
@@ -44,7 +44,7 @@ class Cgroup:
     version: int
 
     def limit(self, name: str, pid: int, share: float) -> None:
-        """Limit a process. Raise OSError where the kernel does not permit it."""
+        """Limit a process. Raise OSError if the kernel does not permit it."""
         group = self.folder / f"{PREFIX}{os.getpid()}-{name}"
         group.mkdir(exist_ok=True)
         quota = None if share >= 1 else round(share * PERIOD_US)

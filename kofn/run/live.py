@@ -268,7 +268,7 @@ class TrialView:
         return f"{self.headline()}  late {late}{self._fate()}{starved}"
 
     def _fate(self) -> str:
-        """Return the fate of the gradients of the worker that was late most often; empty where none was late."""
+        """Return the fate of the gradients of the worker that was late most often; empty if none was late."""
         worker = max(self.workers, key=lambda worker: worker.late)
         account = worker.account
         if not worker.late or account is None:

@@ -1,4 +1,4 @@
-"""The C code of a run's processes, compiled once while the run starts, before a worker does."""
+"""Compiles the C code of a run's processes once, while the run starts and before workers start."""
 
 import asyncio
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from kofn_switch.compiler.ir.program import Target
 
 
 class NativeBuild:
-    """Compiles all C code that the cache lacks, of `program` too, in parallel, from its construction on."""
+    """Compiles all C code that the cache lacks, also the code of `program`, in parallel, from its construction on."""
 
     def __init__(self, network: NetworkSection, program: Path) -> None:
         builds: list[Callable[[], object]] = [compile_workers, kernel]

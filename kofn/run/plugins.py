@@ -11,7 +11,7 @@ from kofn_host.workload import check_workload, straggler_class
 
 
 def check_plugins(config: Config) -> None:
-    """Check the plug-ins. ConfigError names the wrong plug-in and the reason. Built-in ones are not loaded: only their
+    """Check the plug-ins. ConfigError names the wrong plug-in and the reason. Built-in plug-ins are not loaded; their
     abilities are compared with the configuration."""
     check_collective(config)
     check_workload(config)

@@ -49,7 +49,7 @@ def check_ports(network: NetworkSection, page_port: int | None = None, switches:
 
 
 def check_management(network: NetworkSection) -> None:
-    """Raise RunError where this machine has another network of these addresses, or kofn's network runs."""
+    """Raise RunError if this machine has another network of these addresses, or kofn's network runs."""
     argv = [str(SYSTEM_PYTHON), str(BOOT), "--check-machine", "--hosts", "1", "--management", network.management]
     result = subprocess.run(argv, capture_output=True, text=True, timeout=BOOT_S, check=False)
     if result.returncode:
@@ -57,7 +57,7 @@ def check_management(network: NetworkSection) -> None:
 
 
 def check_space(folder: Path) -> None:
-    """Raise RunError where the disk of a run's folder is full, or nearly so."""
+    """Raise RunError if the disk of a run's folder is full, or nearly so."""
     there = next(path for path in (folder.resolve(), *folder.resolve().parents) if path.exists())
     if (free := shutil.disk_usage(there).free) < RESULT_BYTES:
         raise RunError(

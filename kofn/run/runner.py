@@ -155,7 +155,7 @@ def command(
 
 
 def page_port(web: bool | None, port: int | None, console: Console) -> int | None:
-    """Return the port of the page, None for no page. Raise ConfigError where a port contradicts --no-web."""
+    """Return the port of the page, None for no page. Raise ConfigError if a port contradicts --no-web."""
     if web is False and port is not None:
         raise ConfigError(f"--port {port} and --no-web must not both be given")
     there = console.is_terminal and importlib.util.find_spec("uvicorn") is not None

@@ -9,7 +9,7 @@ from kofn_common.results.worker_state import STARTING
 
 STALL_S = 2.0
 START_S = 5.0
-"""The limit before the first iteration and after the last one, as starting and ending take time."""
+"""The limit before the first iteration and after the last iteration, because starting and ending take time."""
 AGAIN_S = 10.0
 """The same explanation is repeated after so long."""
 
@@ -61,7 +61,8 @@ class Scene:
 
 
 def explain(scene: Scene) -> str:
-    """Return which workers wait for which. The line has no duration, as that changes while the reason stays."""
+    """Return which workers wait for which. The line has no duration, because a duration changes
+    while the reason stays the same."""
     start = starting(scene)
     parts = [start or _workers(scene.members)]
     if scene.controller_away:

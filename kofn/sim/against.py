@@ -55,7 +55,7 @@ def real_run(path: Path) -> tuple[Path, tuple[TrialSummary, ...]]:
     except (OSError, msgspec.DecodeError, msgspec.ValidationError, ResultsError) as error:
         raise ConfigError(f"--against {path}: not the folder of a finished run of one job: {error}") from error
     if not effective.exists():
-        raise ConfigError(f"--against {path}: {effective.name} is missing: the folder of a run of one job is needed")
+        raise ConfigError(f"--against {path}: the folder must be that of a run of one job, got no {effective.name}")
     return effective, trials
 
 

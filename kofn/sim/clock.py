@@ -43,7 +43,7 @@ class VirtualClock:
         return handle
 
     def after(self, when: float, callback: Callable[..., object], *args: Any) -> None:
-        """Schedule a call that cannot be cancelled; nearly all calls are such calls."""
+        """Schedule a call that cannot be cancelled, as nearly all calls."""
         self._calls[self._ask(self.native.address, when)] = callback, args
 
     def number_of(self, callback: Callable[[], object]) -> int:

@@ -34,8 +34,8 @@ from kofn_host.workload import load_stragglers
 REPEATS = 9
 
 COLD = 3.0
-"""The factor by which a step takes longer once in some milliseconds, between other processes, than repeated with warm
-caches. It comes from the CPU time of workers in runs of 4 and 8 workers on two cores."""
+"""The factor by which a step that runs once in some milliseconds, between other processes, takes longer than the same
+step repeated with warm caches. It comes from the CPU time of workers in runs of 4 and 8 workers on two cores."""
 
 SLEEP_S = 0.003
 """The sleep that measures how late a process wakes up."""

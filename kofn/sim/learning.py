@@ -27,7 +27,7 @@ class After:
     """The state that all replicas share after an iteration."""
 
     evaluation: Evaluation
-    direction: Direction  # of the iteration's aggregate
+    direction: Direction  # direction of the iteration's aggregate
     looked_at: Floats  # a sample of the aggregate
     diverged: bool
 
@@ -51,7 +51,7 @@ class Learning:
         self._after: dict[int, After] = {}
         self._sums: dict[int, Sums] = {}  # by iteration, while some worker lacks results
         self._known: dict[int, npt.NDArray[np.bool_]] = {}  # the blocks that are in the sums
-        self._aggregates: dict[int, Aggregate] = {}  # of the first worker with all results
+        self._aggregates: dict[int, Aggregate] = {}  # aggregates of the first worker with all results, by iteration
         self._computed = [0] * job.workers  # each worker's latest computed iteration
 
     def gradient(self, rank: int, iteration: int, number: int = 0) -> tuple[float | None, Floats]:

@@ -213,7 +213,7 @@ def execute(
 
 @contextmanager
 def _known_costs(config: Config, path: Path | None, cores: int | None) -> Iterator[Callable[[], Costs]]:
-    """Yield a function that returns the costs: those in a file, or those that another process begins to measure now.
+    """Yield a function that returns the costs, from a file or from another process, which begins to measure now.
 
     The measurement trains, perhaps in threads, and a process that has trained must not be forked.
     """
@@ -245,7 +245,7 @@ def check(config: Config) -> None:
         raise ConfigError(f"fault.where must be 'host' in a simulation, got {other[0]!r}")
     if config.cpu:
         raise ConfigError(
-            "cpu.share is not simulated, as nothing is computed in real time: kofn run --record-stragglers writes its"
+            "cpu.share is not simulated, because no real time passes: kofn run --record-stragglers writes its"
             " effect to a file for model.trace"
         )
     if config.schedule.family is not None:

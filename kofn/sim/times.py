@@ -28,7 +28,7 @@ class SimulatedTimes:
     q05_s: float
     q50_s: float
     q95_s: float
-    predicted_s: float | None  # for the last k; None without a choice
+    predicted_s: float | None  # predicted time for the last k; None without a choice
     changes: int
     k: int  # the last one
     late_gradient: str  # the last rule
@@ -86,8 +86,8 @@ class ScaledTimes(SimulatedTimes):
 
     seed: int
     racks: int
-    gradients: float  # in a sum, mean
-    age: float  # of a gradient in a sum, mean, in iterations
+    gradients: float  # mean number in a sum
+    age: float  # mean age of a gradient in a sum, in iterations
     progress_per_s: float  # in iterations with exact and fresh gradients (kofn/sim/scale/sums.py)
 
     def cells(self) -> dict[str, str]:

@@ -16,11 +16,11 @@ class JobHeader(msgspec.Struct, frozen=True, kw_only=True):
     id: int
     workers: int
     collective: str
-    metric: Metric | None  # with the target that ends a trial; none: no metric is evaluated
+    metric: Metric | None  # the metric with the target that ends a trial; none: no metric is evaluated
     max_iterations: int
     hosts: tuple[str, ...]  # by rank
     link_mbps: tuple[float | None, ...]  # by rank, at the beginning of the run; none: not shaped
-    leaves: tuple[str, ...]  # of a tree, by rack; empty: a single switch
+    leaves: tuple[str, ...]  # the leaves of a tree, by rack; empty: a single switch
     uplink_mbps: tuple[float | None, ...]  # by rack; none: not shaped
     faults: tuple[str, ...]  # the configured faults, as text
 
@@ -68,8 +68,8 @@ class WorkerFrame(msgspec.Struct, frozen=True, kw_only=True):
     state: str  # the worker's state by the controller, or "killed" or "not started"
     phase: str  # "computing", "blocked", "waiting", "updating"; empty: between iterations, or unknown
     late: int  # iterations so far whose sums the worker missed
-    late_share: float  # of the worker's latest 50 iterations, 0 to 1
-    share: float  # of the gradients in all sums so far, 0 to 1
+    late_share: float  # share of the worker's latest 50 iterations in which it was late, 0 to 1
+    share: float  # the worker's share of the gradients in all sums so far, 0 to 1
     lambda_ms: float | None  # estimated mean blocking time, and the ends of its 95 % interval; none: unknown
     low_ms: float | None
     high_ms: float | None
@@ -93,7 +93,7 @@ class EventFrame(msgspec.Struct, frozen=True, kw_only=True):
 class Frame(msgspec.Struct, frozen=True, kw_only=True):
     """A job of a trial at a time."""
 
-    trial: int  # from 0 on
+    trial: int  # number of the trial, from 0 on
     job: int
     time_s: float
     iteration: int
@@ -110,4 +110,4 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True):
     workers: tuple[WorkerFrame, ...]
     uplinks: tuple[tuple[float, float], ...]  # Mbit/s to the root and from the root, by rack
     slots: tuple[SlotSample, ...] | None  # the latest sample; none: not sampled
-    events: tuple[EventFrame, ...]  # in this frame
+    events: tuple[EventFrame, ...]  # events since the previous frame

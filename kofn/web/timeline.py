@@ -223,7 +223,7 @@ class Timeline:
         )
 
     def _sampled(self, sample: Sample) -> None:
-        """Take a sample; rates are those since the previous sample."""
+        """Take a sample, and compute rates since the previous sample."""
         before, self._sample = self._sample, sample
         self._slots = sample if sample.slots is not None else self._slots
         for track, host in zip(self._tracks, self._hosts, strict=False):

@@ -1,4 +1,4 @@
-"""An optimizer that keeps up with the fastest k of n workers, and stays equal to theirs to the bit.
+"""An optimizer that keeps up with the fastest k of n workers: parameters stay bit-identical to the other workers'.
 
 After its own step a slow worker catches up: for each iteration that it has missed, in order, it steps the optimizer
 with the iteration's mean, and steps the scheduler.

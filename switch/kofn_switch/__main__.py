@@ -134,7 +134,7 @@ def report(engine: Engine, options: Options) -> None:
 
 
 class ReportLog:
-    """Writes the program's own messages to the log, and counts those that are missing there."""
+    """Writes the program's own messages to the log, and counts messages that are missing there."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine

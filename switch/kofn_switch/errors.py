@@ -49,7 +49,7 @@ class InvalidEntry(SwitchError):  # noqa: N818 - names the cause
 
 
 class UnknownObject(InvalidEntry):
-    """The program has no object of that name; the message lists those it has."""
+    """The program has no object of that name; the message lists the existing objects."""
 
 
 class EntryExists(SwitchError):  # noqa: N818 - names the cause

@@ -58,7 +58,7 @@ def test_stopped_run_shows_its_results(tmp_path: Path) -> None:
         63,
         STOPPED,
     )
-    assert cut["conservation_unchecked"] == "the ledgers, as the trial did not end"
+    assert cut["conservation_unchecked"] == "the ledgers, because the trial did not end"
     counts = ("bytes_sent", "bytes_received", "packets_sent", "packets_received", "retransmissions", "peer_fetches")
     assert finished["packets_sent"] > 0 and [cut[count] for count in counts] == [None] * 6
     rows = {line[:26].strip(): line for line in report(folder, "--details").stdout.splitlines()}

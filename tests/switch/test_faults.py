@@ -234,10 +234,10 @@ def test_switch_reports_injected_faults_at_its_end() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("drop=0.1", "port is missing"),
+        ("drop=0.1", "port must be given"),
         ("port=1", "one or more of drop, duplicate, corrupt, reorder, delay-ms, jitter-ms must be above 0, got none"),
-        ("port=1,loss=0.1", "'loss=0.1' is not KEY=VALUE with one of the keys port, direction, drop"),
-        ("port=1,drop", "'drop' is not KEY=VALUE"),
+        ("port=1,loss=0.1", "KEY=VALUE must have one of the keys port, direction, drop"),
+        ("port=1,drop", "KEY=VALUE must have one of the keys"),
         ("port=1,drop=1.5", "drop must be 0 to 1, got '1.5'"),
         ("port=1,drop=nan", "drop must be 0 to 1, got 'nan'"),
         ("port=one,drop=1", "port must be a port number, got 'one'"),

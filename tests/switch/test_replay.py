@@ -151,7 +151,7 @@ def test_damaged_file_ends_the_switch(tmp_path: Path) -> None:
     [
         (b"", "empty"),
         (HEADER[:20], "ends inside its header"),
-        (b"\x0a\x0d\x0d\x0a" + bytes(30), "not a pcap file (pcapng is none"),
+        (b"\x0a\x0d\x0d\x0a" + bytes(30), "not a pcap file (editcap -F pcap converts pcapng)"),
         (pcap((0, b"whole")) + bytes(3), "ends inside the header of packet 2"),
         (HEADER + struct.pack("<4I", 0, 0, 2, 3) + b"ab", "packet 1 is incomplete: 2 of 3 bytes are there"),
         (HEADER + struct.pack("<4I", 0, 0, 1 << 19, 1 << 19), "packet 1 must have at most 262144 bytes, got 524288"),

@@ -4,8 +4,8 @@
 def bound_k(k: int, workers: int) -> int:
     """Return the k nearest to `k` that `workers` workers permit: 1 to `workers`. A valid `k` is returned unchanged.
 
-    `workers` are a job's workers where a text names k (check_objective, the parameter server's --k), and the live ones
-    where k comes into force (ControlLoop). Each bound has one reason:
+    `workers` are all workers of a job where a text names k (check_objective, the parameter server's --k), and the live
+    workers where k comes into force (ControlLoop). Each bound has one reason:
 
     - At least 1: only a contribution closes a block.
     - At most the live workers: the others contribute nothing, so a block would stay open. When a worker leaves, k

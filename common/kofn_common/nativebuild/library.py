@@ -32,7 +32,7 @@ KEPT = 32
 BUILDING = "building-"
 """The beginning of the name of a builder's folder in the cache."""
 ABANDONED_S = 3600.0
-"""The age at which such a folder belongs to a builder that was killed."""
+"""The age at which a builder's folder is taken to belong to a builder that was killed."""
 MISSING = (
     "no C compiler ({command}) was found; P4 programs and a worker's ledger are compiled to native code, and "
     "codecs where they can be. "
@@ -68,7 +68,8 @@ def compile_texts(
     """Return the shared library of `sources`: names in `texts`, or files in `include`, which is searched for headers,
     too.
 
-    `optimise`: the compiler's flags for its time and the result's speed. The library is built unless the cache has it.
+    `optimise`: the compiler's flags that trade its time for the result's speed. The library is built unless the cache
+    has it.
     Raises CompilerMissing, CompileError.
     """
     compiler = compiler_command()
@@ -121,7 +122,7 @@ def _build(
 
 @contextlib.contextmanager
 def _folder_beside(library: Path) -> Iterator[Path]:
-    """Yield a folder beside the library. Raise OSError, with a remedy, where the cache cannot be written."""
+    """Yield a folder beside the library. Raise OSError, with a remedy, if the cache cannot be written."""
     try:
         folder = tempfile.TemporaryDirectory(dir=library.parent, prefix=BUILDING)
     except OSError as error:
@@ -163,7 +164,7 @@ def compiler_command() -> list[str]:
 
 
 def _cache() -> Path:
-    """Return the folder of the libraries. Raise OSError, with a remedy, where it cannot be made."""
+    """Return the folder of the libraries. Raise OSError, with a remedy, if it cannot be made."""
     folder = Path(os.environ.get("KOFN_CACHE") or Path.home() / ".cache" / "kofn")
     try:
         folder.mkdir(parents=True, exist_ok=True)

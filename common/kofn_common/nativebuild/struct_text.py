@@ -114,7 +114,7 @@ class Declarations:
     """The structs and enums that C headers declare."""
 
     def __init__(self, folders: Sequence[Path], headers: Sequence[str]) -> None:
-        """Parse the headers. Raise StructError where they hold more than plain C."""
+        """Parse the headers. Raise StructError if they hold more than plain C."""
         self.structs: dict[str, c_ast.Struct] = {}
         self.enums: dict[str, c_ast.Enum] = {}
         self.numbers: dict[str, int] = {}
@@ -137,7 +137,7 @@ class Declarations:
         return found
 
     def fields(self, tag: str, last: str = "") -> list[StructField]:
-        """Return a struct's fields up to `last`, or all. Raise StructError where a layout is not certain."""
+        """Return a struct's fields up to `last`, or all. Raise StructError if a layout is not certain."""
         struct = self.structs.get(tag)
         if struct is None:
             raise StructError(f"struct {tag} must be declared completely, found no fields")

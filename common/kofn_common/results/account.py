@@ -8,7 +8,7 @@ STARVED = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """A worker's gradients so far, by weight: how many it entered, and where they are now. Means over the blocks.
+    """A worker's gradients so far, by weight, as means over the blocks: how many were entered, and where they are now.
 
     entered = summed + waiting + discarded.
     """

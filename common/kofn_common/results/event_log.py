@@ -1,4 +1,4 @@
-"""events.jsonl of a trial: the changes of its processes, links and objective, and when."""
+"""events.jsonl of a trial: the changes of its processes, links and objective, with their times."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -14,7 +14,7 @@ class LoggedEvent(msgspec.Struct, frozen=True, kw_only=True):
     iteration: int  # the newest iteration that any worker had finished
     action: str  # "kill", "start", "objective", "link" or "cpu"; "late": a started worker could not join in time;
     # "resume": kofn run --resume continued after the iteration
-    name: str  # of the process or objective; "link": host and rate; "cpu": process and share; "resume": repeated work
+    name: str  # the process or objective; "link": host and rate; "cpu": process and share; "resume": repeated work
     missed: str = ""  # why the action was not done; empty: it was done
 
     @property

@@ -264,7 +264,7 @@ def folder_stem(objective: str) -> str:
 
 
 def default_path(name: str) -> Path:
-    """Return runs/NAME-YYYYmmdd-HHMMSS below the current folder; with a number if two start in the same second."""
+    """Return runs/NAME-YYYYmmdd-HHMMSS below the current folder; with a number if two runs start in the same second."""
     path = base = Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
     number = 2
     while path.exists():

@@ -13,7 +13,7 @@ _TORCHRUN = ("torch/distributed/elastic/multiprocessing/api.py", "failed (exitco
 def tail(path: Path, lines: int = TAIL_LINES) -> str:
     """Return the last lines, indented, or the last traceback; say so if there are none.
 
-    Where torchrun ran a script, only the script's lines count.
+    If torchrun ran a script, only the script's lines count.
     """
     try:
         text = path.read_text(errors="replace").splitlines()

@@ -10,7 +10,7 @@ from kofn_common.config.compress import Residual
 class Memory:
     """Bytes of arrays, without the interpreter, its libraries and packets on their way."""
 
-    parameters: int = 0  # of the model, and of the worker's shard where that is a copy
+    parameters: int = 0  # the model's, and those of the worker's shard if the shard is a copy
     gradients: int = 0  # held until the step, or longer
     optimizer: int = 0  # its state
     residuals: int = 0  # errors of encoding, and gradients that came too late

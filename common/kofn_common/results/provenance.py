@@ -23,12 +23,12 @@ PROGRAM = folder_of("kofn_p4src") / "build" / "kofn.json"
 class Provenance(msgspec.Struct, frozen=True, kw_only=True):
     """The origin of one run; texts are empty if unknown."""
 
-    command: str = ""  # as a shell takes it
+    command: str = ""  # the command line, quoted for a shell
     kofn: str = ""  # version
-    commit: str = ""  # of the source tree; "+" at its end: with uncommitted changes
+    commit: str = ""  # commit of the source tree; a "+" at the end means uncommitted changes
     python: str = ""
     numpy: str = ""
-    program_sha256: str = ""  # of p4src/build/kofn.json, which the switch loads
+    program_sha256: str = ""  # SHA-256 of p4src/build/kofn.json, which the switch loads
     switch: str = ""  # name and version, as the switch answered
     kernel: str = ""
     machine: str = ""  # architecture and processor

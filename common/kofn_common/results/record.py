@@ -12,7 +12,7 @@ from kofn_common.results.provenance import Provenance
 FILE = "run.json"
 
 KILLED = "kofn run could not say why: it was killed (SIGKILL), or its disk was full"
-"""The end of a run that could not write why it ended."""
+"""The reason in the record of a run that could not write why it ended."""
 
 
 class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,7 +24,9 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     jobs: tuple[tuple[int, int], ...]  # (id, workers)
     trials: tuple[tuple[str, str], ...]  # (objective, folder)
     finished: int = 0  # number of trials, from the first one on, that ended
-    ended: str = ""  # why the run ended before all trials did; empty: it did not, still runs, or was killed (SIGKILL)
+    ended: str = (
+        ""  # why the run ended before all trials; empty: all trials ended, the run goes on, or SIGKILL ended it
+    )
     seeds: tuple[int, ...] = ()  # seeds of the runs in folders seed-N, which have the trials; empty: this is one run
     provenance: Provenance = Provenance()
 

@@ -49,9 +49,9 @@ class Iteration(msgspec.Struct, frozen=True, kw_only=True):
     started: float | None = None  # when the worker had its parameters
     time: float  # when the worker had applied the iteration's sum
     computed: bool = True  # whether the worker began a gradient in the iteration
-    loss: float | None = None  # of the worker's batch
+    loss: float | None = None  # loss of the worker's batch
     accuracy: float | None = None  # none if not evaluated (run.evaluate_every)
-    owned_accuracy: float | None = None  # on the classes that only one worker has; none without [[shard]]
+    owned_accuracy: float | None = None  # accuracy on the classes that only one worker has; none without [[shard]]
     params: str  # digest of the parameters after the iteration
     first_block_s: float | None = None  # from `started` until the first block left, or the gradient was given up
     iteration_s: float | None = None  # from `started` to `time`
@@ -67,8 +67,8 @@ class Iteration(msgspec.Struct, frozen=True, kw_only=True):
     step_s: float | None = None  # updating and evaluating the parameters
     gradient_norm2: float | None = None  # sum of squares of the worker's gradient
     aggregate_norm2: float | None = None  # sum of squares of the average that the worker applied
-    age: int | None = None  # of the worker's gradient when it was contributed, in iterations
-    account: Account | None = None  # of all gradients of the worker up to this iteration
+    age: int | None = None  # age of the worker's gradient when it was contributed, in iterations
+    account: Account | None = None  # account of all the worker's gradients up to this iteration
     injected_mean_s: float = 0.0  # mean of the distribution that blocking is drawn from
     width: int | None = None  # bits of the planned lanes; width to misfits describe the worker's contribution
     blocks: int | None = None  # planned blocks
@@ -116,8 +116,8 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True):
     regroups: int = 0
     wire_bytes: int = 0  # bytes of the values in the worker's contributions
     reason: str = ""
-    account: Account | None = None  # of all gradients of the worker, at the end
-    memory: Memory | None = None  # of arrays that the worker kept between two iterations
+    account: Account | None = None  # account of all the worker's gradients at the end
+    memory: Memory | None = None  # memory of arrays that the worker kept between two iterations
 
     def plus(self, other: Self) -> Self:
         """Return the sums of both; reason, account and memory are those of the later `other`."""

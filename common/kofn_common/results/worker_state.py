@@ -5,9 +5,9 @@ STARTING = "starting"
 
 
 def worker_state(said: str, iteration: int) -> str:
-    """Return `said`, or another state if that is empty; `iteration`: the newest finished iteration; 0: none.
+    """Return `said`, or another state if `said` is empty. `iteration`: the newest finished iteration; 0: none.
 
-    The controller says "absent" for a starting worker as well as for one that has left.
+    The controller says "absent" for a starting worker and for a worker that has left.
     """
     if not iteration and said in ("", "absent"):
         return STARTING

@@ -44,7 +44,7 @@ def host_name(name: str) -> str:
 
 
 def identity(host: str) -> Identity | None:
-    """Return the identity of a DNS name; None where the name has none."""
+    """Return the identity of a DNS name; None if the name has none."""
     if host in (f"{CONTROLLER}.{DOMAIN}", f"{OPERATOR}.{DOMAIN}"):
         return (host.partition(".")[0],)
     found = _WORKER_HOST.fullmatch(host)

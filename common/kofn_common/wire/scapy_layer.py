@@ -55,7 +55,7 @@ bind_layers(UDP, Kofn, dport=wire.PORT)
 
 
 def encode(header: wire.KofnHeader, values: bytes | memoryview) -> bytes:
-    """Return the same bytes as wire.encode, built by Scapy."""
+    """Return the same bytes as wire.encode; Scapy builds them."""
     return bytes(Kofn(**header._asdict() | {"checksum": None}) / Raw(bytes(values)))
 
 

@@ -1,4 +1,4 @@
-"""Aligns the workers' times by iteration, and fills in unknown ones.
+"""Aligns the workers' times by iteration, and fills in unknown times.
 
 Pure functions of arrays; the draws are fixed.
 """

@@ -32,7 +32,7 @@ class Curves:
 
     @classmethod
     def of(cls, rank: NDArray[np.int64], counts: FloatArray, cut: BoolArray, rate: FloatArray) -> Self:
-        """Estimate from counts (m, window), NaN where unknown; among equal counts the uncensored ones come first."""
+        """Estimate from counts (m, window), NaN where unknown; among equal counts, uncensored counts come first."""
         order = np.argsort(cut, axis=1, kind="stable")
         order = np.take_along_axis(order, np.argsort(np.take_along_axis(counts, order, axis=1), kind="stable"), axis=1)
         counts, cut = np.take_along_axis(counts, order, axis=1), np.take_along_axis(cut, order, axis=1)

@@ -1,4 +1,4 @@
-"""Tests whether each worker's blocking counts have the dispersion of the others', and gives the rest own distributions.
+"""Tests whether each worker's blocking counts have the dispersion of the others'; other workers get own distributions.
 
 A Poisson count's variance equals its mean. Each worker's ratio of the two is compared with the ratio of all others
 together: the quotient of two such ratios has an F distribution. (`poisson_check` tests all workers against Poisson's

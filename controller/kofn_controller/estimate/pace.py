@@ -92,9 +92,11 @@ class Pace:
     _last: tuple[int, tuple[int, RuleName], float] | None = None  # the iteration that ended last, k and rule, and when
 
     _ended: deque[Cycles] = field(default_factory=lambda: deque(maxlen=OVERHEAD_KEPT))
-    _catch_up_s: deque[float] = field(default_factory=lambda: deque(maxlen=OVERHEAD_KEPT))  # of late gradients
+    _catch_up_s: deque[float] = field(
+        default_factory=lambda: deque(maxlen=OVERHEAD_KEPT)
+    )  # catch-up times of late gradients
     _iteration: int = 0  # the latest iteration with a report
-    _cycles: list[Cycle] = field(default_factory=list)  # of the workers in its sum
+    _cycles: list[Cycle] = field(default_factory=list)  # times of the workers in the iteration's sum
     _followed: int = 0  # the number of workers in `_cycles`
     _in: NDArray[np.int64] = field(init=False)  # (workers,) the latest iteration in whose sum each worker was
 

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Ranks: TypeAlias = int | NDArray[np.int64]
-"""One worker, or several different ones; a function that takes Ranks takes numbers, or arrays of the same length."""
+"""One worker, or several different workers; a function that takes Ranks takes numbers, or arrays of the same length."""
 
 Numbers: TypeAlias = float | NDArray[np.float64]
 

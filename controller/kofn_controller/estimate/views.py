@@ -10,7 +10,8 @@ Key = TypeVar("Key")
 Value = TypeVar("Value")
 
 KEPT = 32
-"""Maximum number of a worker's reports, and of its digests, that wait for their counterpart; older ones are dropped."""
+"""Maximum number of a worker's reports, and of its digests, that wait for their counterpart; older messages are
+dropped."""
 
 TOLERANCE_S = 0.020
 """Least difference of times that counts, because threads of both sides may wait for a processor."""

@@ -41,8 +41,8 @@ class Checkpoints:
             if mine < (theirs := seat.hello.checkpoint):
                 raise AttachError(
                     grpc.StatusCode.FAILED_PRECONDITION,
-                    f"all workers must resume at the same checkpoint: worker {hello.rank} has that of {_named(mine)},"
-                    f" worker {seat.rank} that of {_named(theirs)}; do they read the same folder?",
+                    f"all workers must resume at the same checkpoint: worker {hello.rank} has {_named(mine)},"
+                    f" worker {seat.rank} has {_named(theirs)}; do they read the same folder?",
                 )
         for seat in others:
             if seat.hello.checkpoint < mine and seat.stream is not None:

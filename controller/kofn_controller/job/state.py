@@ -107,7 +107,7 @@ class JobState:
         )
 
     def worker_left(self, seat: Seat, words: str, now_s: float) -> None:
-        """Remove a worker from the live ones, and let the control loop choose k among the rest."""
+        """Remove a worker from the live workers, and let the control loop choose k for the rest."""
         if self.control_loop.live[seat.rank] and self.started:
             level = logging.INFO if seat.finished else logging.WARNING
             _LOG.log(level, "job %d: worker %d %s", self.job, seat.rank, words)

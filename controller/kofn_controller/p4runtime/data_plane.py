@@ -92,7 +92,7 @@ def load_data_plane(name: str) -> type[DataPlane]:
 
 
 def data_plane_of(collectives: Iterable[str]) -> DataPlane:
-    """Return the data plane of these job.collectives. ConfigError if they need different ones."""
+    """Return the data plane of these job.collectives. ConfigError if they need different data planes."""
     by_name = {load_collective(name).data_plane: name for name in collectives}
     if len(by_name) > 1:
         needs = ", ".join(f"{name!r} needs {plane!r}" for plane, name in by_name.items())

@@ -29,7 +29,7 @@ class SlotLayout:
     def __post_init__(self) -> None:
         """Check the layout; LayoutError if the job does not fit the topology or the switch."""
         if not 1 <= self.job.id <= JOB_MAX:
-            raise LayoutError(f"job.id must be 1 to {JOB_MAX} (higher ones are those of exact sums), got {self.job.id}")
+            raise LayoutError(f"job.id must be 1 to {JOB_MAX} (higher ids are those of exact sums), got {self.job.id}")
         if self.job.workers % self.racks:
             raise LayoutError(f"job.workers must be a multiple of the racks ({self.racks}), got {self.job.workers}")
         if self.job.workers > len(self.hosts) - self.first * self.racks:

@@ -130,7 +130,7 @@ class Chooser:
         return choice
 
     def _costs(self, forecasts: Sequence[Forecast]) -> FloatArray:
-        """Return the costs of several forecasts (forecasts, n), or those of a policy's only forecast."""
+        """Return the costs of several forecasts (forecasts, n), or of a policy's only forecast."""
         if self._policy is None:
             return self.goal.all_costs(forecasts)
         return policy_costs(OBJECTIVES.called(self.goal.name), self._policy, forecasts[0])

@@ -7,7 +7,7 @@ A gain convinces if it is CONVINCING standard errors above 0 in the present wind
 sum of the gains began (it restarts when it falls below 0). So a large gain takes effect as soon as a window shows it, a
 small one after many windows, and noise almost never.
 
-Pure functions and sums; the module knows nothing of workers' names, the switch or time.
+The module has pure functions and sums; it knows nothing of workers' names, the switch or time.
 """
 
 import functools
@@ -38,7 +38,8 @@ SETS = 8
 """Number of random moves of all unknowns if there are more than EXACT; the error is then known within a fifth."""
 
 MOVED = 2048
-"""Maximum product of moves and unknowns, but at least one move is made: the errors of very many workers average out."""
+"""Maximum product of moves and unknowns. At least one move is made, which suffices for very many workers, whose errors
+average out."""
 
 SEED = 1
 
@@ -53,7 +54,7 @@ Costs = Callable[[Sequence[Forecast]], FloatArray]
 
 @dataclass(slots=True, kw_only=True)
 class Evidence:
-    """The evidence for each other option while one is in force."""
+    """The evidence for each option that is not in force. It holds as long as the present option stays in force."""
 
     window: int  # iterations after which measurements are independent
     error: FloatArray = field(default_factory=lambda: np.zeros(0))  # the latest standard errors of the gains
@@ -98,7 +99,7 @@ def gain_error(
     `live` (workers,).
 
     Each unknown contributes the larger effect of its move up and its move down, because costs are not linear. A worker
-    with its own distribution is moved as if it were Poisson's, but by its own interval.
+    with its own distribution is moved by its own interval, but otherwise as a worker with Poisson's law.
     """
     lambdas_s, events_s = _moved(estimate, live)
     counts = expected_counts_of(lambdas_s / events_s[:, None])

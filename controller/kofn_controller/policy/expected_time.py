@@ -18,8 +18,8 @@ GROUP_ABOVE = 64
 """Maximum number of workers for which each worker's own lambda is used."""
 
 DENSE = 128
-"""Number of first lattice points that are all evaluated. Of the later ones COARSE evenly spaced points are evaluated,
-and the others interpolated."""
+"""Number of first lattice points that are all evaluated. Of the later points, COARSE evenly spaced points are
+evaluated, and all others are interpolated."""
 
 COARSE = 96
 
@@ -47,7 +47,8 @@ def done_by(estimate: Estimate, live: BoolArray, points: FloatArray) -> FloatArr
 
 
 def _workers(estimate: Estimate, live: BoolArray) -> tuple[FloatArray, Curves, BoolArray]:
-    """Return the rates of the live workers (n,), the curves of those that have a curve, and the mask of these (n,)."""
+    """Return the rates of the live workers (n,), the existing curves, and the mask of workers that have a curve
+    (n,)."""
     curves = estimate.curves.at(live[estimate.curves.rank])
     return estimate.lambda_s[live] / estimate.event_s, curves, np.isin(np.flatnonzero(live), curves.rank)
 

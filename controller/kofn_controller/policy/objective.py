@@ -31,8 +31,8 @@ class Objective:
 
     name: str
     costs: Callable[[Forecast], FloatArray]
-    unit: str  # of the costs, for messages: "s", or "" if they have none
-    rule: RuleName | None = None  # for late gradients; None: the objective leaves the choice
+    unit: str  # unit of the costs, for messages: "s", or "" if they have none
+    rule: RuleName | None = None  # rule for late gradients; None: the objective leaves the choice
     late_policies: tuple[LatePolicy, ...] = ()  # the candidates; empty: only the configuration's policy
     warm_up: int = 0  # iterations before the first choice
     fixed: bool = False  # whether the costs depend on k alone, so that the forecast is only shown
@@ -40,7 +40,7 @@ class Objective:
     excludes: Callable[[Forecast], dict[int, str]] = no_k  # returns the excluded ks, each with the reason
 
     def all_costs(self, forecasts: Sequence[Forecast]) -> FloatArray:
-        """Return the costs of several forecasts (forecasts, n), those of excluded ks EXCLUDED times as large."""
+        """Return the costs of several forecasts (forecasts, n). Costs of excluded ks are EXCLUDED times as large."""
         costs = np.stack([self.costs(forecast) for forecast in forecasts])
         for row, forecast in zip(costs, forecasts, strict=True):
             for k in self.excludes(forecast):

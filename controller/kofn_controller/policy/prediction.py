@@ -148,7 +148,7 @@ class Predictor:
 
 
 def _changed(known: FloatArray, before: FloatArray) -> bool:
-    """Return whether these positive values differ from those of the last simulation.
+    """Return whether these positive values differ from the values of the last simulation.
 
     They include E_k[T] of the simulated ks, which depends on the live workers and their speeds.
     """
@@ -156,7 +156,7 @@ def _changed(known: FloatArray, before: FloatArray) -> bool:
 
 
 def _prediction(last: Simulated, rule: RuleName, base_s: FloatArray, unit_s: float) -> Prediction:
-    """Interpolate the prediction for all ks from the simulated ones."""
+    """Interpolate the prediction for all ks from the simulated ks."""
     process, alone = last.of(rule), last.of("abort")
     ks, all_ks = last.ks, np.arange(1, len(base_s) + 1)
     longer = process.length - alone.length  # (ks, chains)

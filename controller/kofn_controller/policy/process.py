@@ -106,8 +106,8 @@ def carried(
 def finished(
     rest: FloatArray, arrival: FloatArray, end: FloatArray, overhead: float, begun: BoolArray, included: BoolArray
 ) -> FloatArray:
-    """Return the remaining times when the next iteration begins, under stash, merge and drop, from those at the
-    beginning of this one (..., n), which lasts until `end` (..., 1).
+    """Return the remaining times when the next iteration begins, under stash, merge and drop. `rest` are the times
+    at the beginning of this iteration (..., n), which lasts until `end` (..., 1).
 
     `arrival` is when each worker's next gradient is finished. Write into `begun` which workers begin that gradient
     before the end, and into `included` which finish it.

@@ -6,9 +6,9 @@ previous one.  The next plan depends only on the previous plan and on the summar
 operations (IEEE 754): products, quotients and square roots, in a fixed order.
 
 If the ratio asks for fewer bytes than all blocks have in the chosen lanes, only a share of the blocks is sent: the
-blocks with the largest expected values.  No block rests longer than `every` iterations.  So that never too many blocks
-are due at once, some of the longest resting blocks are sent first: as many as are needed so that all other blocks can
-be sent in time by later iterations of the same size.
+blocks with the largest expected values.  No block rests longer than `every` iterations. Too many blocks must never be
+due at once. So an iteration first sends some of the longest resting blocks: as many as necessary for later iterations
+of the same size to send all other blocks in time.
 """
 
 from collections.abc import Mapping

@@ -16,7 +16,7 @@ LATE_S = 16e-3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PacingRate:
-    """In any time t at most `burst_bytes` + t * `mbps` leaves; packets are no larger than `burst_bytes`.
+    """A limit of sending: in any time t at most `burst_bytes` + t * `mbps` leaves. Packets are at most `burst_bytes`.
 
     After a late wake-up additional queued packets leave: as many as would have left in the last `late_s`.
     """

@@ -50,7 +50,7 @@ class Work:
     loss: float | None
     gradient: Floats | None
     norm2: float
-    agreement: float  # with the latest aggregate when the gradient was begun (compression.alignment)
+    agreement: float  # agreement with the latest aggregate when the gradient was begun (compression.alignment)
     blocking_s: float  # the injected blocking
     blocked_s: float  # the measured blocking: time beyond model.compute_ms and beyond the gradient's processor time
     aborted: bool
@@ -64,9 +64,9 @@ class Step:
     started: float
     first_block_s: float  # until the first encoded block, or until the worker gave up
     work: Work | None  # None: the gradient was computed before a restart
-    age: int = 0  # of the gradient, in iterations, when it was contributed
+    age: int = 0  # age of the gradient when it was contributed, in iterations
     catch_up_s: float = 0.0  # from the end of a late gradient's computation to its contribution
-    account: Account | None = None  # of all the worker's gradients so far
+    account: Account | None = None  # account of all the worker's gradients so far
     link_wait_s: float | None = None  # the last packet's wait in the link; None: no new measurement
     spent: "Spent | None" = None  # None: in virtual time
     schedule: str | None = None  # the schedule of this iteration, if any
@@ -124,7 +124,7 @@ class Training:
         self.parameters = len(workload.parameters)
         self._divergence = Divergence(workload.parameters)
         self._alignment = Alignment(self.parameters)
-        self._direction: Direction | None = None  # of the last computed iteration's aggregate
+        self._direction: Direction | None = None  # direction of the last computed iteration's aggregate
         self.coding = self._code(config)
         blocks = self.coding.layout.blocks if load_collective(config.job.collective).ledger else 0
         self.replica = Replica(workload, config, blocks, self.coding.planner.first(), self._alike())

@@ -23,7 +23,7 @@ class Evaluation:
     """The evaluation after an iteration; a value is None if it was not evaluated, or is not finite."""
 
     accuracy: float | None  # the workload's metric
-    owned_accuracy: float | None  # on the classes that only one worker holds; None: there are none
+    owned_accuracy: float | None  # accuracy on the classes that only one worker holds; None: no such class
     params: str  # fingerprint
 
 

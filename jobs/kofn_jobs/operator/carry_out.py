@@ -44,7 +44,7 @@ class Hands:
         return why if attempt == request.status.attempt else ""
 
     async def carry_out(self, request: TrainingRequest, action: Action) -> bool:
-        """Carry out an action and return whether it succeeded. Raise ApiError where the server refuses, unless the
+        """Carry out an action and return whether it succeeded. Raise ApiError if the server refuses, unless the
         action is done already."""
         match action:
             case AskPermission():
@@ -102,8 +102,8 @@ class Hands:
     async def _claim(self, request: TrainingRequest, role: Role, attempt: int, kind: str) -> bool:
         """Return whether the existing object of this name belongs to the request.
 
-        An object of an earlier request with the same name does not: Kubernetes is deleting it. If the object has any
-        other owner, `foreign` notes it.
+        An object of an earlier request with the same name does not belong to it: Kubernetes is deleting that object. If
+        the object has any other owner, `foreign` notes it.
         """
         name = name_of(request, role, attempt)
         try:

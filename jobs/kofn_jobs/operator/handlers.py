@@ -43,7 +43,7 @@ LOOK_S = 30.0
 BEHIND_S = 0.25
 """A handler may hear of a change before the daemon's document has it."""
 SETTLE_S = 0.1
-"""Changes come many at a time, and the daemon is told of its own changes as well."""
+"""The wait before a decision, in seconds: changes come many at a time, and include the daemon's own."""
 
 OURS = {REQUEST_LABEL: kopf.PRESENT, UID_LABEL: kopf.PRESENT}
 SIMPLE = ("configmaps", "secrets", "services")

@@ -42,7 +42,7 @@ class Permissions:
         return allowed
 
     async def ask(self, request: TrainingRequest) -> None:
-        """Ask the API server and cache the answer; once, when many requests of a requester arrive together."""
+        """Ask the API server and cache the answer. If many requests of a requester arrive together, ask only once."""
         async with self._asking:
             if self.known(request) is None:
                 await self._ask(request)

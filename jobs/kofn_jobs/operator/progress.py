@@ -27,7 +27,7 @@ class Progress(msgspec.Struct, frozen=True):
 
 
 async def ask_controller(credentials: Credentials, address: str) -> Progress | None:
-    """Return the progress, None where the controller does not answer, or no worker has reported yet."""
+    """Return the progress; None if the controller does not answer, or no worker has reported yet."""
     try:
         async with channel(credentials, address, CONTROLLER) as line:
             inspector = kofn_pb2_grpc.InspectorStub(line)
@@ -59,7 +59,7 @@ class Followed:
         self._credentials: dict[str, Credentials] = {}
 
     async def ask(self, request: TrainingRequest, address: str) -> Progress | None:
-        """Make one call to its controller; the first one reads the Secret."""
+        """Make one call to a request's controller; the first call reads the Secret."""
         uid = request.metadata.uid
         if uid not in self._credentials:
             found = await self._secret(request)

@@ -1,6 +1,6 @@
 """The ceiling of this machine: the speed of the switch alone, and of hosts and switch on the same cores.
 
-Links with a higher rate set no limit: a comparison on such links would measure this machine.
+A link with a rate above the ceiling sets no limit: a comparison on such links would measure this machine.
 """
 
 import json

@@ -1,7 +1,7 @@
 """The same run on the embedded switch and on BMv2: are the same bytes on every link?
 
 The kofn frames of every link, in either direction, are compared byte by byte with the frames of the other run, in any
-order, as the order depends on time. The comparison leaves out parts that always differ between runs:
+order, because the order depends on time. The comparison leaves out parts that always differ between runs:
 
 - the job's generation, the Unix time of its beginning, and IP's identification, which the kernel counts: both are read
   as 0, and the checksums over both are verified instead;

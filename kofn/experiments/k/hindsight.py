@@ -20,7 +20,7 @@ Floats = npt.NDArray[np.float64]
 TIME = "time_to_target_s"
 
 NEVER = 3.0
-"""The longest time that counts, over the fastest time of the seed; also of a training that misses the target."""
+"""The longest time that counts, over the seed's fastest time. A training that misses the target counts with it."""
 
 MEDIAN, MEAN = 1.05, 1.15
 """The permitted ratios of median and geometric mean to those of the best fixed rule and k in hindsight."""

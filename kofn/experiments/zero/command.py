@@ -97,7 +97,7 @@ def zero(
     --memory: memory of 2, 4 and 8 workers by stage, kind and bits, measured and by the formulas (needs PyTorch).
     """
     if question is None:
-        raise click.UsageError("--convergence, --network or --memory is needed")
+        raise click.UsageError("--convergence, --network or --memory must be given")
     console, known = make_console(), NETWORK if question == "network" else CONTENDERS
     for name in chosen:
         if name not in known:

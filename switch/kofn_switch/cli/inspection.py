@@ -28,7 +28,7 @@ class Inside:
     wait_s: int | None  # the value of --use-files; None: interfaces are used
     pcap: Path | None  # the folder for captures
     trace: int  # packets to trace, 0: none
-    trace_udp_port: int | None  # only packets to it are traced
+    trace_udp_port: int | None  # only packets to this port are traced
     dump_c: Path | None
 
     @property

@@ -83,8 +83,8 @@ class Options:
     ports: dict[int, str]  # port number to interface
     take_outgoing: bool  # packets that other programs send out of the interfaces come in as well
     device_id: int
-    address: str | None  # of the P4Runtime server: HOST:PORT or unix:PATH; None: there is none
-    tls: Tls | None  # of the P4Runtime server
+    address: str | None  # address of the P4Runtime server: HOST:PORT or unix:PATH; None: no server
+    tls: Tls | None  # TLS of the P4Runtime server
     cpu_port: int | None
     drop_port: int
     priority_queues: int
@@ -94,7 +94,7 @@ class Options:
     log_level: str
     log_console: bool
     log_file: Path | None
-    thrift_port: int | None  # of simple_switch_CLI's commands
+    thrift_port: int | None  # port for simple_switch_CLI's commands
     inside: Inside
     ignored: tuple[str, ...]  # flags that were given and change nothing, each with the reason
 

@@ -19,7 +19,7 @@ class Tls:
 
     certificate: Path
     key: Path
-    authority: Path | None  # of clients' certificates
+    authority: Path | None  # the authority of clients' certificates
     client_auth: bool  # whether clients need one
 
     def credentials(self) -> grpc.ServerCredentials:

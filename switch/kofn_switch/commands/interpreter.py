@@ -32,7 +32,7 @@ def _lines(session: Session, words: list[str]) -> Iterator[str]:
 
 
 def _help(names: list[str]) -> Iterator[str]:
-    """List the commands, or explain each of those named."""
+    """List the commands, or explain the named commands."""
     if not names:
         yield from ("", "Documented commands (type help <topic>):", "=" * 40, *sorted(COMMANDS))
     for name in names:

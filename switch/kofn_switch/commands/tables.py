@@ -203,7 +203,9 @@ def _dumped(session: Session, table: Table, entry: Entry) -> Iterator[str]:
     width = max([WIDE, *(len(field.name) for field in table.key)])
     yield f"Dumping entry {session.handle(entry):#x}"
     yield "Match key:"
-    shown = entry.typed if entry.typed and kind_of(table) == "lpm" else entry.key  # as BMv2, which masks in others
+    shown = (
+        entry.typed if entry.typed and kind_of(table) == "lpm" else entry.key
+    )  # as BMv2, which masks keys of other kinds
     for field, match in zip(table.key, shown, strict=True):
         yield f"* {field.name:{width}}: {field.kind.upper():10}{spelled(field, match)}"
     if table.prioritised:

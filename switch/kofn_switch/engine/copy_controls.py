@@ -74,7 +74,7 @@ class CopyControls(Controls):
             return self._groups[group]
 
     def groups(self, *, lasting: bool = True) -> dict[int, tuple[Replica, ...]]:
-        """Return the replicas of all multicast groups, or of those that do not last."""
+        """Return the replicas of all multicast groups; without `lasting`, only of groups that do not last."""
         with self._lock:
             return {
                 number: self._groups[number] for number in self._groups if lasting or number not in self._lasting_groups
@@ -105,7 +105,7 @@ class CopyControls(Controls):
             self._remove_session(number)
 
     def sessions(self, *, lasting: bool = True) -> dict[int, CloneSession]:
-        """Return all clone sessions, or those that do not last."""
+        """Return all clone sessions; without `lasting`, only sessions that do not last."""
         with self._lock:
             return {
                 number: self._sessions[number]

@@ -32,11 +32,11 @@ class Trace:
 
     packets: int  # number of packets to trace
     file: int  # a descriptor; each packet's text is written at once
-    udp_port: int = 0  # only IPv4 packets to it; 0: every packet
+    udp_port: int = 0  # only IPv4 packets to this port; 0: every packet
 
 
 class Engine(TableControls, CellControls, CopyControls, Outcomes):
-    """A switch.  Names of tables, actions, counters and registers are those of p4c's output: `ingress.slot.jobs`.
+    """A switch.  Tables, actions, counters and registers have the names of p4c's output: `ingress.slot.jobs`.
 
     engine = Engine({1: "s1-eth1", 2: "s1-eth2"}, cpu_port=255)
     engine.load(Path("p4src/build/kofn.json").read_bytes())
@@ -73,8 +73,8 @@ class Engine(TableControls, CellControls, CopyControls, Outcomes):
         this UDP port have faults. Each port and direction has its own random numbers, which begin again at each
         `start`: the same seed and frames give the same faults.
 
-        With `files` there are no interfaces: frames come by `receive`, and those for the port of interface X go to the
-        pcap file X_out.pcap. `pcap` is a folder for the frames of each interface X, X_in.pcap and X_out.pcap.
+        With `files` there are no interfaces: frames come by `receive`, and frames for the port of interface X go to the
+        pcap file X_out.pcap. `pcap` is a folder in which X_in.pcap and X_out.pcap get the frames of each interface X.
 
         With `trace`, programs are compiled so that they print the ways of packets. `dump_c` is a file for each
         program's C with its P4 lines (the log has this C at level debug).
@@ -145,7 +145,7 @@ class Engine(TableControls, CellControls, CopyControls, Outcomes):
         self.run(build_program(document, self._target))
 
     def run(self, built: Built) -> None:
-        """Do as `load` with a program that was built for this target."""
+        """Load a program that was built for this target, as `load` does."""
         if self._dump_c is not None or LOG.isEnabledFor(logging.DEBUG):
             self._show_c(generate(built.program, replace(self._target, comments=True)))
         loaded = Loaded(built, self._core)
@@ -155,7 +155,7 @@ class Engine(TableControls, CellControls, CopyControls, Outcomes):
         self._programmed.set()
 
     def reset(self) -> None:
-        """Reset all state of the running program, and multicast groups; clone sessions and value sets stay."""
+        """Reset all state of the running program and the multicast groups. Clone sessions and value sets stay."""
         with self._lock:
             sets = {name: self._now.value_sets.get(name) for name in self._now.program.value_sets}
             self._swap(Loaded(self._now.built, self._core))
@@ -223,9 +223,10 @@ class Engine(TableControls, CellControls, CopyControls, Outcomes):
         depth: int | None = None,
         rate_pps: int | None = None,
     ) -> None:
-        """Set the depth, in packets, and the rate (0: none) of a queue before egress; None: of all ports or priorities.
+        """Set the depth, in packets, and the rate (0: none) of a queue before egress. `port` or `priority` None: all.
 
-        A program that does not read its queues has none until this is called, or `priority_queues` is above 1.
+        A program that does not read its queues has no queues until this method is called, unless `priority_queues` is
+        above 1.
         """
         values = (-1 if value is None else value for value in (port, priority, depth, rate_pps))
         self._native.core_set_queue(self._core, *values)

@@ -23,8 +23,8 @@ TIME_MAX = (1 << 64) - 1  # nanoseconds; practically for ever
 class FaultRule:
     """A rule for some frames of one port; several rules apply one after another.
 
-    drop, duplicate, corrupt (one bit flips) and reorder (held back until the next frame has passed, 20 ms at most) are
-    probabilities; jitter is uniform from 0 and adds to delay.
+    drop, duplicate, corrupt and reorder are probabilities. corrupt flips one bit of a frame; reorder holds a frame back
+    until the next frame has passed, 20 ms at most. jitter is uniform from 0 and adds to delay.
     """
 
     port: int
@@ -54,13 +54,13 @@ def parse_rule(text: str) -> FaultRule:
     for item in text.split(","):
         key, equals, value = item.partition("=")
         if not equals or key not in KEYS:
-            raise FaultError(f"--fault {text}: {item!r} is not KEY=VALUE with one of the keys {', '.join(KEYS)}")
+            raise FaultError(f"--fault {text}: KEY=VALUE must have one of the keys {', '.join(KEYS)}, got {item!r}")
         name = key.replace("-", "_")
         if name in values:
             raise FaultError(f"--fault {text}: {key} must be given once, got two")
         values[name] = _value(text, key, value)
     if "port" not in values:
-        raise FaultError(f"--fault {text}: port is missing, as in port=1,drop=0.1")
+        raise FaultError(f"--fault {text}: port must be given, as in port=1,drop=0.1")
     return _checked(text, FaultRule(**values))
 
 

@@ -22,7 +22,8 @@ class Outcomes(Controls):
     def take_digests(self, timeout_s: float) -> list[Digest]:
         """Return the digests since the last call, oldest first; wait up to `timeout_s` for the first one.
 
-        The switch keeps a bounded number and counts dropped ones in `stats`. Digests of a replaced program are dropped.
+        The switch keeps a bounded number of digests, and `stats` counts dropped digests. Digests of a replaced program
+        are dropped.
         """
         taken = self._take(self._native.core_take_digests, timeout_s)
         with self._lock:

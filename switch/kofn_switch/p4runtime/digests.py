@@ -99,7 +99,7 @@ class Digests:
             del self._queues[digest.id]
 
     def read(self, digest_id: int) -> Iterator[p4r.DigestEntry]:
-        """Yield the settings of one digest (NOT_FOUND while it is disabled), or of all enabled ones for id 0."""
+        """Yield the settings of one digest (NOT_FOUND while it is disabled), or of all enabled digests for id 0."""
         queues = [self._enabled(self._types.get(digest_id))] if digest_id else list(self._queues.values())
         for queue in queues:
             yield p4r.DigestEntry(digest_id=queue.type.id, config=queue.config)

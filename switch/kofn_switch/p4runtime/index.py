@@ -1,4 +1,4 @@
-"""Finds the objects of a p4info by id or name, and refuses unknown ones."""
+"""Finds the objects of a p4info by id or name, and refuses unknown ids and names."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Generic, Protocol, TypeVar

@@ -122,7 +122,7 @@ def _encode(field: KeyField, match: Match) -> p4r.FieldMatch:
             message.exact.value = encode(value)
         case Lpm(value=value, prefix_length=length):
             message.lpm.value, message.lpm.prefix_len = encode(value), length
-        case Ternary(value=value) if field.kind is MatchKind.OPTIONAL:  # of a const entry
+        case Ternary(value=value) if field.kind is MatchKind.OPTIONAL:  # an optional field of a const entry
             message.optional.value = encode(value)
         case Ternary(value=value, mask=mask):
             message.ternary.value, message.ternary.mask = encode(value), encode(mask)

@@ -64,7 +64,7 @@ def unimplemented(message: str) -> Refused:
 
 
 def unready(message: str) -> Refused:
-    """Refuse a request that must follow another one."""
+    """Refuse a request that must come after another request."""
     return Refused(grpc.StatusCode.FAILED_PRECONDITION, message)
 
 
@@ -109,7 +109,8 @@ def number(code: grpc.StatusCode) -> int:
 
 
 def batch_details(outcomes: Sequence[Refused | None]) -> bytes:
-    """Return a serialised google.rpc.Status with one p4.v1.Error for each update, OK ones (None) included.
+    """Return a serialised google.rpc.Status with one p4.v1.Error for each update, also for updates that succeeded
+    (None).
 
     Codes are always included; messages only while they fit into the metadata that a client accepts.
     """

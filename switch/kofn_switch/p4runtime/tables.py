@@ -146,7 +146,7 @@ class Tables:
                 yield message
 
     def _candidates(self, table: Table, query: p4r.TableEntry) -> list[Entry]:
-        """Return all entries, or those of the query's key."""
+        """Return all entries, or the entries of the query's key."""
         if not query.match:
             return self._engine.entries(table.name)
         key = decode_key(table, query.match)

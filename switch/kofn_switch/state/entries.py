@@ -16,7 +16,8 @@ class Exact:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ternary:
-    """The field equals `value` in the bits set in `mask`; mask 0 matches all, bits outside the mask must be 0."""
+    """The field equals `value` in the bits that are set in `mask`. Mask 0 matches all; other bits of `value` must be
+    0."""
 
     value: int
     mask: int
@@ -24,7 +25,8 @@ class Ternary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lpm:
-    """The first `prefix_length` bits equal those of `value`; 0 matches all, bits after the prefix must be 0."""
+    """The first `prefix_length` bits equal the bits of `value`. Length 0 matches all; further bits of `value` must be
+    0."""
 
     value: int
     prefix_length: int
@@ -225,7 +227,7 @@ class PacketTime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stats:
-    """The switch's counts since start; `drops` has every reason by name, with 0 for those that did not occur."""
+    """The switch's counts since start; `drops` has every reason by name, also reasons that did not occur (0)."""
 
     ports: dict[int, PortStats]
     drops: dict[str, int]

@@ -133,6 +133,6 @@ def test_workers_with_different_checkpoints_do_not_start() -> None:
             await third.hello()
             error = await refusal(third.call)
             assert error.code() is grpc.StatusCode.FAILED_PRECONDITION
-            assert "worker 2 has that of no iteration, worker 1 that of iteration 40" in str(error.details())
+            assert "worker 2 has no iteration, worker 1 has iteration 40" in str(error.details())
 
     asyncio.run(scenario())

@@ -1,7 +1,7 @@
-"""Bounds of an expression's integers, from which the generator knows how many bits suffice.
+"""Bounds of an expression's integers. They tell the generator how many bits suffice.
 
 BMv2 computes with integers of any size and cuts when it assigns. The generated code computes modulo a power of two.
-This is not enough for comparisons, right shifts, divisions and saturation: they need exact operands, so their bounds.
+Comparisons, right shifts, divisions and saturation need exact operands instead, and therefore the operands' bounds.
 """
 
 from collections.abc import Callable
@@ -41,7 +41,7 @@ class Bounds:
         return max(self.high.bit_length(), (~self.low).bit_length()) + 1
 
     def hull(self, other: "Bounds") -> "Bounds":
-        """Return the smallest bounds around both."""
+        """Return the smallest bounds that contain both bounds."""
         return Bounds(min(self.low, other.low), max(self.high, other.high))
 
 

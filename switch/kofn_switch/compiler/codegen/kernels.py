@@ -25,7 +25,7 @@ class LimbLoop:
     OPERATORS: ClassVar[frozenset[str]] = frozenset({"&", "|", "^", "~", "+", "-"})
 
     def __init__(self, lowering: Lowering, bits: int) -> None:
-        """Compute operands that are no such trees into arrays first, through `lowering`."""
+        """First compute operands that do not work limb by limb into arrays, through `lowering`."""
         self._lowering = lowering
         self._bits = bits
         self._pointers: dict[str, str] = {}

@@ -34,7 +34,7 @@ class References:
     ) -> None:
         """Take the parameters of the enclosing action, which C finds through `p`; `place` is for refusals.
 
-        Unless `kept`, the fields of all invalid headers read as 0, also of those that keep them.
+        Unless `kept`, the fields of all invalid headers read as 0, also in headers that keep their fields.
         """
         self.layout = layout
         self.block = block

@@ -213,7 +213,7 @@ class Table:
 
     @property
     def prioritised(self) -> bool:
-        """Whether entries need a priority: not in exact tables, nor with one lpm field among exact ones."""
+        """Whether entries need a priority: not if all key fields are exact, or exact but for one lpm field."""
         return any(field.kind not in ("exact", "lpm") for field in self.key)
 
 

@@ -14,7 +14,8 @@ LINKED = ("intrinsic_metadata", "queueing_metadata")
 
 
 def link_metadata(root: Json) -> Json:
-    """Return the document with the fields of LINKED headers in standard_metadata; unchanged without such headers."""
+    """Return the document with the fields of LINKED headers moved to standard_metadata. Without LINKED headers it is
+    unchanged."""
     instances = {item["name"]: item for item in root["headers"]}
     linked = [name for name in LINKED if name in instances and instances[name]["metadata"]]
     if not linked or STANDARD not in instances:
