@@ -250,6 +250,6 @@ def _check_routes(management: IPv4Network) -> None:
     for destination, device in interfaces.routes():
         if ip_network(destination).overlaps(management):
             raise NetworkError(
-                f"network.management is {management}: it collides with the route {destination} dev {device}: "
-                "see `ip route`, and choose another with --management (network.management in run.toml)"
+                f"network.management must not overlap a route, got {management} and the route {destination} dev"
+                f" {device}: see `ip route`, and choose another with --management (network.management in run.toml)"
             )

@@ -39,14 +39,15 @@ class RunSide:
         if seeds := folder.record().seeds:
             example = path / f"seed-{seeds[0]}"
             raise ConfigError(
-                f"{path} is {len(seeds)} runs with a seed each: one of them is compared, {example} for example"
+                f"{path} must be one run, got {len(seeds)} runs with a seed each: compare one of them, {example} for"
+                " example"
             )
         try:
             summary = stored_summary(path)
         except (OSError, msgspec.DecodeError) as error:
             raise ConfigError(f"{path} has no summary ({error}): kofn report {path} makes it") from error
         if len(folder.jobs) > 1:
-            raise ConfigError(f"{path} is a run of {len(folder.jobs)} jobs: runs of one job are compared")
+            raise ConfigError(f"{path} must be a run of one job, got {len(folder.jobs)} jobs")
         return cls(
             path=path,
             config=folder.configs()[0],

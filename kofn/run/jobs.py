@@ -109,7 +109,9 @@ def _check_together(jobs: Sequence[JobPlan]) -> None:
     for job in jobs:
         number = job.config.job.id
         if number in taken:
-            raise ConfigError(f"{job.source}: job.id is {number}, as in {taken[number]}: every job needs its own")
+            raise ConfigError(
+                f"{job.source}: job.id must differ from every other job's, got {number}, as in {taken[number]}"
+            )
         taken[number] = job.source
     workers = [job.config.job.workers for job in jobs]
     servers = servers_of(job.config.job.collective for job in jobs)

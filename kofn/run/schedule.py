@@ -95,7 +95,8 @@ def late_joiners(events: Iterable[EventSection]) -> set[str]:
 
 
 def check_story(config: Config) -> None:
-    """Check that a killed process runs, a started one does not, and enough workers start. Raise ConfigError."""
+    """Check that a process that is killed runs, that a process that is started does not run, and that enough workers
+    start. Raise ConfigError."""
     events, job = config.event, config.job
     late = late_joiners(events)
     running = dict.fromkeys([*config.control_plane, *(f"worker-{rank}" for rank in range(job.workers))], True)
@@ -103,8 +104,10 @@ def check_story(config: Config) -> None:
     for event in in_order(events):
         what, name = action(event)
         if what != "objective" and running[name] != (what == "kill"):
-            state = "runs already" if running[name] else "does not run"
-            raise ConfigError(f"event.{what} is {name!r} at iteration {event.at_iteration}: it {state} then")
+            wanted, state = ("run", "does not") if what == "kill" else ("not run", "does")
+            raise ConfigError(
+                f"event.{what}: {name!r} must {wanted} at iteration {event.at_iteration}, but it {state} then"
+            )
         running[name] = what == "start"
     needed = job.start_workers or job.workers
     if job.workers - len(late) < needed:

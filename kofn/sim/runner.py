@@ -232,7 +232,7 @@ def check(config: Config) -> None:
     """Raise ConfigError for settings that are not simulated."""
     if not load_collective(config.job.collective).simulated:
         raise ConfigError(
-            f"job.collective is {config.job.collective!r}, which is not simulated: 'switch' is, kofn run has them all"
+            f"job.collective must be 'switch' in a simulation, got {config.job.collective!r}: kofn run has them all"
         )
     workload_class(config).check(config)
     straggler_class(config).check(config)

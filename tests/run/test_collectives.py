@@ -152,7 +152,7 @@ def test_missing_requirements_are_named_before_the_start(tmp_path: Path, monkeyp
 
 
 def test_collectives_that_are_not_simulated_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"job.collective is 'ring', which is not simulated: 'switch' is"):
+    with pytest.raises(ConfigError, match=r"job.collective must be 'switch' in a simulation, got 'ring'"):
         check_simulated(plan(tmp_path, "ring"))
 
 

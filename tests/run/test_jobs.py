@@ -53,7 +53,7 @@ def test_run_and_network_are_the_first_jobs(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("texts", "words"),
     [
-        (("", ""), r"b.toml: job.id is 1, as in .*a.toml: every job needs its own"),
+        (("", ""), r"b.toml: job.id must differ from every other job's, got 1, as in .*a.toml"),
         (("[job]\nslots = 4096", "[job]\nid = 2\nslots = 128"), r"got 4096 \+ 128 = 4224, which end at 4224"),
         (("[job]\nslots = 2\nwindow = 1", "[job]\nid = 2\nslots = 4096"), r"2 \+ 4096 = 4098, which end at 8192"),
         (("[job]\nworkers = 40", "[job]\nid = 2\nworkers = 25"), r"must be at most 64 together, got 40 \+ 25 = 65"),
@@ -62,7 +62,10 @@ def test_run_and_network_are_the_first_jobs(tmp_path: Path) -> None:
             r"b.toml: run.trials must be .*, got 'fixed:4'",
         ),
         (("", "[job]\nid = 2\nwindow = 1000"), r"b.toml: job.window must be .*, got 1000"),
-        (("", "[job]\nid = 2\n[[event]]\nat_iteration = 3\nstart = 'switch'"), r"b.toml: event.start is 'switch'"),
+        (
+            ("", "[job]\nid = 2\n[[event]]\nat_iteration = 3\nstart = 'switch'"),
+            r"b.toml: event.start: 'switch' must not run",
+        ),
     ],
 )
 def test_jobs_that_do_not_fit_are_refused(tmp_path: Path, texts: tuple[str, ...], words: str) -> None:

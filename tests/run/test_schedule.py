@@ -119,12 +119,12 @@ def test_logged_events_are_described(entry: LoggedEvent, words: str) -> None:
     [
         (
             [KILL, EventSection(at_iteration=50, kill="worker-2")],
-            "event.kill is 'worker-2' at iteration 50: it does not run",
+            "event.kill: 'worker-2' must run at iteration 50, but it does not then",
         ),
-        ([KILL, START, START], "event.start is 'worker-2' at iteration 40: it runs already then"),
+        ([KILL, START, START], "event.start: 'worker-2' must not run at iteration 40, but it does then"),
         (
             [EventSection(at_iteration=1, start="switch")],
-            "event.start is 'switch' at iteration 1: it runs already then",
+            "event.start: 'switch' must not run at iteration 1, but it does then",
         ),
         (
             [EventSection(at_iteration=1, start="worker-0")],

@@ -85,7 +85,7 @@ def test_runs_are_listed_and_reported_again(simulated: tuple[Path, Result]) -> N
     assert (listed["result"], listed["trials"]) == ("ok", ["throughput", "all"])
     refused = kofn("runs", "compare", out, out)
     assert refused.exit_code == 2
-    assert "is 3 runs with a seed each" in refused.output
+    assert "must be one run, got 3 runs with a seed each" in refused.output
 
 
 def test_stopped_run_shows_the_finished_seeds(simulated: tuple[Path, Result]) -> None:

@@ -192,7 +192,10 @@ def test_topology_of_a_run_is_a_tree(tmp_path: Path) -> None:
     [
         ("[[event]]\nat_iteration = 3\nkill = 'switch'", "event.kill must be one of root, leaf-0, leaf-1, controller,"),
         ("[[event]]\nat_iteration = 3\nkill = 'leaf-2'", "got 'leaf-2'"),
-        ("[[event]]\nat_iteration = 3\nstart = 'leaf-1'", "event.start is 'leaf-1' at iteration 3: it runs already"),
+        (
+            "[[event]]\nat_iteration = 3\nstart = 'leaf-1'",
+            "event.start: 'leaf-1' must not run at iteration 3, but it does",
+        ),
         ("[network]\np4runtime_port = 65534", "network.p4runtime_port must leave ports up to 65535 for 3 switches"),
     ],
 )

@@ -32,14 +32,19 @@ class SlotLayout:
             raise LayoutError(f"job.id must be 1 to {JOB_MAX} (higher ids are those of exact sums), got {self.job.id}")
         if self.job.workers % self.racks:
             raise LayoutError(f"job.workers must be a multiple of the racks ({self.racks}), got {self.job.workers}")
-        if self.job.workers > len(self.hosts) - self.first * self.racks:
+        free = len(self.hosts) - self.first * self.racks
+        if self.job.workers > free:
             earlier = f", {self.first * self.racks} of them are earlier jobs'" if self.first else ""
-            raise LayoutError(f"job.workers is {self.job.workers}: the topology has {len(self.hosts)} hosts{earlier}")
+            raise LayoutError(
+                f"job.workers must be at most {free}, got {self.job.workers}: the topology has {len(self.hosts)}"
+                f" hosts{earlier}"
+            )
         slots = SLOTS if self.racks == 1 else SLOTS // LEAF_BUFFERS
         if self.end > slots:
-            exact = f" and job.exact_slots {self.job.exact_slots}" if self.job.exact_slots else ""
+            exact = " and job.exact_slots together" if self.job.exact_slots else ""
             raise LayoutError(
-                f"job.slots is {self.job.slots}{exact}: the switch has {slots}, {self.base} of them are earlier jobs'"
+                f"job.slots{exact} must be at most {slots - self.base}, got {self.end - self.base}: the switch has"
+                f" {slots}, {self.base} of them are earlier jobs'"
             )
 
     @property
@@ -80,7 +85,7 @@ def lay_out(jobs: Sequence[JobSection], hosts: tuple[TopologyHost, ...]) -> tupl
     servers = iter(hosts[sum(job.workers for job in jobs) :])
     for job in jobs:
         if job.id in (layout.job.id for layout in layouts):
-            raise LayoutError(f"job.id is {job.id} in two configurations: each job needs its own")
+            raise LayoutError(f"each job must have its own job.id, got {job.id} in two configurations")
         base = -(-end // job.slots) * job.slots
         server = next(servers, None) if load_collective(job.collective).server else None
         layouts.append(SlotLayout(job=job, hosts=hosts, server=server, first=first, base=base))

@@ -95,14 +95,17 @@ def test_unusable_options_are_named(files: list[str], option: str, value: str, w
 
 def test_more_workers_than_hosts_are_refused(files: list[str]) -> None:
     Path(files[1]).write_text("[job]\nworkers = 3\n")
-    assert fails(*files) == "controller: job.workers is 3: the topology has 2 hosts"
+    assert fails(*files) == "controller: job.workers must be at most 2, got 3: the topology has 2 hosts"
 
 
 def test_jobs_that_do_not_fit_together_are_named(files: list[str], tmp_path: Path) -> None:
     other = tmp_path / "other.toml"
     other.write_text("[job]\nworkers = 1\nid = 2\n")
     line = fails(*files, "--config", str(other))
-    assert line == "controller: job.workers is 1: the topology has 2 hosts, 2 of them are earlier jobs'"
+    assert (
+        line
+        == "controller: job.workers must be at most 0, got 1: the topology has 2 hosts, 2 of them are earlier jobs'"
+    )
 
 
 def test_missing_certificates_are_named(files: list[str], tmp_path: Path) -> None:

@@ -354,23 +354,24 @@ def test_slots_of_exact_sums_follow_a_jobs_own() -> None:
     [
         (
             [JobSection(id=1, workers=2), JobSection(id=1, workers=2)],
-            "job.id is 1 in two configurations: each job needs its own",
+            "each job must have its own job.id, got 1 in two configurations",
         ),
         (
             [JobSection(id=1, workers=2, slots=4096), JobSection(id=2, workers=2, slots=256)],
-            "job.slots is 256: the switch has 4096, 4096 of them are earlier jobs'",
+            "job.slots must be at most 0, got 256: the switch has 4096, 4096 of them are earlier jobs'",
         ),
         (
             [JobSection(id=1, workers=2, slots=4096, exact_slots=64)],
-            "job.slots is 4096 and job.exact_slots 64: the switch has 4096, 0 of them are earlier jobs'",
+            "job.slots and job.exact_slots together must be at most 4096, got 4160: the switch has 4096, 0 of them are"
+            " earlier jobs'",
         ),
         (
             [JobSection(id=128, workers=2)],
-            "job.id must be 1 to 127 (higher ones are those of exact sums), got 128",
+            "job.id must be 1 to 127 (higher ids are those of exact sums), got 128",
         ),
         (
             [JobSection(id=1, workers=3), JobSection(id=2, workers=2)],
-            "job.workers is 2: the topology has 4 hosts, 3 of them are earlier jobs'",
+            "job.workers must be at most 1, got 2: the topology has 4 hosts, 3 of them are earlier jobs'",
         ),
     ],
 )

@@ -191,8 +191,11 @@ def test_racks_follow_each_other_in_each_job() -> None:
     ("job", "words"),
     [
         (JobSection(workers=3), "job.workers must be a multiple of the racks (2), got 3"),
-        (JobSection(workers=6), "job.workers is 6: the topology has 4 hosts"),
-        (JobSection(workers=4, slots=4096), "job.slots is 4096: the switch has 2048, 0 of them are earlier jobs'"),
+        (JobSection(workers=6), "job.workers must be at most 4, got 6: the topology has 4 hosts"),
+        (
+            JobSection(workers=4, slots=4096),
+            "job.slots must be at most 2048, got 4096: the switch has 2048, 0 of them are earlier jobs'",
+        ),
     ],
 )
 def test_jobs_that_do_not_fit_a_tree_are_named(job: JobSection, words: str) -> None:
