@@ -57,7 +57,7 @@ def library() -> ctypes.CDLL:
 
 
 class Native:
-    """A struct of the simulator's C code: `kind`_open() makes it, and `kind`_close() frees it with this object."""
+    """A struct of the simulator's C code: `kind`_open() makes it; when this object ends, `kind`_close() frees it."""
 
     def __init__(self, kind: str, *arguments: Any, keeps: object = None) -> None:
         """Make the struct; `keeps` are objects that the struct points to."""

@@ -49,7 +49,7 @@ def quantile(entry: StragglerSection, level: float) -> float:
         return mean_s
     if entry.law == "exponential":
         return -mean_s * math.log1p(-level)
-    if entry.law == "pareto":  # of the second kind, from 0 on: the scale is the mean
+    if entry.law == "pareto":  # a Pareto law of the second kind: it begins at 0, and its scale is the mean
         return mean_s * (1 / math.sqrt(1 - level) - 1)
     event_s = entry.event_ms / 1000
     least, distribution = _distribution(mean_s / event_s)

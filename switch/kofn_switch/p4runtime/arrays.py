@@ -60,7 +60,7 @@ class Arrays:
 
 
 def selected(arrays: Index[A], wanted_id: int) -> list[A]:
-    """Return the array of that id, or all for 0."""
+    """Return the array of that id, or all arrays for id 0."""
     return [arrays.get(wanted_id)] if wanted_id else list(arrays)
 
 
@@ -71,7 +71,7 @@ def only_modify(kind: UpdateType, what: str, array: Array) -> None:
 
 
 def indices(what: str, array: Array, wanted: p4r.Index | None) -> range:
-    """Return the index, checked, or all for None."""
+    """Return the index after a check, or all indices if `wanted` is None."""
     if wanted is None:
         return range(array.size)
     if wanted.index < 0:
