@@ -104,8 +104,10 @@ control Admission(inout headers_t hdr, inout metadata_t meta, inout standard_met
             meta.counted = !pulls && hdr.kofn.count != 0 && !meta.from_leaf;
             // A contribution that does not count towards k is still one addend.
             meta.addends = hdr.kofn.count == 0 ? 16w1 : hdr.kofn.count;
+            // Only owned blocks, which are those of exact sums, close with fewer contributions than the job's k.
+            bool low_k = hdr.kofn.k != 0 && hdr.kofn.k < meta.k && hdr.kofn.job <= JOB_MAX;
             bool good_weight = hdr.kofn.weight != 0 && hdr.kofn.weight <= (bit<32>)meta.most * WEIGHT_MAX;
-            if (hdr.kofn.count > meta.most || (pulls && hdr.kofn.count == 0) || (!pulls && !good_weight)) {
+            if (low_k || hdr.kofn.count > meta.most || (pulls && hdr.kofn.count == 0) || (!pulls && !good_weight)) {
                 meta.verdict = verdict_t.BAD_COUNT;
             }
         }
@@ -114,5 +116,6 @@ control Admission(inout headers_t hdr, inout metadata_t meta, inout standard_met
         }
         if (meta.verdict == verdict_t.ADMITTED) { lanes.apply(); }
         if (meta.verdict == verdict_t.ADMITTED && asks && hdr.kofn.recipient != EVERYONE) { recipients.apply(); }
+        meta.refused = meta.verdict != verdict_t.ADMITTED;
     }
 }

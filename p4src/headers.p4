@@ -4,6 +4,8 @@
 #include "sizes.p4"
 
 const bit<16> ETHERTYPE_IPV4 = 0x0800;
+const bit<16> ETHERTYPE_ARP = 0x0806;
+const bit<16> ETHERTYPE_IPV6 = 0x86DD;
 const bit<8> PROTOCOL_UDP = 17;
 
 // The row of a slot's members of one rack.

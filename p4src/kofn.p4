@@ -43,6 +43,7 @@ control ingress(inout headers_t hdr, inout metadata_t meta, inout standard_metad
     Answer() answer;
     Forward() forward;
     counter(VERDICTS, CounterType.packets_and_bytes) verdicts;
+    counter(PORTS, CounterType.packets) refused;
 
     apply {
         if (hdr.udp.isValid() && hdr.udp.dst_port == KOFN_PORT) {
@@ -57,8 +58,10 @@ control ingress(inout headers_t hdr, inout metadata_t meta, inout standard_metad
             verdicts.count((bit<32>)(bit<8>)meta.verdict);
             answer.apply(hdr, meta, standard_metadata);
         } else {
-            forward.apply(hdr, standard_metadata);
+            forward.apply(hdr, meta, standard_metadata);
+            if (meta.refused) { verdicts.count((bit<32>)(bit<8>)meta.verdict); }
         }
+        if (meta.refused) { refused.count((bit<32>)standard_metadata.ingress_port); }
     }
 }
 

@@ -50,6 +50,7 @@ control LeafBelow(inout headers_t hdr, inout metadata_t meta, inout leaf_t leaf,
             meta.verdict = verdict_t.ASKED;
         } else if (ahead) {
             meta.verdict = verdict_t.AHEAD;
+            meta.refused = true;
         } else {
             if (block_id > leaf.block_id) {
                 leaf.block_id = block_id;

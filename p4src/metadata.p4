@@ -1,6 +1,6 @@
 // The pipeline's metadata: a packet's verdict and its job's numbers, a leaf's slot, and the digest for the controller.
 
-// The verdict on a kofn packet, which is also the index of its counter.
+// The verdict on a kofn packet, or on a frame that is not forwarded, which is also the index of its counter.
 enum bit<8> verdict_t {
     ADMITTED = 0,
     OPENED = 1,
@@ -31,9 +31,10 @@ enum bit<8> verdict_t {
     PASSED = 26,
     HEARD = 27,
     IGNORED = 28,
-    AHEAD = 29
+    AHEAD = 29,
+    WRONG_SOURCE = 30
 }
-#define VERDICTS 30
+#define VERDICTS 31
 
 // The accumulators' operation on a packet's words.
 enum bit<2> mode_t {
@@ -76,6 +77,7 @@ struct leaf_t {
 struct metadata_t {
     verdict_t verdict;
     mode_t mode;
+    bool refused;          // the verdict blames the sender, whose port is counted
     bool closes;           // this packet completes its block
     bool counted;          // this packet is a contribution that counts towards k
     bit<16> addends;       // contributions in this packet

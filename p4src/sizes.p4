@@ -6,6 +6,8 @@
 #define RACKS_MAX 16
 #define JOBS 256
 #define WORKERS 16384
+#define SOURCES 1024
+#define PORTS 512
 #define SLOTS 4096
 #define SLOT_BITS 12
 #define RACK_SLOTS 65536

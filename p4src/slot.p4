@@ -69,6 +69,7 @@ control Slot(inout headers_t hdr, inout metadata_t meta)(register<bit<256>> memb
                 meta.verdict = verdict_t.NOT_READY;
             } else if (ahead) {
                 meta.verdict = verdict_t.AHEAD;
+                meta.refused = true;
             } else if (full) {
                 meta.verdict = verdict_t.FULL;
             } else {

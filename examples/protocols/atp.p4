@@ -101,7 +101,7 @@ control ingress(inout headers_t hdr, inout metadata_t meta, inout standard_metad
 
     apply {
         if (!hdr.atp.isValid()) {
-            forward.apply(hdr.ethernet, standard_metadata);
+            forward.apply(hdr.ethernet, hdr.ipv4, standard_metadata);
         } else if (jobs.apply().hit) {
             bit<40> own = hdr.atp.job ++ hdr.atp.sequence;
             bit<40> owner;

@@ -100,7 +100,7 @@ control ingress(inout headers_t hdr, inout metadata_t meta, inout standard_metad
 
     apply {
         if (!hdr.switchml.isValid()) {
-            forward.apply(hdr.ethernet, standard_metadata);
+            forward.apply(hdr.ethernet, hdr.ipv4, standard_metadata);
         } else if (jobs.apply().hit) {
             bit<64> own = 64w1 << hdr.switchml.worker;
             bit<64> these;

@@ -222,6 +222,7 @@ def _switch(answer: pb.Status) -> Text:
     dropped = {name: count for name, count in answer.counters.items() if name not in ADMITTED}
     lines += [f"packets: {_counters(admitted)}"] if any(admitted.values()) else []
     lines += [f"dropped: {_counters(dropped)}"] if any(dropped.values()) else []
+    lines += [f"refused from {sender}: {count:,} packets" for sender, count in sorted(answer.refused.items())]
     return Text("\n".join(lines))
 
 

@@ -36,6 +36,8 @@ EXPLAINED = {
     "received": "By all workers: payload of UDP and TCP, and packets of a protocol through the switch.",
     "links, to/from the switch": "Ethernet frames on all links together, as the kernel counted them.",
     "counted by the switch": "Packets of all jobs by the names of the data plane, those above 0.",
+    "refused by the switch, from": "Packets that the switch refused, by the host and port that sent them. "
+    "`kofn status` has them by reason.",
     "memory of a worker": "Arrays between two iterations, of the worker that keeps most (parameters, gradients, state"
     " of the optimizer, residuals: left over by encoding or too late; rest of the ledger).",
     "gradients sent": "Values in contributions, without headers; their share of float32's bytes, and the plan.",

@@ -38,5 +38,11 @@ def _what(fault: FaultSection) -> str:
     return f"{', '.join(shares + times)} of the packets of {whose} ({fault.direction}, at the {fault.where})"
 
 
-_SHARES = {"drop": "lost", "duplicate": "duplicated", "corrupt": "corrupted", "reorder": "reordered"}
+_SHARES = {
+    "drop": "lost",
+    "duplicate": "duplicated",
+    "corrupt": "corrupted",
+    "exchange": "with an exchanged iteration",
+    "reorder": "reordered",
+}
 _TIMES = {"delay_ms": "delay", "jitter_ms": "jitter"}

@@ -24,9 +24,11 @@ class Recoveries:
     rejoins: int
     """Times that a worker attached again after a restart of the worker or the controller, or a broken connection."""
     regroups: int
-    """Times that the switch had lost the job's slots."""
+    """New generations of the job's slots after the first one."""
     switch_counters: dict[str, int]
     """Packets that the switch counted, of all jobs, by name."""
+    refused: dict[str, int]
+    """Packets that the switch refused, of all jobs, by sender."""
 
     @property
     def switch_checksum_errors(self) -> int:
@@ -38,14 +40,20 @@ def recoveries(statuses: Sequence[Status], events: Iterable[LoggedEvent]) -> Rec
     """Count all recoveries of one trial."""
     lives = _lives(statuses)
     attachments = [entry for life in lives for entry in life[-1].get("worker", ()) if entry.get("attachments")]
-    counted = [status.get("counters", {}) for status in statuses]
-    names = dict.fromkeys(name for counters in counted for name, count in counters.items() if count)
     return Recoveries(
         restarts=restarts(events),
         rejoins=sum(entry["attachments"] for entry in attachments) - len({entry["rank"] for entry in attachments}),
         regroups=sum(life[-1].get("regroups", 0) for life in lives),
-        switch_counters={name: total([counters.get(name, 0) for counters in counted]) for name in names},
+        switch_counters=_totals(statuses, "counters"),
+        refused=_totals(statuses, "refused"),
     )
+
+
+def _totals(statuses: Sequence[Status], field: str) -> dict[str, int]:
+    """Return the totals of counters by name; without those that stayed 0."""
+    counted = [status.get(field, {}) for status in statuses]
+    names = dict.fromkeys(name for counters in counted for name, count in counters.items() if count)
+    return {name: total([counters.get(name, 0) for counters in counted]) for name in names}
 
 
 def read_lines(path: Path) -> list[Status]:

@@ -126,6 +126,7 @@ def summarise_trial(
         checksum_errors=_sum(packets, "checksum_errors"),
         switch_checksum_errors=recovered.switch_checksum_errors,
         switch_counters=recovered.switch_counters,
+        refused=recovered.refused,
         peer_fetches=_sum(packets, "peer_fetches"),
         resumed=tuple(entry.words for entry in events if entry.action == "resume"),
         missed_events=tuple(entry.words for entry in events if entry.missed),

@@ -127,6 +127,8 @@ class TrialSummary:
     kernel."""
     switch_counters: dict[str, int] = field(default_factory=dict)
     """Packets that the switch's program counted, of all jobs, by the data plane's names."""
+    refused: dict[str, int] = field(default_factory=dict)
+    """Packets that the switch refused, of all jobs, by the sender's host and port."""
     memory: Memory | None = None
     """Memory of arrays between two iterations, at the worker that keeps most; None if no worker reports it."""
     interventions: tuple[Intervention, ...] = ()
@@ -350,6 +352,11 @@ class Summary:
                 "counted by the switch",
                 lambda entry: counts(entry.switch_counters),
                 shown=self._any("switch_counters"),
+            ),
+            *self._row(
+                "refused by the switch, from",
+                lambda entry: counts(entry.refused),
+                shown=self._any("refused"),
             ),
             *self._row(
                 "memory of a worker",

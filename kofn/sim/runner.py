@@ -239,6 +239,8 @@ def check(config: Config) -> None:
     for event in config.event:
         if event.objective is None:
             raise ConfigError("event.kill and event.start are not simulated: event.objective is")
+    if any(fault.exchange for fault in config.fault):
+        raise ConfigError("fault.exchange is not simulated: no controller begins a new generation there")
     if config.job.start_workers not in (None, config.job.workers):
         raise ConfigError("job.start_workers is not simulated: all workers start together")
     if other := [fault.where for fault in config.fault if fault.where != "host"]:

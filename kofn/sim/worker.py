@@ -1,7 +1,7 @@
 """A worker in virtual time: the real driver and ledger, with a model of the agent and the training around them."""
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
@@ -19,7 +19,7 @@ from kofn_host.agent.missed_results import kept_iterations
 from kofn_host.compression.aggregate import held
 from kofn_host.compression.encoder import Finished
 from kofn_host.engine.pacing_rate import pacing_rate
-from kofn_host.protocol.results import BlockResults, Result
+from kofn_host.protocol.results import BlockId, BlockResults, Result
 from kofn_host.stopwatch import UNTIMED, Part
 from kofn_host.training import Step
 from kofn_host.training.attempts import Attempts
@@ -280,5 +280,5 @@ class Worker(Effects):
     def delivered(self, results: BlockResults) -> None:
         self._model.delivered(results)
 
-    def ask_peers(self) -> None:
+    def ask_peers(self, stale: Sequence[BlockId]) -> None:
         self._around.ask_peers(self._rank)

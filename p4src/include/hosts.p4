@@ -72,9 +72,19 @@ parser HostParser(packet_in packet, out ethernet_h ethernet, out ipv4_h ipv4, ou
     }
 }
 
-// For ingress: a plain Ethernet switch.
-control Forward(in ethernet_h ethernet, inout standard_metadata_t standard_metadata) {
+// For ingress: a plain Ethernet switch for ARP and IPv4. A host sends IPv4 from its own address only, and no other frames, inside
+// which a kernel may find IPv4 that this program does not see.
+control Forward(in ethernet_h ethernet, in ipv4_h ipv4, inout standard_metadata_t standard_metadata) {
     action drop() { mark_to_drop(standard_metadata); }
+    table sources {
+        key = {
+            standard_metadata.ingress_port: exact @name("standard_metadata.ingress_port");
+            ipv4.src_addr: exact @name("hdr.ipv4.src_addr");
+        }
+        actions = { NoAction; }
+        const default_action = NoAction();
+        size = 1024;
+    }
     action to_port(bit<9> port) { standard_metadata.egress_spec = port; }
     action flood(bit<16> group) { standard_metadata.mcast_grp = group; }
     table l2 {
@@ -84,7 +94,11 @@ control Forward(in ethernet_h ethernet, inout standard_metadata_t standard_metad
         size = 1024;
     }
 
-    apply { l2.apply(); }
+    apply {
+        bool own = ethernet.ether_type == 0x0806;
+        if (ipv4.isValid()) { own = sources.apply().hit; }
+        if (own) { l2.apply(); } else { drop(); }
+    }
 }
 
 // For egress: an answer's source is the address to which the host had sent, its destination the host behind the port.

@@ -34,10 +34,11 @@ class DataPlane:
     arrivals: list[Arrival] = field(default_factory=list)
     loop: EventLoop = field(default_factory=EventLoop)
 
-    def install(self, k: int, *, slots: int = 4096) -> None:
+    def install(self, k: int, *, slots: int = 4096, exact_slots: int = 0) -> None:
         """Push a fresh pipeline with empty slots and the entries of one job."""
         self.arrivals.clear()
-        layout = SlotLayout(job=JobSection(workers=HOSTS, slots=slots), hosts=star(HOSTS))
+        job = JobSection(workers=HOSTS, slots=slots, exact_slots=exact_slots)
+        layout = SlotLayout(job=job, hosts=star(HOSTS))
         self._slots = Slots(layout=layout, k=k, on_arrival=self.arrivals.append)
         self._link = SwitchLink(address=self.switch.address, device_id=0, plane=KofnPlane(), jobs=[self._slots])
         self._task = self.loop.run(self._connect())
@@ -72,6 +73,11 @@ class DataPlane:
     def count(self) -> dict[str, int]:
         """Return the number of packets by verdict."""
         return {name: packets for name, packets in self.loop.run(self._link.count()).items() if packets}
+
+    def refused(self) -> dict[str, int]:
+        """Return the number of refused packets by sender."""
+        self.loop.run(self._link.recount())
+        return self._link.refused
 
     async def _connect(self) -> asyncio.Task[None]:
         await self._until_it_answers()

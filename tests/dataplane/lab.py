@@ -17,7 +17,10 @@ ETH_P_ALL = 0x0003
 PACKET_IGNORE_OUTGOING = 23
 SOL_PACKET = 263
 CLONE_NEWNET = 0x40000000
-MARKER_TYPE = b"\x88\xb5"  # IEEE local experimental
+IPV4 = b"\x08\x00"
+IPV6_MULTICAST = b"\x33\x33"
+EXPERIMENTAL = 253
+"""The IP protocol of markers."""
 MTU = 9000
 NUMBERS = itertools.count(1)
 
@@ -77,21 +80,26 @@ class Lab:
         """Send a frame from a port and return the frames that each port receives; ports without any are left out."""
         self._sockets[port].send(frame)
         self._marks += 1
-        marks = {to: mac(to) + mac(port) + MARKER_TYPE + self._marks.to_bytes(46, "big") for to in self.ports}
+        marks = {to: self._mark(port if to != port else 1 + port % len(self.ports), to) for to in self.ports}
         others = [to for to in self.ports if to != port]
         for to in others:
             self._sockets[port].send(marks[to])
         received = {to: list(self._until(to, marks[to])) for to in others}
         # A switch sends nothing back to its source, so the sender's marker comes from a neighbour, after the frame is
         # known to have passed.
-        self._sockets[others[0]].send(marks[port])
+        self._sockets[1 + port % len(self.ports)].send(marks[port])
         received[port] = list(self._until(port, marks[port]))
         return {to: frames for to, frames in received.items() if frames}
 
+    def _mark(self, port: int, to: int) -> bytes:
+        """Return a marker between two hosts, from the sender's own address: a switch may drop all others."""
+        head = bytes([0x45, 0, 0, 46, 0, 0, 0, 0, 64, EXPERIMENTAL, 0, 0, 10, 0, 0, port, 10, 0, 0, to])
+        return mac(to) + mac(port) + IPV4 + head + self._marks.to_bytes(26, "big")
+
     def _until(self, port: int, mark: bytes) -> Iterator[bytes]:
-        while (frame := self._sockets[port].recv(65535)) != mark:
-            if frame[12:14] in (b"\x08\x00", b"\x08\x06"):
-                yield frame
+        """Yield the frames before the marker, without a kernel's own IPv6 multicasts."""
+        frames = iter(lambda: self._sockets[port].recv(65535), mark)
+        yield from (frame for frame in frames if frame[:2] != IPV6_MULTICAST)
 
     def close(self) -> None:
         for opened in self._sockets.values():

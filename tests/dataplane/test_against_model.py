@@ -48,7 +48,7 @@ class Chance:
             recipient=self.usually(EVERYONE, *range(HOSTS)),
             lanes=lanes,
             words=self.usually(1, other_words, chance=0.03),
-            k=self.usually(0, 1, 2, HOSTS, HOSTS + 3, 2**16 - 1),
+            k=self.usually(0, HOSTS, HOSTS + 3, 2**16 - 1),
             generation=generation,
             iteration=number // EACH + self.usually(1, 2, 3),
             block=self.usually(1, 0, 2),

@@ -4,15 +4,21 @@ where it is installed.
 
 import numpy as np
 import pytest
-from scapy.layers.inet import ICMP, IP, UDP
+from scapy.compat import raw
+from scapy.layers.inet import ICMP, IP, UDP, IPOption, fragment
+from scapy.layers.inet6 import IPv6
 from scapy.layers.l2 import ARP, Ether
+from scapy.packet import Raw
 
-from kofn_common.wire.packet import HEADER_BYTES, Flag, Kind, KofnHeader
-from kofn_common.wire.sizes import WEIGHT_MAX, WEIGHT_UNIT
+from kofn_common.wire.packet import HEADER_BYTES, PORT, Flag, Kind, KofnHeader, encode
+from kofn_common.wire.sizes import JOB_MAX, WEIGHT_MAX, WEIGHT_UNIT
 from tests.dataplane.conftest import HOSTS, DataPlane
 from tests.dataplane.frames import GENERATION, Answer, contribution, frame, host_mac, parse, pull
 
 pytestmark = pytest.mark.root
+
+EXACT = JOB_MAX + 2
+"""The id of the exact sums of job 1."""
 
 VALUES = np.random.default_rng(0).integers(-(2**28), 2**28, (HOSTS, 256))
 
@@ -112,11 +118,43 @@ def test_k_is_read_at_every_packet(plane: DataPlane) -> None:
     assert np.array_equal(answers[3].values, VALUES[0] + VALUES[1])
 
 
-def test_packet_may_override_k(plane: DataPlane) -> None:
-    plane.install(k=4)
-    answers = exchange(plane, contribution(2, 1, 0, VALUES[2], k=1))
-    assert len(answers) == 4, "k = 1 with recipient 255 is a broadcast"
+def test_packet_of_exact_sums_may_override_k(plane: DataPlane) -> None:
+    plane.install(k=4, slots=2048, exact_slots=2048)
+    answers = exchange(plane, contribution(2, 1, 0, VALUES[2], k=1, job=EXACT))
+    assert len(answers) == 4, "k = 1 with recipient 65535 is a broadcast"
     assert np.array_equal(answers[1].values, VALUES[2])
+
+
+def test_iteration_beyond_the_next_turn_of_the_slots_opens_nothing(plane: DataPlane) -> None:
+    """An iteration has at least one block, so a slot's next block is at most as many iterations later as there are
+    slots. An empty slot takes any iteration.
+    """
+    plane.install(k=2, slots=4)
+    exchange(plane, contribution(0, 70, 0, VALUES[0]))
+    for iteration in (75, 70 << 16, 2**32 - 1):
+        assert exchange(plane, contribution(1, iteration, 0, VALUES[1])) == {}
+    assert plane.count() == {"OPENED": 1, "AHEAD": 3}
+    answers = exchange(plane, contribution(1, 70, 0, VALUES[1]))
+    assert np.array_equal(answers[1].values, VALUES[0] + VALUES[1])
+    exchange(plane, contribution(0, 74, 0, VALUES[0]))
+    assert plane.count()["OPENED"] == 2
+    plane.put_job(k=2, generation=GENERATION + 1, slots=4)
+    exchange(plane, contribution(0, 5000, 0, VALUES[0], generation=GENERATION + 1))
+    assert plane.count()["OPENED"] == 3, "a new generation may begin at any iteration"
+
+
+def test_exact_sums_may_continue_at_any_later_iteration(plane: DataPlane) -> None:
+    plane.install(k=4, slots=4, exact_slots=4)
+    for iteration in (70, 2**32 - 1):
+        exchange(plane, contribution(0, iteration, 0, VALUES[0], job=EXACT))
+    assert plane.count() == {"OPENED": 2}
+
+
+def test_packet_that_is_ahead_is_not_measured(plane: DataPlane) -> None:
+    plane.install(k=2, slots=4)
+    for iteration in (1, 2**31, 2):
+        exchange(plane, contribution(0, iteration, 0, VALUES[0]))
+    assert [arrival.iteration for arrival in plane.await_arrivals(2)] == [1, 2]
 
 
 def test_recipient_gets_the_sum_and_the_others_the_members(plane: DataPlane) -> None:
@@ -229,12 +267,18 @@ INTRUDERS = {
             {"kind": Kind.PULL, "count": 2},
         )
     ],
+    "BAD_COUNT of fewer than k": [
+        frame(1, header(k=k, **fields), bytes(256)) for k in (1, 2) for fields in ({}, {"kind": Kind.PULL})
+    ],
     "BAD_PART": [
         frame(1, header(part=part, **fields), bytes(256))
         for part in (4, 5, 64, 255)
         for fields in ({}, {"count": 0}, {"kind": Kind.PULL})
     ],
-    "FULL": [frame(1, header(count=0, part=part, k=k), bytes(256)) for part, k in ((0, 4), (1, 4), (3, 5), (1, 65535))],
+    "FULL": [
+        frame(1, header(job=EXACT, count=0, part=part, k=k), bytes(256))
+        for part, k in ((0, 4), (1, 4), (3, 5), (1, 65535))
+    ],
     "BAD_CHECKSUM": [
         with_byte(GOOD, at, GOOD[at] ^ 1) for at in (24, 43, 45, 51, 55, 63, 66, 69, 71, 72, 74, 99, 109, 110, 200, 361)
     ],
@@ -244,10 +288,12 @@ INTRUDERS = {
 
 @pytest.mark.parametrize("reason", INTRUDERS)
 def test_intruders_are_dropped_and_counted(plane: DataPlane, reason: str) -> None:
-    plane.install(k=1)
+    plane.install(k=3, slots=2048, exact_slots=2048)
     for sent in INTRUDERS[reason]:
         assert plane.lab.exchange(1, sent) == {}
-    assert plane.count() == {reason: len(INTRUDERS[reason])}
+    assert plane.count() == {reason.split(maxsplit=1)[0]: len(INTRUDERS[reason])}
+    assert plane.refused() == ({} if reason == "FULL" else {"h1 at port 1": len(INTRUDERS[reason])})
+    plane.set_k(1)
     answers = exchange(plane, (1, frame(1, header(), bytes(256))))
     assert len(answers) == 4, "the slot keeps its contents"
 
@@ -309,6 +355,55 @@ def test_other_traffic_is_forwarded(plane: DataPlane) -> None:
     query = bytes(Ether(dst="ff:ff:ff:ff:ff:ff", src=host_mac(1)) / ARP(pdst="10.0.0.3") / (b"\0" * 18))
     assert plane.lab.exchange(1, query) == {port: [query] for port in (2, 3, 4)}
     assert plane.count() == {}
+
+
+RESULT = raw(
+    IP(src="10.0.0.254", dst="10.0.0.3")
+    / UDP(sport=PORT, dport=PORT, chksum=0)
+    / Raw(encode(KofnHeader(kind=Kind.RESULT, job=1, worker=2, iteration=1, count=1, k=1, members=1), bytes(256)))
+)
+"""A RESULT from the switch's address to the host at port 3."""
+
+
+def with_options(packet: bytes, options: bytes) -> bytes:
+    """Return an IPv4 packet with IP options."""
+    parsed = IP(packet)
+    return raw(IP(src=parsed.src, dst=parsed.dst, proto=17, options=[IPOption(options)]) / parsed.payload)
+
+
+DISGUISED = {
+    "IP options": [(0x0800, with_options(RESULT, b"\x01\x01\x01\x00"))],
+    "fragments": [(0x0800, raw(part)) for part in fragment(IP(RESULT), 200)],
+    "fragments with IP options": [
+        (0x0800, raw(part)) for part in fragment(IP(with_options(RESULT, b"\x01\x01\x01\x00")), 200)
+    ],
+    "another port of the switch": [(0x0800, raw(IP(src="10.0.0.254", dst="10.0.0.3") / UDP(dport=19279) / b"x"))],
+    "another worker's address": [(0x0800, raw(IP(src="10.0.0.2", dst="10.0.0.3") / UDP(dport=19279) / b"x"))],
+    "UDP-Lite": [(0x0800, raw(IP(src="10.0.0.254", dst="10.0.0.3", proto=136) / IP(RESULT)[UDP]))],
+    "priority tag": [(0x8100, b"\0\0\x08\0" + RESULT)],
+    "service and priority tag": [(0x88A8, b"\0\0\x81\0\0\0\x08\0" + RESULT)],
+    "old service tag": [(0x9100, b"\0\0\x08\0" + RESULT)],
+    "LLC and SNAP": [(8 + len(RESULT), b"\xaa\xaa\x03\0\0\0\x08\0" + RESULT)],
+    "PPPoE": [(0x8864, b"\x11\0\0\x01" + (2 + len(RESULT)).to_bytes(2) + b"\0\x21" + RESULT)],
+    "MPLS": [(0x8847, b"\0\0\x01\xff" + RESULT)],
+    "MACsec": [(0x88E5, b"\0\0\0\0\0\x01" + RESULT)],
+}
+"""Frames in which a kernel may find a packet for a worker's socket: Ethernet types and payloads."""
+
+
+@pytest.mark.parametrize("disguise", DISGUISED)
+def test_no_host_speaks_for_the_switch_or_another_host(plane: DataPlane, disguise: str) -> None:
+    plane.install(k=2)
+    for ether_type, payload in DISGUISED[disguise]:
+        assert plane.lab.exchange(1, raw(Ether(dst=host_mac(3), src=host_mac(1), type=ether_type)) + payload) == {}
+    assert plane.refused() == {"h1 at port 1": len(DISGUISED[disguise])}
+
+
+def test_ipv6_is_dropped_and_its_sender_is_not_blamed(plane: DataPlane) -> None:
+    plane.install(k=2)
+    hidden = raw(Ether(dst=host_mac(3), src=host_mac(1)) / IPv6(dst="::ffff:10.0.0.3") / IP(RESULT)[UDP])
+    assert plane.lab.exchange(1, hidden) == {}
+    assert plane.refused() == {}
 
 
 def test_jobs_do_not_share_slots(plane: DataPlane) -> None:

@@ -138,7 +138,7 @@ class Beside:
             worker=worker,
             recipient=self.usually(EVERYONE, *recipients),
             words=self.usually(1, 2, chance=0.02),
-            k=self.usually(0, 1, 2, chance=0.03),
+            k=self.usually(0, WORKERS + 5, chance=0.03),
             generation=GENERATION,
             iteration=1 + number // 25 + self.usually(0, 1, 2, chance=0.02),
             block=self.usually(1, 0, 2),

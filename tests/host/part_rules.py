@@ -144,7 +144,7 @@ class PartRules:
         assert_sum(block.give(1), {(0, 0), (0, 1), (0, 2), (1, 0)}, 2)
 
     def test_room_for_merging_follows_the_packets_k(self, slots: Slots) -> None:
-        slots.begin(k=WORKERS)
+        slots.begin(k=2)
         block = Block(slots)
         assert block.merge(0, k=2) == {}
         assert_full(block, 1, k=3)

@@ -89,8 +89,8 @@ class Summed:
         described = JobSection(id=job, workers=workers, words=words, slots=SLOTS, window=WINDOW)
         own, others = loopback(80 + job, 200 + 10 * workers + k), Others()
         with ExitStack() as stack:
-            self._sums(stack, own, job, workers, k, lose)
             self.calls += 1
+            self._sums(stack, own, job, workers, k, lose)
             for rank in range(workers):
                 transport = Transport(own, local=address(job, rank), port=self.port)
                 communicator = InNetwork(
@@ -100,7 +100,7 @@ class Summed:
                     transport=transport,
                     compress=compress,
                     peer_source=others,
-                    first_iteration=1000 * self.calls,
+                    generation=self.calls,
                     timeout_s=timeout_s,
                 )
                 others.communicators.append(stack.enter_context(communicator))
@@ -110,6 +110,7 @@ class Summed:
         """Start the switch of this team, or the server of all similar teams."""
         if self.port == PORT:
             rules = SlotModel(workers=workers, k=k, slots=SLOTS)
+            rules.generation = self.calls
             stack.callback(UdpSwitch(rules, own, lambda rank: address(job, rank), lose).close)
         elif (job, workers, k) not in self.served:
             self.served[job, workers, k] = served(own, job, [address(job, rank) for rank in range(workers)], k)

@@ -333,7 +333,7 @@ class At:
     def completed(self) -> None:
         self.world.completed(self.worker)
 
-    def ask_peers(self) -> None:
+    def ask_peers(self, stale: Sequence[BlockId]) -> None:
         assert not self.world.scattered, "peers cannot have the sums of a reduce-scatter"
         here = {BlockId(self.worker.protocol.iteration, block) for block in self.worker.protocol.missing}
         assert here & self.world.account.closed.keys(), "peers must be asked for closed blocks only"

@@ -24,7 +24,7 @@ from kofn_common.rpc import kofn_pb2
 from kofn_host.collectives.in_network import Nobody
 from kofn_host.compression.encoder import Encoder
 from kofn_host.errors import HostError
-from kofn_host.protocol.results import Result
+from kofn_host.protocol.results import BlockId, Result
 from kofn_host.training import Agent, JobCoding
 from kofn_host.transport.event_loop import EventLoop
 from kofn_host.workload import ReplicaState
@@ -94,6 +94,9 @@ class Crew(Nobody):
 
     async def state(self) -> ReplicaState | None:
         return max((job.replica.state() for job in self.jobs), key=lambda state: state.iteration if state else 0)
+
+    async def report_ahead(self, block: BlockId, generation: int) -> None:
+        raise AssertionError(f"{block} of generation {generation}: no packet is damaged here")
 
     def all(self, work: Callable[[SwitchedJob], T]) -> list[T]:
         """Run the work for each job in a thread and return the results by rank."""

@@ -1,5 +1,6 @@
 """A whole run with an intruder: forged packets from a host, and strangers at a gRPC port."""
 
+import json
 import os
 import subprocess
 import sys
@@ -34,6 +35,33 @@ for datagram in (
     for _ in range(3):
         line.send(datagram)
 """
+AHEAD = """
+import socket, sys
+from kofn_common.wire import packet as wire
+
+port = next(name for _, name in socket.if_nameindex() if name.endswith("-eth0"))
+heard = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(3))  # every protocol: outgoing packets, too
+heard.bind((port, 0))
+start = 20 + 8
+while True:
+    packet, source = heard.recvfrom(65535)
+    sent = source[2] == socket.PACKET_OUTGOING and packet[22:24] == wire.PORT.to_bytes(2)
+    if sent and packet[start] == wire.VERSION << 4 | wire.Kind.CONTRIBUTE:
+        break
+mine = next(wire.headers_of(packet[start : start + wire.HEADER_BYTES]))
+line = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+line.setsockopt(socket.SOL_SOCKET, 11, 1)  # SO_NO_CHECK
+line.connect(("10.0.0.254", wire.PORT))
+for fields in (
+    {"iteration": mine.iteration << 16},  # the field's two words exchanged
+    {"iteration": 2**32 - 1},
+    {"iteration": mine.iteration + 1, "k": 1},  # a block that this packet alone would close
+    {"iteration": mine.iteration + 100},
+):
+    line.send(wire.encode(mine._replace(**fields), bytes(256 * mine.words)))
+print(mine)
+"""
+
 REASONS = ("WRONG_PORT", "UNKNOWN_JOB", "BAD_KIND", "BAD_VERSION", "BAD_LENGTH", "OLD_GENERATION", "BAD_CHECKSUM")
 
 STRANGER = """
@@ -82,3 +110,17 @@ def test_forged_packets_and_strangers_change_nothing(tmp_path: Path) -> None:
         assert answers.split("\n")[:2] == ["plaintext UNAVAILABLE", "no token UNAUTHENTICATED"]
         before = run.lines()
         run.until(lambda: run.lines() > before + 5, "training going on")
+
+
+def test_slot_that_a_forged_packet_has_occupied_leads_to_a_new_generation(tmp_path: Path) -> None:
+    """The last forged packet passes all checks. Only the workers know that none of them is in its iteration."""
+    target = os.environ.get("KOFN_TARGET", "embedded")
+    few = ("--trial", DEFAULT, "--set", "run.max_iterations=300")
+    with RealRun(tmp_path, "--target", target, *few, target=NEVER) as run:
+        run.until_training()
+        worker = run.pid("kofn_host", "--rank", "1")
+        subprocess.run(["nsenter", f"--net=/proc/{worker}/ns/net", sys.executable, "-c", AHEAD], check=True)
+        assert run.wait() == 1, run.text()  # the target alone is missed
+        (trial,) = json.loads((run.out / "summary.json").read_text())["trials"]
+        assert (trial["iterations"], trial["regroups"]) == (300, 1)
+        assert trial["identity_error"] is trial["conservation_error"] is None

@@ -24,6 +24,7 @@ class FaultSection(Section, frozen=True):
     drop: Probability = 0.0  # a packet is lost
     duplicate: Probability = 0.0  # a packet arrives twice
     corrupt: Probability = 0.0  # one bit of a packet flips, anywhere
+    exchange: Probability = 0.0  # the two words of a packet's iteration are exchanged, which no checksum shows
     reorder: Probability = 0.0  # a packet is held back until the next packet has passed, 20 ms at most
     delay_ms: NotNegative = 0.0  # added to every packet
     jitter_ms: NotNegative = 0.0  # largest additional random delay, uniform from 0; may reorder packets
@@ -41,11 +42,12 @@ class FaultSection(Section, frozen=True):
             raise ConfigError(f"fault.racks must be 0 to {job.racks - 1} (job.racks - 1), got {list(self.racks or ())}")
         if self.until_s <= self.from_s:
             raise ConfigError(f"fault.until_s must be more than fault.from_s = {self.from_s}, got {self.until_s}")
-        effects = ("drop", "duplicate", "corrupt", "reorder", "delay_ms", "jitter_ms")
+        effects = ("drop", "duplicate", "corrupt", "exchange", "reorder", "delay_ms", "jitter_ms")
         if not any(getattr(self, effect) for effect in effects):
             raise ConfigError(f"fault must have one or more of {', '.join(effects)} above 0, got none")
-        if self.blocks is not None and self.where != "host":
-            raise ConfigError(f"fault.where must be 'host' with fault.blocks, got {self.where!r}")
+        for field in ("blocks", "exchange"):
+            if getattr(self, field) and self.where != "host":
+                raise ConfigError(f"fault.where must be 'host' with fault.{field}, got {self.where!r}")
         other = self.workers if self.where == "uplink" else self.racks
         if other is not None:
             named = "workers" if self.where == "uplink" else "racks"

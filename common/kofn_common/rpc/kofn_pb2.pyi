@@ -30,6 +30,7 @@ class WorkerMessage(_message.Message):
     READY_FIELD_NUMBER: _builtins.int
     REGROUPED_FIELD_NUMBER: _builtins.int
     SAVED_FIELD_NUMBER: _builtins.int
+    SLOT_AHEAD_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def hello(self) -> Global___Hello: ...
     @_builtins.property
@@ -42,6 +43,8 @@ class WorkerMessage(_message.Message):
     def regrouped(self) -> Global___Regrouped: ...
     @_builtins.property
     def saved(self) -> Global___Saved: ...
+    @_builtins.property
+    def slot_ahead(self) -> Global___SlotAhead: ...
     def __init__(
         self,
         *,
@@ -51,12 +54,13 @@ class WorkerMessage(_message.Message):
         ready: Global___Ready | None = ...,
         regrouped: Global___Regrouped | None = ...,
         saved: Global___Saved | None = ...,
+        slot_ahead: Global___SlotAhead | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["finished", b"finished", "hello", b"hello", "message", b"message", "ready", b"ready", "regrouped", b"regrouped", "report", b"report", "saved", b"saved"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["finished", b"finished", "hello", b"hello", "message", b"message", "ready", b"ready", "regrouped", b"regrouped", "report", b"report", "saved", b"saved", "slot_ahead", b"slot_ahead"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["finished", b"finished", "hello", b"hello", "message", b"message", "ready", b"ready", "regrouped", b"regrouped", "report", b"report", "saved", b"saved"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["finished", b"finished", "hello", b"hello", "message", b"message", "ready", b"ready", "regrouped", b"regrouped", "report", b"report", "saved", b"saved", "slot_ahead", b"slot_ahead"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["hello", "report", "finished", "ready", "regrouped", "saved"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["hello", "report", "finished", "ready", "regrouped", "saved", "slot_ahead"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
@@ -194,6 +198,35 @@ class Regrouped(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Regrouped: _TypeAlias = Regrouped  # noqa: Y015
+
+@_typing.final
+class SlotAhead(_message.Message):
+    """The slot of this block has a later block of the generation, and no worker has the block's result: a damaged or forged packet
+    has occupied the slot. The job needs a new generation.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GENERATION_FIELD_NUMBER: _builtins.int
+    ITERATION_FIELD_NUMBER: _builtins.int
+    BLOCK_FIELD_NUMBER: _builtins.int
+    generation: _builtins.int
+    iteration: _builtins.int
+    block: _builtins.int
+    def __init__(
+        self,
+        *,
+        generation: _builtins.int = ...,
+        iteration: _builtins.int = ...,
+        block: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block", b"block", "generation", b"generation", "iteration", b"iteration"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SlotAhead: _TypeAlias = SlotAhead  # noqa: Y015
 
 @_typing.final
 class Report(_message.Message):
@@ -878,6 +911,26 @@ class Status(_message.Message):
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
+    @_typing.final
+    class RefusedEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     JOB_FIELD_NUMBER: _builtins.int
     WORKERS_FIELD_NUMBER: _builtins.int
     LIVE_FIELD_NUMBER: _builtins.int
@@ -890,6 +943,7 @@ class Status(_message.Message):
     EXPECTED_FIELD_NUMBER: _builtins.int
     CHANGES_FIELD_NUMBER: _builtins.int
     COUNTERS_FIELD_NUMBER: _builtins.int
+    REFUSED_FIELD_NUMBER: _builtins.int
     SWITCH_ADDRESS_FIELD_NUMBER: _builtins.int
     SWITCH_CONNECTED_FIELD_NUMBER: _builtins.int
     UPTIME_S_FIELD_NUMBER: _builtins.int
@@ -980,6 +1034,10 @@ class Status(_message.Message):
         """packets by verdict, from the switch; of a tree: from all switches together"""
 
     @_builtins.property
+    def refused(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
+        """packets that a switch refused, by sender: "h2 at port 2", "h2 at port 2 of leaf-0" """
+
+    @_builtins.property
     def jobs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """every job of this controller"""
 
@@ -1006,6 +1064,7 @@ class Status(_message.Message):
         expected: _abc.Iterable[Global___Expected] | None = ...,
         changes: _abc.Iterable[Global___Change] | None = ...,
         counters: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
+        refused: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
         switch_address: _builtins.str = ...,
         switch_connected: _builtins.bool = ...,
         uptime_s: _builtins.float = ...,
@@ -1032,7 +1091,7 @@ class Status(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_metric", b"_metric", "metric", b"metric"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_metric", b"_metric", "age_weight", b"age_weight", "alignment", b"alignment", "changes", b"changes", "counters", b"counters", "event_s", b"event_s", "expected", b"expected", "generation", b"generation", "hidden_s", b"hidden_s", "iteration", b"iteration", "job", b"job", "jobs", b"jobs", "k", b"k", "k_certain", b"k_certain", "k_first", b"k_first", "k_torn", b"k_torn", "late_gradient", b"late_gradient", "live", b"live", "metric", b"metric", "noise_scale", b"noise_scale", "objective", b"objective", "objective_fault", b"objective_fault", "overhead_s", b"overhead_s", "regroups", b"regroups", "service_s", b"service_s", "switch_address", b"switch_address", "switch_connected", b"switch_connected", "switch_differs", b"switch_differs", "switch_k", b"switch_k", "switch_k_age_s", b"switch_k_age_s", "time_model", b"time_model", "tree", b"tree", "uptime_s", b"uptime_s", "waiting", b"waiting", "worker", b"worker", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_metric", b"_metric", "age_weight", b"age_weight", "alignment", b"alignment", "changes", b"changes", "counters", b"counters", "event_s", b"event_s", "expected", b"expected", "generation", b"generation", "hidden_s", b"hidden_s", "iteration", b"iteration", "job", b"job", "jobs", b"jobs", "k", b"k", "k_certain", b"k_certain", "k_first", b"k_first", "k_torn", b"k_torn", "late_gradient", b"late_gradient", "live", b"live", "metric", b"metric", "noise_scale", b"noise_scale", "objective", b"objective", "objective_fault", b"objective_fault", "overhead_s", b"overhead_s", "refused", b"refused", "regroups", b"regroups", "service_s", b"service_s", "switch_address", b"switch_address", "switch_connected", b"switch_connected", "switch_differs", b"switch_differs", "switch_k", b"switch_k", "switch_k_age_s", b"switch_k_age_s", "time_model", b"time_model", "tree", b"tree", "uptime_s", b"uptime_s", "waiting", b"waiting", "worker", b"worker", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__metric: _TypeAlias = _typing.Literal["metric"]  # noqa: Y015
     _WhichOneofArgType__metric: _TypeAlias = _typing.Literal["_metric", b"_metric"]  # noqa: Y015

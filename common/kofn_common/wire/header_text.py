@@ -94,6 +94,8 @@ def p4_sizes() -> str:
         "RACKS_MAX": sizes.RACKS_MAX,
         "JOBS": sizes.JOBS,
         "WORKERS": sizes.RACK_WORKERS_MAX * sizes.JOBS,
+        "SOURCES": sizes.WORKERS_MAX,
+        "PORTS": sizes.PORTS,
         "SLOTS": sizes.SLOTS,
         "SLOT_BITS": sizes.SLOT_BITS,
         "RACK_SLOTS": sizes.RACKS_MAX * sizes.SLOTS,

@@ -149,8 +149,8 @@ def _place(name: str) -> slice:
     return slice(at, at + widths[names.index(name)] // 8)
 
 
-CHECKSUM = _place("checksum")
-"""The checksum's bytes in a packet."""
+CHECKSUM, ITERATION = _place("checksum"), _place("iteration")
+"""The bytes of the checksum and of the iteration in a packet."""
 
 
 def encode_header(header: KofnHeader) -> bytes:

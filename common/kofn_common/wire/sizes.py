@@ -24,6 +24,9 @@ WORKERS_MAX = RACK_WORKERS_MAX * RACKS_MAX
 PARTS = 4
 """The most contributions of one worker to one block."""
 
+PORTS = 512
+"""The port numbers of a switch: v1model has 9 bits for them."""
+
 JOB_MAX = 127
 """The highest id of a job; with its top bit set it is the id of the job's exact sums."""
 

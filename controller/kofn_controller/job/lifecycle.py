@@ -107,7 +107,7 @@ class Lifecycle:
             self.job_state.quiet_until_s = now_s + state.GRACE_S
 
     def lost(self, why: str, now_s: float) -> None:
-        """Have the switch admit a new generation, or regroup the workers, because the switch lost the admitted one."""
+        """Have the switch admit a new generation, or regroup the workers, because the admitted one cannot continue."""
         if self.job_state.phase is Phase.OVER:
             return
         _LOG.warning("job %d: %s", self.job_state.job, why)
@@ -115,6 +115,16 @@ class Lifecycle:
             self._open(now_s)
         else:
             self.recovery.begin(now_s)
+
+    def slot_ahead(self, rank: int, ahead: pb.SlotAhead, now_s: float) -> None:
+        """Regroup the workers, because a slot of this generation has a later block than any worker; no sum is lost."""
+        if self.job_state.phase is Phase.RUNNING and ahead.generation == self.job_state.generation:
+            block = f"block {ahead.block} of iteration {ahead.iteration}"
+            self.lost(
+                f"the slot of {block}, which no worker has finished, has a later block (reported by worker {rank}):"
+                " a damaged or forged packet has occupied the slot, or the workers that had the result are gone",
+                now_s,
+            )
 
     def admitted(self, generation: int, now_s: float) -> None:
         """Continue, because the switch admits the packets of a generation, or will admit them once it is back."""

@@ -107,6 +107,8 @@ class JobSession:
                 self.life.ready(rank, message.ready.iteration, time.monotonic())
             case "regrouped":
                 self.life.recovery.answer(rank, message.regrouped.generation, time.monotonic())
+            case "slot_ahead":
+                self.life.slot_ahead(rank, message.slot_ahead, time.monotonic())
             case "saved":
                 self.job_state.checkpoints.saved(rank, message.saved, time.monotonic())
             case "finished":

@@ -22,6 +22,7 @@ def status(session: JobSession, links: Sequence[SwitchLink], jobs: Sequence[int]
         pb.Status(
             job=session.job.id,
             counters=sum((Counter(link.counters) for link in links), Counter()),
+            refused=sum((Counter(link.refused) for link in links), Counter()),
             switch_address=links[0].address,
             switch_connected=all(link.connected for link in links),
             tree=map(_tree_switch, links) if len(links) > 1 else (),

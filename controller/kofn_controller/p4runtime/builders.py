@@ -32,12 +32,16 @@ def forwarding(
 ) -> Iterator[SwitchEntry]:
     """Yield the entries of a plain Ethernet switch, which every program needs: the hosts agree on calls by TCP.
 
-    `control` has the table l2 and the actions to_port and flood of p4src/include/hosts.p4.
+    A host sends IPv4 from its own address only.  `control` has the tables sources and l2 and the actions to_port and
+    flood of p4src/include/hosts.p4.
     """
     hosts = layouts[0].hosts
     yield group(FLOOD_GROUP, list(dict.fromkeys(map(role.port, hosts))))
     for host in hosts:
-        yield exact(f"{control}.l2", {"hdr.ethernet.dst_addr": host.mac}, f"{control}.to_port", port=role.port(host))
+        port = role.port(host)
+        source = {"standard_metadata.ingress_port": port, "hdr.ipv4.src_addr": host.ip}
+        yield exact(f"{control}.sources", source, "NoAction")
+        yield exact(f"{control}.l2", {"hdr.ethernet.dst_addr": host.mac}, f"{control}.to_port", port=port)
     yield exact(f"{control}.l2", {"hdr.ethernet.dst_addr": BROADCAST_MAC}, f"{control}.flood", group=FLOOD_GROUP)
 
 

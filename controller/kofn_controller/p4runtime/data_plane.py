@@ -84,6 +84,10 @@ class DataPlane(ABC):
                     counts[names[entry.index]] = entry.packet_count
         return counts
 
+    async def refused(self, switch: fy.Switch, ports: Iterable[int]) -> dict[int, int]:
+        """Read the number of packets that the switch has refused, by the sender's port; {} if it does not count."""
+        return {}
+
 
 def load_data_plane(name: str) -> type[DataPlane]:
     """Return the data plane of this name; ConfigError if there is none, or it is not a DataPlane."""

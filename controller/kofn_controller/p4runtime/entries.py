@@ -20,6 +20,7 @@ MEMBERS = "ingress.admission.members"
 RECIPIENTS = "ingress.admission.recipients"
 DIGEST = "arrival_t"
 COUNTER = "ingress.verdicts"
+REFUSED = "ingress.refused"
 VERDICT_TYPE = "verdict_t"
 
 

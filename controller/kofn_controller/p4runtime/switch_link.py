@@ -27,6 +27,7 @@ from kofn_controller.p4runtime.layout import SlotLayout
 from kofn_controller.p4runtime.program import HANDSHAKE_S, SwitchCredentials, check_primary, ensure, read_all
 from kofn_controller.p4runtime.roles import ONLY_SWITCH, SwitchRole
 from kofn_controller.p4runtime.slots import JobSlots
+from kofn_controller.p4runtime.topology import TopologyHost
 from kofn_controller.p4runtime.updates import describe, difference, refused
 
 _LOG = logging.getLogger(__name__)
@@ -47,6 +48,7 @@ class SwitchLink:
     role: SwitchRole = ONLY_SWITCH
     credentials: SwitchCredentials = None
     counters: dict[str, int] = field(default_factory=dict)  # packets by the plane's names
+    refused: dict[str, int] = field(default_factory=dict)  # packets by the port that they came from
     ready: asyncio.Event = field(default_factory=asyncio.Event)
     fault: str = ""  # why the link is not connected
     _switch: fy.Switch | None = None
@@ -237,19 +239,38 @@ class SwitchLink:
     async def recount(self) -> None:
         """Read the counters now, if the switch answers."""
         with contextlib.suppress(PushError, fy.P4ClientError):
-            self.counters = await self.count()
+            await self._recount()
 
     async def _keep_counting(self) -> None:
         """Read the counters every COUNTERS_EVERY_S."""
         while True:
-            self.counters = await self.count()
+            await self._recount()
             await asyncio.sleep(COUNTERS_EVERY_S)
+
+    async def _recount(self) -> None:
+        self.counters = await self.count()
+        if self._switch is not None:
+            names = senders(self.jobs[0].layout.hosts, self.role)
+            counts = await self.plane.refused(self._switch, names)
+            self.refused = {names[port]: packets for port, packets in counts.items() if packets}
 
     def _failed(self, fault: str) -> None:
         """Log a fault if it is new."""
         if fault != self.fault:
             self.fault = fault
             _LOG.warning("%s at %s: %s; trying again", self.role.name, self.address, fault)
+
+
+def senders(hosts: Sequence[TopologyHost], role: SwitchRole) -> dict[int, str]:
+    """Return what each port of a switch leads to, in words: a host, or several hosts behind another switch."""
+    behind: dict[int, list[str]] = {}
+    for host in hosts:
+        behind.setdefault(role.port(host), []).append(host.name)
+    switch = "" if role is ONLY_SWITCH else f" of {role.name}"
+    return {
+        port: f"{names[0] if len(names) == 1 else f'{names[0]} to {names[-1]}'} at port {port}{switch}"
+        for port, names in behind.items()
+    }
 
 
 class _Overheard(logging.Handler):

@@ -30,7 +30,7 @@ from kofn_host.protocol.instructions import (
     PackedBlocks,
     Send,
 )
-from kofn_host.protocol.results import BlockResults, Result
+from kofn_host.protocol.results import BlockId, BlockResults, Result
 from kofn_host.stopwatch import Part
 
 
@@ -113,8 +113,11 @@ class Effects(Protocol):
     def queued(self) -> int:
         """Packets that wait in this host's send queue."""
 
-    def ask_peers(self) -> None:
-        """Fetch results of the current iteration from peers: the switch has forgotten them."""
+    def ask_peers(self, stale: Sequence[BlockId]) -> None:
+        """Fetch results of the current iteration from peers: the switch does not send them.
+
+        `stale`: the blocks whose slots have later blocks.
+        """
 
     def during(self, part: Part) -> AbstractContextManager[object]:
         """Return a context manager that counts its time as this part."""
@@ -325,6 +328,6 @@ _FOLLOW: Mapping[type[Instruction], Callable[[Driver, Any, float], None]] = {
     Deliver: Driver._deliver,
     Complete: Driver._complete,
     EncodeAgain: Driver._encode_again,
-    AskPeers: lambda driver, _, now: driver._effects.ask_peers(),
+    AskPeers: lambda driver, asked, now: driver._effects.ask_peers([ask.id for ask in asked if ask.stale]),
 }
 """The method that follows each kind of instruction."""

@@ -1,9 +1,9 @@
-"""The interface for fetching results and replicas from other workers."""
+"""The interface for fetching results and replicas from other workers, and for reporting a slot without use."""
 
 from collections.abc import AsyncIterator
 from typing import Protocol
 
-from kofn_host.protocol.results import Result
+from kofn_host.protocol.results import BlockId, Result
 from kofn_host.workload.replica import ReplicaState
 
 
@@ -15,3 +15,6 @@ class PeerSource(Protocol):
 
     async def state(self) -> ReplicaState | None:
         """Return a peer's replica; None if no peer has one."""
+
+    async def report_ahead(self, block: BlockId, generation: int) -> None:
+        """Tell the controller that this block's slot has a later block of this generation, and no worker the result."""

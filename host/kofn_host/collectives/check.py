@@ -59,8 +59,8 @@ def _of_faults(config: Config, collective: type[JobCollective]) -> Iterator[str]
         if fault.where not in collective.faults:
             allowed = " or ".join(map(repr, collective.faults))
             yield f"fault.where must be {allowed}, got {fault.where!r}: the switch only forwards these packets"
-        if (fault.corrupt or fault.blocks is not None) and not collective.ledger:
-            yield "fault.corrupt and fault.blocks must not be given: they need kofn's own header and checksum"
+        if (fault.corrupt or fault.exchange or fault.blocks is not None) and not collective.ledger:
+            yield "fault.corrupt, exchange and blocks must not be given: they need kofn's own header and checksum"
 
 
 def _of_events(config: Config, collective: type[JobCollective]) -> Iterator[str]:

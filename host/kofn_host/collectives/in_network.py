@@ -38,7 +38,7 @@ from kofn_host.compression.encoding import Encoding
 from kofn_host.compression.job_coding import JobCoding
 from kofn_host.compression.side_values import SideValues
 from kofn_host.errors import AgentError, CollectiveError, GradientError
-from kofn_host.protocol.results import Result
+from kofn_host.protocol.results import BlockId, Result
 from kofn_host.stopwatch import Times, within_wait
 from kofn_host.transport.event_loop import EventLoop
 from kofn_host.transport.transport import Transport
@@ -55,6 +55,9 @@ class Nobody:
 
     async def state(self) -> ReplicaState | None:
         return None
+
+    async def report_ahead(self, block: BlockId, generation: int) -> None:
+        """Do nothing: without a controller the sum waits until it is given up."""
 
 
 class MeanMembers(NamedTuple):
@@ -83,10 +86,14 @@ class InNetwork(Communicator):
     exact calls do not wait for each other, and are numbered separately.
 
     `elements`: the elements of the largest elastic call; every elastic call sends this number.  `rows`: elastic calls
-    are reduce-scatters of such rows, done when all workers have their rows; this needs addresses.  `first_iteration`,
-    `generation`: the first iteration of the job, and the generation of the slots.  `peer_source`: the other workers,
-    needed if k < n and all workers receive the sums.  `timeout_s`: the longest time without a closed block; `meet_s`:
-    the longest wait for all workers.  CollectiveError if an address is unavailable, or a worker does not join.
+    are reduce-scatters of such rows, done when all workers have their rows; this needs addresses.
+
+    `generation`: the generation of the slots.  `first_iteration`: the first iteration of the job; if its slots have
+    summed iterations of this generation, a later one than these, but at most by the job's number of slots.
+
+    `peer_source`: the other workers, needed if k < n and all workers receive the sums.  `timeout_s`: the longest time
+    without a closed block; `meet_s`: the longest wait for all workers.  CollectiveError if an address is unavailable,
+    or a worker does not join.
 
     The workers compare elastic calls by side values (compression.side_values).  With k < n a worker whose call differs
     learns this at once; the other workers learn it once that worker's call is in a sum.

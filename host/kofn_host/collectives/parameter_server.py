@@ -11,6 +11,7 @@ import select
 import signal
 import socket
 import sys
+import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -28,6 +29,10 @@ from kofn_host.transport.datagrams import Datagrams
 from kofn_host.transport.udp import udp_socket
 
 log = logging.getLogger(__name__)
+
+
+GENERATION_AHEAD_S = 86_400
+"""A generation is its begin in Unix time or little more. A number that is further ahead comes from a damaged packet."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -48,14 +53,13 @@ class Counts:
 class ParameterServer:
     """A server for job `job`, whose workers have these addresses, by rank, and use the socket's port.
 
-    With `learns` it adopts the generation of a worker's first packet.
+    It adopts each later generation that a worker's packet has, since the controller lets workers send in a new
+    generation only after they all have left the old one.
     """
 
-    def __init__(
-        self, opened: socket.socket, rules: NativeSlots, job: int, addresses: Sequence[str], *, learns: bool = False
-    ) -> None:
+    def __init__(self, opened: socket.socket, rules: NativeSlots, job: int, addresses: Sequence[str]) -> None:
         self.counts = Counts()
-        self._socket, self._rules, self._job, self._learns = opened, rules, job, learns
+        self._socket, self._rules, self._job = opened, rules, job
         self._port = opened.getsockname()[1]
         self._places = [place_of(address) for address in addresses]
         self._datagrams = Datagrams(opened, senders=True)
@@ -125,10 +129,12 @@ class ParameterServer:
         if header.worker >= ranks or self._places[header.worker] != sender:
             return "WRONG_PORT"
         pulls = header.kind == Kind.PULL
-        if header.count != 1 if pulls else header.count > 1 or not 1 <= header.weight <= WEIGHT_MAX:
+        if 0 < header.k < self._rules.k or (
+            header.count != 1 if pulls else header.count > 1 or not 1 <= header.weight <= WEIGHT_MAX
+        ):
             return "BAD_COUNT"
-        if self._learns:
-            self._rules.generation, self._learns = header.generation, False
+        if header.generation > self._rules.generation and header.generation <= time.time() + GENERATION_AHEAD_S:
+            self._rules.generation = header.generation
         if header.generation != self._rules.generation:
             return "OLD_GENERATION"
         if header.lanes > Lanes.VOTES:
@@ -154,13 +160,8 @@ def address_of(place: int) -> str:
 @click.option("--k", type=click.IntRange(min=1), help="Number of workers that complete a block.  [default: all]")
 @click.option("--job", type=click.IntRange(1, JOB_MAX), default=1, show_default=True)
 @click.option("--slots", type=click.IntRange(min=2), default=1024, show_default=True, help="As job.slots.")
-@click.option(
-    "--generation", type=click.IntRange(0, 2**32 - 1), help="The slots' generation.  [default: the first packet's]"
-)
 @click.option("--port", type=click.IntRange(1, 65535), default=wire.FORWARDED_PORT, show_default=True)
-def main(
-    address: str, workers: tuple[str, ...], k: int | None, job: int, slots: int, generation: int | None, port: int
-) -> None:
+def main(address: str, workers: tuple[str, ...], k: int | None, job: int, slots: int, port: int) -> None:
     """Run a parameter server, which sums like the switch, until SIGTERM.
 
     It prints a line when it serves, and its counters at the end.
@@ -171,9 +172,8 @@ def main(
         if k != bound_k(k, len(workers)):
             raise HostError(f"--k must be 1 to {len(workers)}, the number of workers, got {k}")
         rules = NativeSlots.open(workers=len(workers), k=k, slots=slots)
-        rules.generation = generation or 0
         opened = udp_socket(address, port)
-        server = ParameterServer(opened, rules, job, workers, learns=generation is None)
+        server = ParameterServer(opened, rules, job, workers)
     except (HostError, OSError) as error:
         sys.exit(f"kofn server: {address}:{port}: {error}")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))

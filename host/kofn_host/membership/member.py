@@ -60,10 +60,10 @@ class Member:
         self._saver, self._loop = saver, asyncio.get_running_loop()
         if saver is not None:
             saver.saved = self._saved
-        self._peers = Peers(job, rank, credentials)
         self._controller = ControllerStream(
             controller, credentials, hello=self._hello, hear=self._hear, fail=self._reducer.fail
         )
+        self._peers = Peers(job, rank, credentials, self._controller.say)
         self._server: grpc.aio.Server = grpc_server(credentials)
         kofn_pb2_grpc.add_PeerServicer_to_server(PeerService(job, reducer.held, replica.state), self._server)
         self._address = f"{address}:{add_port(self._server, f'{address}:0', credentials)}"
@@ -167,7 +167,10 @@ class Member:
                 log.info("k = %d is in force, late gradients: %s; heard in iteration %d", *news)
             case "regroup":
                 self._reducer.regroup(message.regroup.generation)
-                log.warning("the switch has lost its slots: regrouping as generation %d", message.regroup.generation)
+                log.warning(
+                    "the job's slots are lost, or one has a block ahead of all workers: regrouping as generation %d",
+                    message.regroup.generation,
+                )
                 answer = kofn_pb2.Regrouped(generation=message.regroup.generation)
                 self._spawn(self._controller.say(regrouped=answer))
             case "checkpoint":

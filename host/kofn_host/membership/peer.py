@@ -63,10 +63,15 @@ class PeerService(kofn_pb2_grpc.PeerServicer):
 
 
 class Peers:
-    """Asks the other workers of `job`, one after another; `update` sets their addresses."""
+    """Asks the other workers of `job`, one after another; `update` sets their addresses.
 
-    def __init__(self, job: int, rank: int, credentials: Credentials | None) -> None:
-        self._job, self._rank, self._credentials = job, rank, credentials
+    `say` sends a message to the controller.
+    """
+
+    def __init__(
+        self, job: int, rank: int, credentials: Credentials | None, say: Callable[..., Awaitable[None]]
+    ) -> None:
+        self._job, self._rank, self._credentials, self._say = job, rank, credentials, say
         self._addresses: dict[int, str] = {}
         self._channels: dict[str, grpc.aio.Channel] = {}
 
@@ -90,6 +95,11 @@ class Peers:
                 log.info("took the parameters of worker %d after iteration %d", rank, state.iteration)
                 return state
         return None
+
+    async def report_ahead(self, block: BlockId, generation: int) -> None:
+        """Tell the controller that this block's slot has a later block of this generation, and no worker the result."""
+        ahead = kofn_pb2.SlotAhead(generation=generation, iteration=block.iteration, block=block.block)
+        await self._say(slot_ahead=ahead)
 
     async def close(self) -> None:
         for opened in self._channels.values():

@@ -50,6 +50,7 @@ struct instruction {
     int32_t kind;
     int32_t part, counts, scale, lanes; /* of ENCODE_AGAIN */
     int32_t hint;                       /* of DELIVER: the current lanes of the worker that closed it, -1: as planned */
+    int32_t stale;                      /* of ASK_PEERS: the block's slot has a later block */
     int64_t iteration, block;
     double time_s;         /* of DELIVER: when the answer came */
     int64_t launch, size;  /* of SEND: number of the launch (core_mark_sent_at), bytes of its values */
@@ -60,7 +61,7 @@ struct instruction {
 /* Counters of this worker, for the metrics. */
 struct statistics {
     int64_t retransmissions, pulls, stale, refused;
-    int64_t foreign;          /* packets of another job, or of a kind that only workers send */
+    int64_t foreign;          /* packets of another job, of a kind that only workers send, or of an impossible iteration */
     int64_t other_generation; /* packets from before a regroup */
     int64_t regroups;
     int64_t wire_bytes; /* bytes of sent values, including retransmissions */

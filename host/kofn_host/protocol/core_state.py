@@ -21,7 +21,7 @@ class Statistics:
     pulls: int = 0
     stale: int = 0
     refused: int = 0
-    foreign: int = 0  # packets of another job, or of a kind that only workers send
+    foreign: int = 0  # packets of another job, of a kind that only workers send, or of an impossible iteration
     other_generation: int = 0  # packets from before a regroup
     regroups: int = 0
     wire_bytes: int = 0  # bytes of sent values, including retransmissions

@@ -66,11 +66,15 @@ int instruct_deliver(struct core *core, int64_t block, int32_t hint, double now)
     return 0;
 }
 
-int instruct_ask_peers(struct core *core, struct flight *flight) {
+int instruct_ask_peers(struct core *core, struct flight *flight, int stale) {
     if (flight->asked_peers)
         return 0; /* at most once per transmission of the request */
     flight->asked_peers = 1;
-    return instruct(core, ASK_PEERS, flight->header.block) ? 0 : core_without_memory(core);
+    struct instruction *ask = instruct(core, ASK_PEERS, flight->header.block);
+    if (!ask)
+        return core_without_memory(core);
+    ask->stale = stale;
+    return 0;
 }
 
 int64_t core_take(struct core *core, struct instruction *into, struct result *results, int64_t room) {

@@ -104,9 +104,13 @@ class EncodeAgain:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskPeers:
-    """Ask peers for this block's result: the switch has forgotten it."""
+    """Ask peers for this block's result: the switch does not send it.
+
+    `stale`: the block's slot has a later block.
+    """
 
     id: BlockId
+    stale: bool
 
 
 Instruction = Send | Deliver | Complete | EncodeAgain | AskPeers

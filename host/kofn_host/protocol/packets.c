@@ -94,7 +94,7 @@ static int result_in(struct core *core, struct packet *packet) {
 static int stale(struct core *core, struct flight *flight, double now) {
     core->statistics.stale++;
     in_flight_heard(&core->in_flight, now);
-    return instruct_ask_peers(core, flight);
+    return instruct_ask_peers(core, flight, 1);
 }
 
 /* The slot sums at another scale or in other lanes: encode again, or PULL in the slot's lanes if the others have finished. */
@@ -139,9 +139,16 @@ static int not_taken(struct core *core, const struct header *answer, double now)
                                         : refused(core, flight, answer, now);
 }
 
+/* Whether a packet's iteration is further ahead than any worker can be whose results still arrive here: the two words of the
+ * iteration were exchanged, which no checksum shows. Exchanging them adds a multiple of this number. */
+static int is_impossible(const struct core *core, const struct header *header) {
+    enum { EXCHANGED = 65535 };
+    return core->iteration && (int64_t)header->iteration - core->iteration >= EXCHANGED;
+}
+
 static int packet_in(struct core *core, struct packet *packet, double now) {
     const struct header *header = &packet->header;
-    if (header->job != core->job || header->kind < KOFN_RESULT || header->kind > KOFN_ADDED) {
+    if (header->job != core->job || header->kind < KOFN_RESULT || header->kind > KOFN_ADDED || is_impossible(core, header)) {
         core->statistics.foreign++;
         return 0;
     }

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from kofn_common.config.faults import FaultSection
 from kofn_common.config.schema import Config
 from kofn_common.wire.errors import WireError
-from kofn_common.wire.packet import decode_header
+from kofn_common.wire.packet import ITERATION, decode_header
 
 
 class Copy(NamedTuple):
@@ -70,7 +70,11 @@ class Faults:
 
     def _changed(self, rule: FaultSection, copy: Copy) -> Copy:
         """Return the copy with the rule's delay, bit error and reordering, if any."""
-        datagram = self._flipped(copy.datagram) if copy.datagram and self._happens(rule.corrupt) else copy.datagram
+        datagram = copy.datagram
+        if datagram and self._happens(rule.corrupt):
+            datagram = self._flipped(datagram)
+        if self._happens(rule.exchange):
+            datagram = _exchanged(datagram)
         return Copy(copy.delay_s + self._delay_s(rule), datagram, copy.held or self._happens(rule.reorder))
 
     def _happens(self, probability: float) -> bool:
@@ -92,6 +96,12 @@ def faults_of(config: Config, rank: int) -> tuple[Faults, Faults]:
         Faults(config.fault, rank=rank, direction=direction, seed=config.run.seed) for direction in ("send", "receive")
     )
     return sending, receiving
+
+
+def _exchanged(datagram: bytes) -> bytes:
+    """Return a packet with the two words of its iteration exchanged: its Internet checksum stays right."""
+    high, low = datagram[ITERATION][:2], datagram[ITERATION][2:]
+    return b"".join((datagram[: ITERATION.start], low, high, datagram[ITERATION.stop :]))
 
 
 def _block_of(datagram: bytes) -> int | None:

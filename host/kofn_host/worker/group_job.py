@@ -27,7 +27,7 @@ from kofn_host.compression.job_coding import JobCoding
 from kofn_host.compression.ledger_accounts import LedgerTotals
 from kofn_host.engine.pacing_rate import pacing_rate
 from kofn_host.errors import HostError, PlaceError
-from kofn_host.protocol.results import Result
+from kofn_host.protocol.results import BlockId, Result
 from kofn_host.training.metrics import Metrics
 from kofn_host.training.peer_to_peer import PeerToPeer
 from kofn_host.transport.transport import Transport
@@ -113,6 +113,9 @@ class PeersOfLoop:
     async def state(self) -> ReplicaState | None:
         """Return None: there is no replica to give."""
         return None
+
+    async def report_ahead(self, block: BlockId, generation: int) -> None:
+        asyncio.run_coroutine_threadsafe(self._source.report_ahead(block, generation), self._loop)
 
 
 class GroupReducer(PeerToPeer):

@@ -132,6 +132,11 @@ def _at_one_switch() -> Iterator[FaultScenario]:
         "reordering", "20 % of all packets overtaken, all up to 3 ms late", FaultSection(reorder=0.2, jitter_ms=3.0)
     )
     yield _one("corruption", "a bit flips in 5 % of all packets", FaultSection(corrupt=0.05))
+    yield _one(
+        "exchange",
+        "in 1 % of all packets the two words of the iteration are exchanged, which no checksum shows",
+        FaultSection(exchange=0.01),
+    )
     yield _ports()
     yield from _partitions()
     yield from _crashes()

@@ -148,7 +148,9 @@ def test_any_number_of_workers_is_predicted(rule: RuleName, workers: int) -> Non
 
 def test_table_of_the_control_page_is_computed() -> None:
     lines = (Path(__file__).parents[3] / "docs" / "explanation" / "control.md").read_text().splitlines()
-    begin = next(number for number, line in enumerate(lines) if line.startswith("| k | all with lambda 5: E_k[T] |"))
+    begin = next(
+        number for number, line in enumerate(lines) if line.startswith("| k | all workers with lambda 5: E_k[T] |")
+    )
     columns = []
     for lambdas in ([5.0] * 8, [20.0] + [1.0] * 7):
         model = estimate(lambdas)

@@ -28,7 +28,7 @@ from kofn_host.compression.encoder import Encoder
 from kofn_host.compression.job_coding import JobCoding
 from kofn_host.engine.pacing_rate import pacing_rate
 from kofn_host.errors import GradientError, ProtocolError
-from kofn_host.protocol.results import BlockResults, Result
+from kofn_host.protocol.results import BlockId, BlockResults, Result
 from kofn_host.transport.event_loop import EventLoop
 from kofn_host.transport.transport import Transport
 from kofn_host.workload.replica import ReplicaState
@@ -71,6 +71,7 @@ class Cluster:
         self.switch = UdpSwitch(SlotModel(workers=job.workers, k=k, slots=job.slots), SWITCH, address, lose)
         self.loop = EventLoop()
         self.replica: ReplicaState | None = None
+        self.ahead: list[tuple[BlockId, int]] = []
         coding = JobCoding.of(job, compress, elements)
         self.recorders = [Recorder(coding) for _ in range(job.workers)]
         pace = pacing_rate(pace_mbps, job.words)
@@ -103,6 +104,9 @@ class Cluster:
 
     async def state(self) -> ReplicaState | None:
         return self.replica
+
+    async def report_ahead(self, block: BlockId, generation: int) -> None:
+        self.ahead.append((block, generation))
 
     def close(self) -> None:
         for agent in self.agents:
@@ -539,5 +543,31 @@ def test_slice_left_from_an_earlier_iteration_is_not_encoded_but_stays_in_the_le
         assert not cluster.loop.run(jump())
         assert np.array_equal(agent.ledger.residual.pending.ravel()[:ELEMENTS], to_fixed(gradient))
         assert agent.ledger.entered == 1
+    finally:
+        cluster.close()
+
+
+def test_slot_ahead_of_all_workers_is_reported_and_a_new_generation_ends_the_wait() -> None:
+    cluster = Cluster(SMALL, k=3)
+    try:
+        cluster.switch.model.slots[1].block_id = (0, 20, 5)  # as a damaged packet leaves it
+        with ThreadPoolExecutor(3) as pool:
+            calls = [
+                pool.submit(give, agent, np.full(ELEMENTS, rank, np.float32))
+                for rank, agent in enumerate(cluster.agents)
+            ]
+            cluster.until(lambda: len(cluster.ahead) >= 3)
+            assert {*cluster.ahead} == {(BlockId(1, 1), 0)}
+
+            async def regroup() -> None:
+                for agent in cluster.agents:
+                    agent.regroup(1)
+                cluster.switch.model.generation = 1
+                for agent in cluster.agents:
+                    await agent.resume(1)
+
+            cluster.loop.run(regroup())
+            means = [call.result()[1][0].mean for call in calls]
+        assert all(np.allclose(mean, 1.0, atol=1e-6) for mean in means)
     finally:
         cluster.close()

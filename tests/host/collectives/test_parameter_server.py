@@ -61,15 +61,17 @@ def table() -> Iterator[Table]:
         opened.close()
 
 
-def test_server_adopts_the_generation_of_a_workers_first_packet(table: Table) -> None:
-    """A stranger's packet does not count. Afterwards other generations are dropped."""
-    table.server = ParameterServer(table.sockets[-1], table.rules, 7, ADDRESSES, learns=True)
-    table.take(0, generation=3, job=8)
-    table.take(0, generation=9, worker=1)
+def test_server_adopts_each_later_generation_of_a_workers_packet(table: Table) -> None:
+    """A stranger's packet does not count. Earlier generations are dropped, and those far in the future."""
+    table.take(0, generation=13, job=8)
+    table.take(0, generation=19, worker=1)
+    table.take(0, generation=2**32 - 1)
     assert table.take(0, generation=6) == {}
-    assert table.take(1, generation=7) == {}
+    assert table.take(1, generation=5) == {}
     assert sorted(table.take(1, generation=6)) == [0, 1, 2]
-    assert table.server.counts.dropped == {"UNKNOWN_JOB": 1, "WRONG_PORT": 1, "OLD_GENERATION": 1}
+    assert table.take(0, generation=8) == {}
+    assert table.take(1, generation=6) == {}
+    assert table.server.counts.dropped == {"UNKNOWN_JOB": 1, "WRONG_PORT": 1, "OLD_GENERATION": 3}
 
 
 def test_result_goes_to_all_workers_and_a_late_answer_to_one(table: Table) -> None:
@@ -96,6 +98,7 @@ def test_result_goes_to_all_workers_and_a_late_answer_to_one(table: Table) -> No
         ("WRONG_PORT", {"worker": 3}),
         ("BAD_COUNT", {"count": 2}),
         ("BAD_COUNT", {"weight": 0}),
+        ("BAD_COUNT", {"k": 1}),
         ("BAD_COUNT", {"weight": 1023 * 256 + 1}),
         ("BAD_COUNT", {"weight": 1023 * 256 + 1, "count": 0}),
         ("BAD_COUNT", {"kind": Kind.PULL, "count": 0}),
@@ -163,12 +166,12 @@ def test_send_failures_are_counted(table: Table) -> None:
 
 @pytest.mark.slow
 def test_command_serves_until_it_is_ended() -> None:
-    process = served(OWN, 7, ADDRESSES, 2)
+    process = served(OWN, 7, ADDRESSES, 1)
     with udp_socket(ADDRESSES[1], wire.FORWARDED_PORT) as worker:
         worker.sendto(b"nothing", (OWN, wire.FORWARDED_PORT))
         worker.settimeout(20)
         for sender in (1, 1):
-            worker.sendto(wire.encode(KofnHeader(job=7, worker=sender, k=1), VALUES), (OWN, wire.FORWARDED_PORT))
+            worker.sendto(wire.encode(KofnHeader(job=7, worker=sender), VALUES), (OWN, wire.FORWARDED_PORT))
         kinds = [wire.decode_header(worker.recv(9000)).kind for _ in range(2)]
     assert kinds == [Kind.RESULT, Kind.LATE]
     process.terminate()

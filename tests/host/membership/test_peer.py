@@ -27,6 +27,10 @@ def result(iteration: int, block: int) -> Result:
     )
 
 
+async def said(**message: object) -> None:
+    """Say nothing: there is no controller."""
+
+
 async def serve(held: Sequence[Result], job: int = 1, state: ReplicaState | None = None) -> tuple[grpc.aio.Server, str]:
     server = grpc.aio.server()
     service = PeerService(
@@ -42,7 +46,7 @@ def test_results_of_several_peers_complete_each_other() -> None:
     async def scenario() -> None:
         one, one_address = await serve([result(1, 0), result(2, 0)])
         other, other_address = await serve([result(1, 0), result(1, 1)])
-        peers = Peers(1, 3, None)
+        peers = Peers(1, 3, None, said)
         peers.update({0: "127.0.0.1:1", 1: one_address, 2: other_address, 3: "itself"})  # port 1 is closed
         answers = [results async for results in peers.fetch(1, 1)]
         assert answers == [[result(1, 0)], [result(1, 0), result(1, 1)]]
@@ -69,7 +73,7 @@ def test_replica_arrives_unchanged() -> None:
     async def scenario() -> None:
         young, young_address = await serve([])  # has no parameters yet
         old, old_address = await serve([], state=ReplicaState(iteration=7, arrays=arrays))
-        peers = Peers(1, 2, None)
+        peers = Peers(1, 2, None, said)
         peers.update({0: young_address, 1: old_address})
         state = await peers.state()
         assert state is not None

@@ -329,11 +329,20 @@ def test_stale_asks_peers_once_for_each_timeout():
     p.begin(1, 0.0)
     p.contribute(0, Packed(bytes(256), 0, 0, 1), now=0.0)
     stale = answer(kind=Kind.STALE, iteration=1, block=0)
-    assert p.packet_in(stale, bytes(256), 0.01) == [AskPeers(id=BlockId(1, 0))]
+    assert p.packet_in(stale, bytes(256), 0.01) == [AskPeers(id=BlockId(1, 0), stale=True)]
     assert p.packet_in(stale, bytes(256), 0.02) == []
     assert p.timer(0.06) == []
     assert len(p.timer(0.08)) == 1
-    assert p.packet_in(stale, bytes(256), 0.09) == [AskPeers(id=BlockId(1, 0))]
+    assert p.packet_in(stale, bytes(256), 0.09) == [AskPeers(id=BlockId(1, 0), stale=True)]
+
+
+def test_result_with_exchanged_words_of_its_iteration_leaves_no_worker_behind():
+    p = protocol(blocks=1)
+    p.begin(3, 0.0)
+    p.contribute(0, Packed(bytes(256), 0, 0, 1), now=0.0)
+    assert p.packet_in(answer(iteration=3 << 16, block=0), bytes(256), 0.01) == []
+    assert not p.left_behind
+    assert p.statistics.foreign == 1
 
 
 def test_sums_of_votes_have_the_planes_of_this_job():

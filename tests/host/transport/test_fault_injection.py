@@ -11,7 +11,7 @@ import pytest
 from kofn_common.config.errors import ConfigError
 from kofn_common.config.faults import FaultSection
 from kofn_common.config.schema import Config
-from kofn_common.wire.packet import WORD_BYTES, KofnHeader, encode
+from kofn_common.wire.packet import WORD_BYTES, KofnHeader, decode_header, encode
 from kofn_host.transport.fault_injection import Copy, Faults
 from kofn_host.transport.send_queue import HELD_S, SendQueue
 
@@ -56,6 +56,13 @@ def test_only_the_configured_workers_direction_and_time_are_affected() -> None:
 
 def test_rules_for_the_switch_do_not_apply_to_the_host() -> None:
     assert not faults(FaultSection(where="switch", drop=1.0))
+
+
+def test_exchanged_iteration_passes_the_checksum() -> None:
+    injector = faults(FaultSection(exchange=0.5))
+    header = KofnHeader(job=1, iteration=3, words=1)
+    arrived = [injector.fate(encode(header, bytes(256)), 0.0)[0].datagram for _ in range(100)]
+    assert {decode_header(datagram).iteration for datagram in arrived} == {3, 3 << 16}
 
 
 def test_corruption_flips_one_bit_anywhere_at_the_configured_rate() -> None:
@@ -141,7 +148,10 @@ def test_reordered_datagram_does_not_wait_for_ever() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", r"fault must have one or more of drop, duplicate, corrupt, reorder, delay_ms, jitter_ms above 0"),
+        (
+            "",
+            r"fault must have one or more of drop, duplicate, corrupt, exchange, reorder, delay_ms, jitter_ms above 0",
+        ),
         ("packets = [1]", "fault must have one or more of"),
         ("drop = 1\npackets = []", "fault.packets must have one or more numbers, got none"),
         ("drop = 1\npackets = [0]", r"fault\[0\].packets\[0\] must be 1 or more, got 0"),

@@ -42,7 +42,7 @@ HOSTS, GENERATION = 3, 1_700_000_000
 ELEMENTS = 100
 """Elements of an elastic call."""
 
-_calls, _links = count(1), count(1)
+_links = count(1)
 
 
 @dataclass(frozen=True)
@@ -136,6 +136,8 @@ class RealSwitch:
         self._stack.close()
 
     def place(self, addresses: tuple[str, ...]) -> Place:
+        """Return the addresses of a new crew, whose slots have a new generation."""
+        self.restart_slots()
         return Place(
             job=self.job,
             addresses=addresses,
@@ -144,7 +146,6 @@ class RealSwitch:
             server=f"10.0.0.{HOSTS + 1}",
             namespaces=tuple(f"/proc/{holder.pid}/ns/net" for holder in self._holders),
             generation=self._generation,
-            first_iteration=1_000_000 * next(_calls),
         )
 
     def set_k(self, k: int) -> None:

@@ -9,6 +9,7 @@ import grpc
 import pytest
 
 from kofn_common.config.job import JobSection
+from kofn_common.rpc import kofn_pb2 as pb
 from kofn_controller.job import explain, recovery, state
 from kofn_controller.p4runtime.entries import find_jobs
 from kofn_controller.p4runtime.program import CompiledProgram, read_all
@@ -90,6 +91,24 @@ def test_restarted_switch_resumes_when_all_but_the_lost_have_answered(switch: Sw
             await late.ready(9)
             await until(lambda: control.session.slots.k == 3)
             assert await entry(switch) == (3, generation)
+
+    asyncio.run(scenario())
+
+
+def test_slot_ahead_of_all_workers_leads_to_a_new_generation(switch: SwitchProcess) -> None:
+    async def scenario() -> None:
+        async with serving(setup(JobSection(workers=2)), switch=switch.address) as control:
+            workers = await control.start_all()
+            before = control.session.job_state.generation
+            for generation in (before - 1, before, before):  # a report on an earlier generation, and one of each worker
+                await workers[0].say(slot_ahead=pb.SlotAhead(generation=generation, iteration=7, block=3))
+            generation = await agreed("regroup", workers)
+            assert generation > before
+            for worker in workers:
+                await worker.regrouped(generation)
+            assert await agreed("resume", workers) == generation
+            assert await entry(switch) == (2, generation)
+            assert control.session.life.recovery.regroups == 1
 
     asyncio.run(scenario())
 

@@ -14,6 +14,7 @@ from kofn_controller.p4runtime.data_plane import DataPlane
 from kofn_controller.p4runtime.entries import (
     COUNTER,
     DIGEST,
+    REFUSED,
     VERDICT_TYPE,
     Found,
     digest_entry,
@@ -75,6 +76,10 @@ class KofnPlane(DataPlane):
         names = verdict_names(switch.p4info)
         entries = [entry async for entry in read(switch, [fy.P4CounterEntry(COUNTER)])]
         return {names[entry.index]: entry.packet_count for entry in entries if entry.index in names}
+
+    async def refused(self, switch: fy.Switch, ports: Iterable[int]) -> dict[int, int]:
+        entries = [fy.P4CounterEntry(REFUSED, index=port) for port in ports]
+        return {entry.index: entry.packet_count async for entry in read(switch, entries)}
 
 
 def verdict_names(schema: fy.P4Schema) -> dict[int, str]:

@@ -223,7 +223,8 @@ class Protocol:
         news, job, generation = _News(), self._template.job, self.generation
         for header, values in packets:
             kind = header.kind
-            if header.job != job or not _RESULT <= kind <= Kind.ADDED:
+            impossible = self.iteration and header.iteration - self.iteration >= 65535
+            if header.job != job or not _RESULT <= kind <= Kind.ADDED or impossible:
                 self.statistics.foreign += 1
             elif header.generation != generation:
                 self.statistics.other_generation += 1
@@ -524,7 +525,7 @@ class Protocol:
         self._count(flight.header, flight.values)
         again: list[Instruction] = [Send(header=flight.header, values=flight.values)]
         if pulls and self._owner is None and flight.attempts >= PULLS_BEFORE_PEERS:
-            again += self._ask_peers(flight)
+            again += self._ask_peers(flight, stale=False)
         return again
 
     def _request(self, block: int) -> KofnHeader:
@@ -631,14 +632,14 @@ class Protocol:
         """
         self.statistics.stale += 1
         self._in_flight.heard(now)
-        return self._ask_peers(flight)
+        return self._ask_peers(flight, stale=True)
 
-    def _ask_peers(self, flight: InFlightRequest) -> list[Instruction]:
+    def _ask_peers(self, flight: InFlightRequest, *, stale: bool) -> list[Instruction]:
         """Ask peers, at most once for each time the request is sent."""
         if flight.asked_peers:
             return []
         flight.asked_peers = True
-        return [AskPeers(id=BlockId(self.iteration, flight.header.block))]
+        return [AskPeers(id=BlockId(self.iteration, flight.header.block), stale=stale)]
 
     def _refused(self, request: int, flight: InFlightRequest, header: KofnHeader, now: float) -> list[Instruction]:
         """Handle a refusal: encode in the slot's scale and lanes, or pull in them what the others have finished."""

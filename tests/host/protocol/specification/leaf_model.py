@@ -12,7 +12,7 @@ import numpy as np
 
 from kofn_common.wire.packet import EVERYONE, WORD_BYTES, Flag, Kind, KofnHeader, bit_of
 from kofn_host.arrays import Fixed
-from tests.host.protocol.specification.slot_model import to_numbers, to_values
+from tests.host.protocol.specification.slot_model import is_ahead, to_numbers, to_values
 
 ROOT = -1
 """The receiver of packets that go up; workers of the rack are 0 and more."""
@@ -81,6 +81,8 @@ class LeafModel:
         if block_id > slot.block_id:
             if pulls:
                 return [self._ask(header)]
+            if is_ahead(header, slot.block_id, len(self.slots)):
+                return []
             slot = LeafSlot(block_id, Phase.OPEN, form, missing=header.k or self.k)
             self.slots[header.slot % len(self.slots)] = slot
         short = slot.result is not None and slot.result.header.words == 0

@@ -11,7 +11,7 @@ from kofn_common.wire.packet import EVERYONE, WORD_BYTES, Flag, Kind, KofnHeader
 from kofn_common.wire.sizes import PARTS, RACK_WORKERS_MAX
 from kofn_host.arrays import Fixed
 from tests.host.protocol.specification.leaf_model import Packet
-from tests.host.protocol.specification.slot_model import to_numbers, to_values
+from tests.host.protocol.specification.slot_model import is_ahead, to_numbers, to_values
 
 RACK_BITS = PARTS * RACK_WORKERS_MAX
 
@@ -54,7 +54,7 @@ class RootModel:
         if block_id < slot.block_id:
             return [self._reply(header, Kind.STALE)]
         if block_id > slot.block_id:
-            if pulls:
+            if pulls or is_ahead(header, slot.block_id, len(self.slots)):
                 return []
             numbers = to_numbers(values, header.lanes)
             slot = RootSlot(block_id, increment, header.count, header.weight, False, k, form, numbers)

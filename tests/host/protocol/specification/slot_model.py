@@ -54,7 +54,11 @@ class SlotModel:
         if block_id < slot.block_id:
             return [_answer(header, Kind.STALE, header.worker, bytes(header.words * WORD_BYTES))]
         if block_id > slot.block_id:
-            if header.kind == Kind.PULL or self._is_ahead(header, slot) or not self._has_room(header, merged=0):
+            if (
+                header.kind == Kind.PULL
+                or is_ahead(header, slot.block_id, len(self.slots))
+                or not self._has_room(header, merged=0)
+            ):
                 return []
             numbers, addends = to_numbers(values, header.lanes), max(header.count, 1)
             slot = SlotState(block_id, me, header.count, addends, header.weight, False, form, numbers)
@@ -77,11 +81,6 @@ class SlotModel:
             slot.addends += max(header.count, 1)
             slot.weight += header.weight
         return self._maybe_close(slot, header, values)
-
-    def _is_ahead(self, header: KofnHeader, slot: SlotState) -> bool:
-        """Return whether the packet's iteration is further ahead of the slot's than any worker can be."""
-        generation, iteration, _ = slot.block_id
-        return header.generation == generation and header.iteration - iteration > len(self.slots)
 
     def _has_room(self, header: KofnHeader, *, merged: int) -> bool:
         """Return whether k counted contributions still fit the sum beside `merged` uncounted ones."""
@@ -136,6 +135,12 @@ class SlotModel:
 
 def _answer(header: KofnHeader, kind: Kind, rank: int, values: bytes) -> Answer:
     return rank, header._replace(kind=kind, worker=rank), values
+
+
+def is_ahead(header: KofnHeader, block_id: tuple[int, int, int], slots: int) -> bool:
+    """Return whether the packet's iteration is further ahead of its slot's than any worker can be."""
+    generation, iteration, _ = block_id
+    return header.generation == generation and header.iteration - iteration > slots
 
 
 def to_numbers(values: bytes | memoryview, lanes: int) -> Fixed:
