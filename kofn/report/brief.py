@@ -7,7 +7,7 @@ The report and `--details` show all rows (`Summary.rows()`).
 
 from collections.abc import Callable, Sequence
 
-from kofn.report.formatting import integer, milliseconds, ratio
+from kofn.report.formatting import counts, integer, milliseconds, ratio
 from kofn.report.summary import RunSummary, Summary, TrialSummary, conserved, identical, time_to_target
 from kofn.report.table import PlainTable
 from kofn_common.results.ranks import FEW, each
@@ -46,6 +46,7 @@ def brief_rows(summary: Summary) -> list[list[str]]:
         ("share of the sums", _shares, _any(summary, "share_by_worker")),
         ("STARVED", lambda entry: entry.starved or "none", any(entry.starved for entry in summary.trials)),
         ("gradient bytes sent", _bytes, summary.compresses),
+        ("refused by the switch, from", lambda entry: counts(entry.refused), _any(summary, "refused")),
         ("replicas bit-identical", identical, True),
         ("gradients conserved", lambda entry: conserved(entry) if entry.ledger else "-", True),
     ]
