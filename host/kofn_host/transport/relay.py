@@ -5,6 +5,7 @@ import contextlib
 import socket
 from collections.abc import Callable
 from types import ModuleType
+from typing import TypeAlias
 
 from kofn_common.wire import packet as wire
 from kofn_common.wire.errors import WireError
@@ -15,11 +16,14 @@ from kofn_host.transport.udp import socket_pair
 
 _BATCH = 256
 
+Carry: TypeAlias = Callable[[list[bytes]], None]
+
 
 class Relay:
     """Carries datagrams between `inner`, the engine's socket, and `outer`; each direction has its faults.
 
-    If `packets` is another module than wire.packet, this module decodes and re-encodes each outgoing datagram.
+    If `packets` is another module than wire.packet, this module makes each outgoing packet from its header's fields and
+    its values, and reads each arriving one.
     """
 
     def __init__(
@@ -32,12 +36,13 @@ class Relay:
         receiving: Faults | None,
     ) -> None:
         self.inner, self._near = socket_pair()
-        self._outer, self._loop, self._packets = outer, loop, packets
-        for source, target, faults in ((self._near, outer, sending), (outer, self._near, receiving)):
-            carry = self._carry_to(target)
-            if faults:
-                carry = SendQueue(faults, loop, carry).carry
-            loop.add_reader(source, self._relay, source, carry, source is self._near)
+        self._outer, self._loop = outer, loop
+        leave = self._through(sending, self._carry_to(outer))
+        arrive = self._carry_to(self._near)
+        if packets is not wire:
+            leave, arrive = _remaking(wire, packets, leave), _remaking(packets, wire, arrive)
+        loop.add_reader(self._near, self._relay, self._near, leave)
+        loop.add_reader(outer, self._relay, outer, self._through(receiving, arrive))
 
     def close(self) -> None:
         """Close the relay; datagrams under way are lost."""
@@ -46,27 +51,34 @@ class Relay:
         self._near.close()
         self.inner.close()
 
-    def _relay(self, source: socket.socket, carry: Callable[[list[bytes]], None], made: bool) -> None:
+    def _relay(self, source: socket.socket, carry: Carry) -> None:
         datagrams: list[bytes] = []
         with contextlib.suppress(BlockingIOError, ConnectionRefusedError):
             while len(datagrams) < _BATCH:
                 datagrams.append(source.recv(PACKET_BYTES_MAX + 1))
-        carry([self._remade(datagram) if made else datagram for datagram in datagrams])
+        carry(datagrams)
 
-    def _remade(self, datagram: bytes) -> bytes:
-        """Return the datagram decoded and re-encoded by `packets`, or unchanged if it is no packet."""
-        if self._packets is wire:
-            return datagram
-        with contextlib.suppress(WireError):
-            made: bytes = self._packets.encode(self._packets.decode_header(datagram), datagram[HEADER_BYTES:])
-            return made
-        return datagram
+    def _through(self, faults: Faults | None, carry: Carry) -> Carry:
+        """Return `carry` behind a direction's faults."""
+        return SendQueue(faults, self._loop, carry).carry if faults else carry
 
     @staticmethod
-    def _carry_to(target: socket.socket) -> Callable[[list[bytes]], None]:
+    def _carry_to(target: socket.socket) -> Carry:
         def carry(datagrams: list[bytes]) -> None:
             for datagram in datagrams:
                 with contextlib.suppress(OSError):  # a datagram that the kernel refuses is lost, as on any network
                     target.send(datagram)
 
         return carry
+
+
+def _remaking(reader: ModuleType, maker: ModuleType, carry: Carry) -> Carry:
+    """Return `carry` behind two packet modules: one reads each packet, and the other makes it again."""
+
+    def remade(datagram: bytes) -> bytes:
+        with contextlib.suppress(WireError):  # what is no packet stays as it is
+            made: bytes = maker.encode(reader.decode_header(datagram), datagram[HEADER_BYTES:])
+            return made
+        return datagram
+
+    return lambda datagrams: carry([*map(remade, datagrams)])

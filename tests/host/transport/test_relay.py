@@ -143,17 +143,19 @@ class Spy(ModuleType):
     def __init__(self) -> None:
         super().__init__("spy")
         self.made: list[KofnHeader] = []
+        self.read: list[KofnHeader] = []
 
     def decode_header(self, datagram: bytes) -> KofnHeader:
-        return scapy_layer.decode_header(datagram)
+        self.read.append(scapy_layer.decode_header(datagram))
+        return self.read[-1]
 
     def encode(self, header: KofnHeader, values: bytes) -> bytes:
         self.made.append(header)
         return scapy_layer.encode(header, values)
 
 
-def test_scapy_makes_every_leaving_packet() -> None:
-    """The bytes are the same, also in a packet of the largest size; an invalid datagram leaves unchanged."""
+def test_scapy_makes_every_leaving_packet_and_reads_every_arriving_one() -> None:
+    """The bytes are the same, also in a packet of the largest size; an invalid datagram passes unchanged."""
     sent = [
         *datagrams(3),
         encode(KofnHeader(words=32, bitmaps=16), bytes(PACKET_BYTES_MAX - HEADER_BYTES)),
@@ -165,9 +167,21 @@ def test_scapy_makes_every_leaving_packet() -> None:
     async def work() -> None:
         async with route(packets=spy) as one:
             assert await one.leave(sent, len(sent)) == sent
-            assert [header.block for header in spy.made] == [0, 1, 2, 0]
+            assert ([header.block for header in spy.made], spy.read) == ([0, 1, 2, 0], [])
             assert await one.come(sent, len(sent)) == sent
-            assert len(spy.made) == 4
+            assert (len(spy.made), [header.block for header in spy.read]) == (4, [0, 1, 2, 0])
+
+    run(work())
+
+
+def test_scapy_reads_after_the_faults() -> None:
+    """A packet with a flipped bit reaches the engine, which counts it."""
+    sent, spy = datagrams(2), Spy()
+
+    async def work() -> None:
+        async with route(FaultSection(direction="receive", corrupt=1.0), packets=spy) as one:
+            assert len([got for got in await one.come(sent, 2) if got not in sent]) == 2
+            assert spy.read == []
 
     run(work())
 
