@@ -8,6 +8,6 @@
 control IsAhead(in headers_t hdr, in bit<32> turn, in bit<96> block_id, out bool ahead) {
     apply {
         ahead = hdr.kofn.job <= JOB_MAX && hdr.kofn.generation == block_id[95:64]
-            && hdr.kofn.iteration > block_id[63:32] && hdr.kofn.iteration - block_id[63:32] > turn;
+            && block_id[63:32] != 0 && hdr.kofn.iteration > block_id[63:32] && hdr.kofn.iteration - block_id[63:32] > turn;
     }
 }

@@ -27,7 +27,6 @@ settings.register_profile(
     deadline=None,
     derandomize=True,
     max_examples=50,
-    stateful_step_count=30,
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.register_profile("quick", settings.get_profile("check"), max_examples=10, stateful_step_count=20)

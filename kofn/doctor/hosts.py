@@ -115,6 +115,7 @@ class Hosts:
         for rank, (host, _) in enumerate(self._lab.workers):
             plan = ProbePlan(
                 job=job.id,
+                exact=job.exact_id,
                 rank=rank,
                 workers=job.workers,
                 racks=job.racks,

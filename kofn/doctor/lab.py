@@ -22,6 +22,9 @@ from kofn_common.rpc.errors import SecurityError
 
 UP_S = 30.0
 POLL_S = 0.05
+EXACT_SLOTS = 1024
+"""For the blocks that each probe contributes alone."""
+
 STAR, MOST = 3, 8
 """The hosts of a single switch without a topology file, and the most workers with a topology file. A rack of a tree has
 two hosts."""
@@ -44,7 +47,7 @@ class Laboratory:
         star = racks * min(config.job.workers // racks, 2) if racks > 1 else min(max(config.job.workers, 2), STAR)
         self._hosts = config.job.workers if given else star
         workers = self._hosts if racks > 1 else min(self._hosts, MOST)
-        job = JobSection(id=config.job.id, workers=workers, racks=racks)
+        job = JobSection(id=config.job.id, workers=workers, racks=racks, exact_slots=EXACT_SLOTS)
         self.config = replace(
             config, job=job, policy=PolicySection(objective="all"), straggler=(), shock=(), fault=(), event=()
         )

@@ -38,6 +38,7 @@ class ProbePlan(msgspec.Struct, frozen=True, kw_only=True):
     """The probe's identity, and the addresses to probe."""
 
     job: int
+    exact: int  # the job of exact sums, where a packet may have a k of its own
     rank: int
     workers: int
     racks: int
@@ -106,7 +107,7 @@ class ProbeBlocks:
         places = places_of(plan.workers, plan.racks)
         place = places[plan.rank]
         header = KofnHeader(
-            job=plan.job,
+            job=plan.exact if alone else plan.job,
             worker=place % MEMBERS_BITS,
             words=words,
             generation=self.generation,

@@ -32,9 +32,12 @@ from kofn_host.protocol.instructions import Packed, Send
 from kofn_host.protocol.results import BlockId, BlockResults, Result
 from tests.host.lab import add, to_fixed
 from tests.host.protocol.specification.both import Both as Protocol
-from tests.host.protocol.specification.slot_model import SlotModel, to_numbers
+from tests.host.protocol.specification.slot_model import SlotModel, SlotState, to_numbers
 
 SWITCH = -1
+WRONG = 1 << 20
+"""The block of a damaged packet, which no worker sends."""
+
 LANES = 8
 """The number of a block's elements that are compared."""
 WORDS = 8
@@ -111,6 +114,8 @@ class SwitchAccount:
         self.closed: dict[BlockId, int] = {}
         self.slots = [((0, 0, 0), 0, np.zeros(LANES, np.int64)) for _ in range(slots)]
         """Block, members and values of each slot."""
+        self.occupied = False
+        """Whether a damaged packet has ever occupied a slot."""
 
     def handle(self, switch: SlotModel, header: KofnHeader, values: bytes) -> list[tuple[int, KofnHeader, bytes]]:
         """Hand a packet to the switch and account for the result."""
@@ -144,7 +149,9 @@ class SwitchAccount:
             assert np.array_equal(new_total, total + values), "the new sum is not the old one plus the contribution"
         else:
             assert new_id > block_id, "a slot returned to an older block"
-            old = block_id[0] < new_id[0] or block_id[1:] in self.closed or block_id == (0, 0, 0)
+            old = (
+                block_id[2] == WRONG or block_id[0] < new_id[0] or block_id[1:] in self.closed or block_id == (0, 0, 0)
+            )
             assert old, f"the open block {block_id} was overwritten"
             assert not addends, f"{id} was opened twice"
             assert np.array_equal(new_total, values), "a new sum has values of the slot's last block"
@@ -162,7 +169,7 @@ class SwitchAccount:
         """Check that members, count, weight and values describe the sum, and that a closed block never changes."""
         id = BlockId(answer.iteration, answer.block)
         if answer.kind == Kind.STALE:
-            assert id in self.closed, f"{id} is answered as STALE, but was never closed"
+            assert id in self.closed or self.occupied, f"{id} is answered as STALE, but was never closed"
             return
         addends = self.added[id]
         assert answer.members == members_in(addends), "the answer has wrong members"
@@ -204,6 +211,8 @@ class Worker:
     then: str = ""
     """Action once the protocol is beyond that iteration and not left behind: "give", "hear", or "" for none."""
     asking: bool = False
+    stale: tuple[BlockId, ...] = ()
+    """The blocks whose slots had later blocks when it asked."""
     delivered: int = 0
     complete: int = 0
     own: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
@@ -336,8 +345,9 @@ class At:
     def ask_peers(self, stale: Sequence[BlockId]) -> None:
         assert not self.world.scattered, "peers cannot have the sums of a reduce-scatter"
         here = {BlockId(self.worker.protocol.iteration, block) for block in self.worker.protocol.missing}
-        assert here & self.world.account.closed.keys(), "peers must be asked for closed blocks only"
-        self.worker.asking = True
+        account = self.world.account
+        assert here & account.closed.keys() or account.occupied, "peers must be asked for closed blocks only"
+        self.worker.asking, self.worker.stale = True, tuple(stale)
 
     def during(self, part: str) -> nullcontext[None]:
         return nullcontext()
@@ -533,6 +543,27 @@ class World:
         self.generation += 1
         self.switch.generation = -1
         self.uninformed, self.resuming = frozenset(range(len(self.workers))), frozenset()
+
+    def occupy(self, index: int) -> None:
+        """Let a damaged packet that passes all checks occupy a slot."""
+        index %= len(self.switch.slots)
+        _, iteration, _ = self.switch.slots[index].block_id
+        slot = SlotState((self.generation, iteration + 1, WRONG), bit_of(0, 0), 1, 1, WEIGHT_UNIT)
+        self.switch.slots[index], self.account.occupied = slot, True
+        self.account.slots[index] = slot.block_id, slot.members, slot.values[:LANES].copy()
+
+    def finds_ahead(self, rank: int) -> bool:
+        """Return whether the slot of a block that this worker still misses has a later block, though no worker has the
+        block's result."""
+        protocol, held = self.workers[rank].protocol, self.held()
+        missing = {BlockId(protocol.iteration, block) for block in protocol.missing}
+        return any(id in missing and id not in held for id in self.workers[rank].stale)
+
+    def report_ahead(self, rank: int) -> None:
+        """Let a worker report such a block."""
+        self.workers[rank].asking = False
+        if not self.uninformed:
+            self.restart_switch()
 
     def regroup(self, rank: int) -> None:
         """Tell a worker of the regroup; after the last one the switch admits the new generation."""
@@ -732,6 +763,8 @@ class World:
             if worker.asking:
                 for peer in range(len(self.workers)):
                     self.answer(rank, peer)
+                if self.finds_ahead(rank):
+                    self.report_ahead(rank)
         while self.bag:
             packet = self.bag.pop(0)
             if packet.to <= SWITCH or packet.to in live:

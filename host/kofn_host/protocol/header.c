@@ -44,7 +44,7 @@ int header_compare(const struct header *header, const struct block_id *other) {
 }
 
 int header_is_ahead(const struct header *header, const struct block_id *slot, int64_t slots) {
-    return header->job <= KOFN_JOB_MAX && header->generation == slot->generation &&
+    return header->job <= KOFN_JOB_MAX && header->generation == slot->generation && slot->iteration &&
            (int64_t)header->iteration - slot->iteration > slots;
 }
 

@@ -82,6 +82,8 @@ class Small(Bag, Mortal):
     losses = 0
     duplications = 0
     restarts = 0
+    damages = 0
+    """Damaged packets that will occupy a slot."""
     deaths: int | None = None
     """Deaths still to come; None: no worker of this world ever dies."""
     changes: tuple[int, ...] = ()
@@ -106,6 +108,7 @@ class Small(Bag, Mortal):
         self.account.aggregated = dict(known.aggregated)
         self.account.formats = dict(known.formats)
         self.account.closed, self.account.slots = dict(known.closed), list(known.slots)
+        self.account.occupied = known.occupied
 
     @staticmethod
     def _clone_worker(worker):
@@ -127,7 +130,7 @@ class Small(Bag, Mortal):
         for worker in self.workers:
             if worker.number is None:
                 worker.number = NUMBERS[self._worker_key(worker)]
-        regroup = (self.generation, self.uninformed, self.resuming, self.restarts, self.deaths)
+        regroup = (self.generation, self.uninformed, self.resuming, self.restarts, self.deaths, self.damages)
         closed = tuple(sorted(self.account.closed.items()))
         bag = tuple(sorted(map(number_of, self.bag)))
         switches = self.switches_key()
@@ -145,7 +148,16 @@ class Small(Bag, Mortal):
         )
         known = tuple((result.id, bool(result.values)) for result in p.results(0, self.last + 1))
         course = (worker.working, worker.batch, worker.computing, worker.beyond, worker.then)
-        state = (p.iteration, p.k, *course, worker.asking, p.regrouping, p.generation, *p.missing)
+        state = (
+            p.iteration,
+            p.k,
+            *course,
+            worker.asking,
+            worker.asking and worker.stale,
+            p.regrouping,
+            p.generation,
+            *p.missing,
+        )
         waiting = sorted((request, ready.scale, ready.lanes) for request, ready in p._waiting.items())
         storage, weights = worker.ledger._storage, worker.ledger.accounts.waiting
         late = np.where(weights > 0, storage.records["late"], 0)
@@ -206,6 +218,9 @@ class Small(Bag, Mortal):
             yield f"resume {rank}", rank, lambda world, r=rank: world.resume(r)
         if self.restarts and self.may_restart:
             yield "restart the switch", SWITCH, lambda world: world.crash_switch()
+        if self.damages and not self.uninformed:
+            for index in range(len(self.switch.slots)):
+                yield f"occupy {index}", SWITCH, lambda world, i=index: world.damage(i)
         if self.changes:
             yield "change k", SWITCH, lambda world: world.next_k()
         for rank in range(len(self.workers)):
@@ -226,6 +241,8 @@ class Small(Bag, Mortal):
                 for peer in range(len(self.workers)):
                     if peer != rank and self.holds(peer, worker.protocol.missing, worker.protocol.iteration):
                         yield f"answer {rank} {peer}", rank, lambda world, r=rank, p=peer: world.answer(r, p)
+                if self.finds_ahead(rank):
+                    yield f"report ahead {rank}", ALL, lambda world, r=rank: world.report_ahead(r)
 
     def may_give(self, giver: Worker) -> bool:
         """Return whether the worker may contribute: with recipients only once all have the previous
@@ -246,6 +263,10 @@ class Small(Bag, Mortal):
     def crash_switch(self) -> None:
         self.restarts -= 1
         self.restart_switch()
+
+    def damage(self, index: int) -> None:
+        self.damages -= 1
+        self.occupy(index)
 
     def needs_repetition(self, rank: int, header: KofnHeader) -> bool:
         """Return whether no packet about this request is in transit, and the switch does not just wait for others."""
@@ -327,6 +348,7 @@ class Setting:
     losses: int = 0
     duplications: int = 0
     restarts: int = 0
+    damages: int = 0
     deaths: int | None = None
     blocks: int = BLOCKS
     slots: int = 2
@@ -361,7 +383,7 @@ def small(setting: Setting, kind: type[Small] = Small, **more: Any) -> Small:
     )
     world.changes = setting.k[1:]
     world.losses, world.duplications, world.restarts = setting.losses, setting.duplications, setting.restarts
-    world.deaths = setting.deaths
+    world.deaths, world.damages = setting.deaths, setting.damages
     return world
 
 
@@ -378,12 +400,15 @@ def selected(rule: str) -> Setting:
     ("setting", "states"),
     [
         (Setting(k=(3,), restarts=1, blocks=1), 2372),
+        (Setting(k=(2,), damages=1, blocks=1, workers=2), 844),
         (Setting(k=(2,), blocks=1, rule="merge"), 3006),
         (selected("stash"), SELECTED["stash"]),
         *(
             pytest.param(setting, states, marks=pytest.mark.long)
             for setting, states in (
                 (Setting(k=(3,), losses=1, slots=4), 4848),
+                (Setting(k=(1,), damages=1, blocks=1, workers=2), 3173),
+                (Setting(k=(1,), workers=2, every=2, last=3, rule="merge", restarts=1), 15856),
                 (Setting(k=(2,), scattered=True), 4046),
                 (Setting(k=(3,), deaths=1, blocks=1), 3488),
                 (Setting(k=(2,), every=2, lanes=(0, 1, 0)), 5624),

@@ -156,6 +156,24 @@ class ProtocolMachine(RuleBasedStateMachine):
             STEPS["switch restarted"] += 1
             self.world.restart_switch()
 
+    @precondition(lambda self: not self.world.uninformed and self.world.may_restart and self.world.racks == 1)
+    @rule(seldom=st.integers(0, 7), which=choice)
+    def occupy(self, seldom, which):
+        if not seldom:
+            STEPS["slot occupied"] += 1
+            self.world.occupy(which)
+
+    @precondition(lambda self: self._who_finds_ahead)
+    @rule()
+    def report_ahead(self):
+        STEPS["slot reported"] += 1
+        self.world.report_ahead(self._who_finds_ahead[0])
+
+    @property
+    def _who_finds_ahead(self):
+        ranks = [rank for rank, worker in enumerate(self.world.workers) if worker.asking]
+        return [rank for rank in ranks if self.world.finds_ahead(rank)]
+
     @precondition(lambda self: self.world.uninformed)
     @rule(which=choice)
     def regroup(self, which):
@@ -297,4 +315,4 @@ def explore(machine, wanted, least):
 
 @pytest.mark.slow
 def test_protocol_holds_whatever_the_network_does():
-    explore(ProtocolMachine, WANTED, 120)
+    explore(ProtocolMachine, (*WANTED, "slot occupied", "slot reported"), 120)

@@ -155,7 +155,7 @@ class RealSwitch:
     def restart_slots(self) -> None:
         """Lose all slots of the current generation."""
         self._generation += 1
-        self._loop.run(self._slots.admit(self._generation, HOSTS))
+        self._loop.run(self._slots.admit(self._generation, self._slots.k))
 
     def _host(self, name: str, rank: int) -> "subprocess.Popen[bytes]":
         command = ["setpriv", "--pdeathsig", "KILL", "unshare", "--net", "sh", "-c", "echo ready && exec sleep 3600"]

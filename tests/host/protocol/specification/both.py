@@ -126,7 +126,9 @@ def _copied(specification: Specification) -> Specification:
     p._history._whole = {iteration: dict(known) for iteration, known in p._history._whole.items()}
     p._history._members = dict(p._history._members)
     p._in_flight = copy(p._in_flight)
-    p._in_flight.by_request = {request: copy(flight) for request, flight in p._in_flight.by_request.items()}
+    for flights in ("by_request", "merged"):
+        copies = {request: copy(flight) for request, flight in getattr(p._in_flight, flights).items()}
+        setattr(p._in_flight, flights, copies)
     p._blocks = copy(p._blocks)
     p._blocks.open, p._blocks.slot_lanes = set(p._blocks.open), dict(p._blocks.slot_lanes)
     p._launched, p.statistics = set(p._launched), copy(p.statistics)

@@ -140,7 +140,7 @@ def _answer(header: KofnHeader, kind: Kind, rank: int, values: bytes) -> Answer:
 def is_ahead(header: KofnHeader, block_id: tuple[int, int, int], slots: int) -> bool:
     """Return whether the packet's iteration is further ahead of its slot's than any worker can be."""
     generation, iteration, _ = block_id
-    return header.generation == generation and header.iteration - iteration > slots
+    return header.generation == generation and 0 < iteration < header.iteration - slots
 
 
 def to_numbers(values: bytes | memoryview, lanes: int) -> Fixed:
