@@ -196,6 +196,10 @@ class Communicator(ABC):
             self._carrier.join(LEAVE_S)
         self._release()
 
+    @abstractmethod
+    def fail(self, reason: str) -> None:
+        """End all calls: at this worker now, at the others as soon as they hear of it.  Any thread may call this."""
+
     def __enter__(self) -> Self:
         return self
 

@@ -205,6 +205,9 @@ class InNetwork(Communicator):
             f" generation {self.generation}, are lost with the sums in them; make a new communicator with generation"
             f" {generation} and start the training again"
         )
+        self.fail(reason)
+
+    def fail(self, reason: str) -> None:
         self._fail(reason)
         if self._exact is not None:
             self._exact.fail(reason)

@@ -94,10 +94,6 @@ class PeerCommunicator(Communicator, JobCollective):
             raise CollectiveError(f"elastic must be False, got True: a {type(self).__name__} needs all workers")
 
     def fail(self, reason: str) -> None:
-        """End all calls: at this worker now, at the others as soon as worker 0 has told them.
-
-        Any thread may call this.
-        """
         if self._participant is not None and not self._failed:
             self._participant.report(reason, silent=False)
         self._fail(reason)
