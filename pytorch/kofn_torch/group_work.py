@@ -97,7 +97,7 @@ class _Failure:
     """The value of a future that has failed. PyTorch's C++, such as DDP's own reduction, reads a value's tensors by
     pickling the value, and so meets the error."""
 
-    def __init__(self, error: Exception) -> None:
+    def __init__(self, error: BaseException) -> None:
         self.error = error
 
     def __reduce__(self) -> Any:
@@ -130,7 +130,7 @@ class SwitchFuture(torch.futures.Future[list[Tensor]]):  # type: ignore[misc]
         if not ended.wait(timeout_s):
             raise TimeoutError
 
-    def set_exception(self, error: Exception) -> None:
+    def set_exception(self, error: BaseException) -> None:
         def fail(value: object) -> NoReturn:
             raise error
 

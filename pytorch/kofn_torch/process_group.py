@@ -62,6 +62,9 @@ PAIRWISE = ("send", "recv", "recv_anysource")
 NAMES = 1000
 """The most names of a group's calls; a communicator keeps a counter for each."""
 
+ANSWER_S = 3.0
+"""The longest wait for worker 0's reason why a call lasts too long."""
+
 _job: ContextVar[GroupJob | None] = ContextVar("job", default=None)
 """The job that environment variables name, and that this context has joined."""
 
@@ -269,11 +272,12 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]  # no types of PyTor
         others = self._common_by_gloo % NAMES
         return f"{self.group_name} after {others} over gloo" if others else str(self.group_name)
 
-    def _close(self, call: str, reason: str) -> None:
+    def _close(self, call: str, reason: str, late: Future[Any] | None = None) -> None:
         """Have all later calls fail: those of this group at this rank, and those of all ranks through the switch."""
         self._closed = self._closed or reason
         if self._communicator is not None:
-            self._communicator.fail(f"worker {self._rank}: {call} of group {self.group_name}: {self._closed}")
+            words = f"worker {self._rank}: {call} of group {self.group_name}: {self._closed}"
+            self._communicator.fail(words, late=late if isinstance(late, Work) else None)
 
     def _do(
         self,
@@ -299,10 +303,13 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]  # no types of PyTor
                     future.set_exception(error)
 
         def late() -> None:
-            reason = f"timeout after {self._limit_s:g} s, another rank did not make the call"
+            reason = f"timeout after {self._limit_s:g} s"
             if not begun.done():
-                self._close(call, reason)
-            future.set_exception(TorchError(f"{call} of group {self.group_name}: {reason}"))
+                self._close(call, reason, begun)
+            error = None
+            with suppress(TimeoutError):
+                error = begun.exception(ANSWER_S)
+            future.set_exception(error or TorchError(f"{call} of group {self.group_name}: {reason}"))
 
         def complete() -> None:
             with suppress(TimeoutError):

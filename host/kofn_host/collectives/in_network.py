@@ -207,10 +207,10 @@ class InNetwork(Communicator):
         )
         self.fail(reason)
 
-    def fail(self, reason: str) -> None:
+    def fail(self, reason: str, *, late: Work[Any] | None = None) -> None:
         self._fail(reason)
         if self._exact is not None:
-            self._exact.fail(reason)
+            self._exact.fail(reason, late=late)
         self._fail_elastic(reason)
 
     def _check(self, call: CollectiveCall, given: Array) -> None:

@@ -141,7 +141,7 @@ def test_ddp_raises_the_error_of_a_call(join: Join) -> None:
     def work(rank: int) -> str:
         device = torch.device(devices.place().type, rank % torch.accelerator.device_count())
         torch.accelerator.set_device_index(device.index)
-        group = dist.new_group(timeout=timedelta(seconds=1))
+        group = dist.new_group(timeout=timedelta(seconds=3))
         model: Any = DistributedDataParallel(nn.Linear(50, 40).to(device), process_group=group)
         for _ in range(2):
             model(torch.ones(4, 50, device=device)).sum().backward()
@@ -155,4 +155,4 @@ def test_ddp_raises_the_error_of_a_call(join: Join) -> None:
 
     ended = threading.Barrier(HOSTS)
     found, _ = in_a_group(join, work, BACKEND, goes_on=False)
-    assert all("allreduce of group 1: timeout after 1 s" in found[rank] for rank in (0, 2)), found
+    assert all("allreduce of group 1: timeout after 3 s" in found[rank] for rank in (0, 2)), found
