@@ -94,8 +94,8 @@ def _left(left: Mapping[int, str]) -> str | None:
     rank, iteration = min(left.items())
     more = f" and {len(left) - 1} more" if len(left) > 1 else ""
     return (
-        f"the results of worker {rank}{more}, which left after iteration {iteration}. Did it have fewer batches than"
-        " the others? With DDP's join() it contributes zeros instead"
+        f"the results of worker {rank}{more}, which left after iteration {iteration}; its log says why. A worker with"
+        " fewer batches than the others contributes zeros with DDP's join()"
     )
 
 

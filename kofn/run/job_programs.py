@@ -79,7 +79,8 @@ class JobPrograms:
             return commands.worker(job.effective, rank, host.management, metrics, more), {}
         argv = commands.torchrun(torch, rank, self._config.job.workers, self._addresses[0])
         environment = commands.torch_environment(job.effective, rank, f"{node}-eth0", host.management, metrics)
-        environment |= {"KOFN_WORKERS": ",".join(self._addresses)} | accelerators.visible(torch, rank)
+        environment |= {"KOFN_WORKERS": ",".join(self._addresses), "KOFN_OBJECTIVE": self._folder.objective}
+        environment |= accelerators.visible(torch, rank)
         return argv, environment | ({"KOFN_SERVICE": self._service} if self._service else {})
 
     def _checkpoints(self) -> list[str]:

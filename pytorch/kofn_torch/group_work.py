@@ -11,15 +11,23 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, NoReturn
 from weakref import WeakSet
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from kofn_torch.errors import TorchError
+
 EXIT_S = 5.0
 """When Python ends, calls that no code has waited for have this time to complete."""
+
+NO_TIMEOUT = timedelta(0)
+"""The timeout of a wait without one, as PyTorch passes it."""
+
+MOMENT_S = 0.001
+"""The shortest timeout that PyTorch, which counts milliseconds, does not take for none."""
 
 _here = threading.local()
 """In a thread that completes calls, the attribute `completions` is the Completions for which the thread works."""
@@ -85,26 +93,65 @@ def _end() -> None:
         completions.join(deadline_s)
 
 
+class _Failure:
+    """The value of a future that has failed. PyTorch's C++, such as DDP's own reduction, reads a value's tensors by
+    pickling the value, and so meets the error."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+    def __reduce__(self) -> Any:
+        raise self.error
+
+
 class SwitchFuture(torch.futures.Future[list[Tensor]]):  # type: ignore[misc]
     """A future that a callback of another future may wait for."""
 
-    def wait(self) -> list[Tensor]:
-        if not self.done() and (completions := getattr(_here, "completions", None)) is not None:
-            completions.relieve()
-        found: list[Tensor] = super().wait()
+    _failure: _Failure | None = None
+
+    def wait(self, timeout_s: float | None = None) -> list[Tensor]:
+        """Wait for the tensors, or raise the call's error; raise TimeoutError after `timeout_s`."""
+        if not self.done():
+            if (completions := getattr(_here, "completions", None)) is not None:
+                completions.relieve()
+            if timeout_s is not None:
+                self._await_end(timeout_s)
+        try:
+            found: list[Tensor] = super().wait()
+        except RuntimeError:
+            if self._failure is not None:  # the future of an accelerator's tensors has read the value
+                raise self._failure.error from None
+            raise
         return found
+
+    def _await_end(self, timeout_s: float) -> None:
+        ended = threading.Event()
+        self.add_done_callback(lambda _: ended.set())
+        if not ended.wait(timeout_s):
+            raise TimeoutError
+
+    def set_exception(self, error: BaseException) -> None:
+        def fail(value: object) -> NoReturn:
+            raise error
+
+        self._failure = _Failure(error)
+        self._set_unwrap_func(fail)
+        self.set_result(self._failure)
 
 
 class SwitchWork(dist.Work):  # type: ignore[misc]
     """A running call. Its wait() raises the error of its future; the work that PyTorch makes of a future does not."""
 
-    def __init__(self, future: SwitchFuture) -> None:
+    def __init__(self, call: str, future: SwitchFuture) -> None:
         super().__init__()
-        self._future = future
+        self._call, self._future = call, future
 
-    def wait(self, timeout: timedelta | None = None) -> bool:
-        """Wait until the call is done. `timeout` is ignored: the group's time limit applies."""
-        self._future.wait()
+    def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
+        """Wait until the call is done. Raise TorchError after `timeout`; the call continues."""
+        try:
+            self._future.wait(None if timeout == NO_TIMEOUT else timeout.total_seconds())
+        except TimeoutError as error:
+            raise TorchError(f"{self._call} is not done after {timeout.total_seconds():.3g} s") from error
         return True
 
     def get_future(self) -> SwitchFuture:
@@ -129,9 +176,11 @@ class JoinedWork(dist.Work):  # type: ignore[misc]
         self._works, self._tensors, self._copies = works, tensors, copies
         self._copying = threading.Lock()
 
-    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
+    def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
+        end_s = time.monotonic() + timeout.total_seconds()
         for work in self._works:
-            work.wait(timeout)
+            left = timedelta(seconds=max(MOMENT_S, end_s - time.monotonic()))
+            work.wait(timeout if timeout == NO_TIMEOUT else left)
         self.result()
         return True
 

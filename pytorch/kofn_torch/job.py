@@ -45,7 +45,8 @@ class ControlledJob:
     """A TorchJob under a controller; the process ends with the torchrun that started it."""
 
     def __init__(self, place: JobPlace) -> None:
-        self.config, self.rank, self.metrics = Config.load(place.config), place.rank, place.metrics
+        settings = {"policy": {"objective": place.objective}} if place.objective else {}
+        self.config, self.rank, self.metrics = Config.load(place.config, settings), place.rank, place.metrics
         workers = self.config.job.workers
         if place.rank >= workers:
             raise TorchError(f"the rank must be 0 to {workers - 1} (job.workers - 1), got {place.rank}")

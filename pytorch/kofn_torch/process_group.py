@@ -17,7 +17,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from contextvars import ContextVar
 from datetime import timedelta
-from functools import cached_property, partial
+from functools import cached_property, partial, wraps
 from typing import Any
 
 import ml_dtypes
@@ -53,6 +53,18 @@ GATHERED = 64
 """All-reduces of up to GATHERED floats are gathered, and each worker sums them: a script's statistics may have any mix
 of magnitudes. In a larger all-reduce all values of a block have the same quantisation step."""
 
+Begin = Callable[[Communicator, Array, str], Work[Any]]
+"""A function that begins a call, with this worker's values and the call's name."""
+
+PAIRWISE = ("send", "recv", "recv_anysource")
+"""The calls that only some ranks make."""
+
+NAMES = 1000
+"""The most names of a group's calls; a communicator keeps a counter for each."""
+
+ANSWER_S = 3.0
+"""The longest wait for worker 0's reason why a call lasts too long."""
+
 _job: ContextVar[GroupJob | None] = ContextVar("job", default=None)
 """The job that environment variables name, and that this context has joined."""
 
@@ -66,8 +78,28 @@ def use(communicator: Communicator) -> None:
     _used.set(communicator)
 
 
+def _in_step(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a method of SwitchGroup that closes the group if the call cannot begin."""
+
+    @wraps(method)
+    def begin(self: "SwitchGroup", *given: Any, **named: Any) -> Any:
+        if self._closed:
+            raise TorchError(f"group {self.group_name} is closed: {self._closed}")
+        try:
+            return method(self, *given, **named)
+        except BaseException as error:
+            self._close(method.__name__, str(error) or repr(error))
+            raise
+
+    return begin
+
+
 class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]  # no types of PyTorch's are read
-    """One group; `calls` counts calls by backend and name: ("kofn", "allreduce") for example, or ("gloo", "send")."""
+    """One group; `calls` counts calls by backend and name: ("kofn", "allreduce") for example, or ("gloo", "send").
+
+    The ranks' calls are matched by their order. So a call that cannot begin at one rank, or that lasts longer than the
+    group's time limit, closes the group: every later call fails.
+    """
 
     def __init__(self, store: Any, rank: int, size: int, timeout: timedelta) -> None:
         super().__init__(rank, size)
@@ -79,6 +111,10 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]  # no types of PyTor
         self.calls = Counter[tuple[str, str]]()
         self._completions = Completions()
         self._limit_s = timeout.total_seconds()
+        self._common_by_gloo = 0
+        """The number of calls of all ranks that gloo has made."""
+        self._closed = ""
+        """The reason why all later calls fail."""
         self.gloo = dist.ProcessGroupGloo(store, rank, size, timeout)
         self._set_default_backend(GLOO)  # for calls from C++ that do not ask this class
         for device in {*DEVICES, "cuda"}:
@@ -97,29 +133,36 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]  # no types of PyTor
 
     # -- sums
 
+    @_in_step
     def allreduce(self, tensors: Sequence[Tensor], opts: Any = None) -> Any:
         options = opts or c10d.AllreduceOptions()
         (tensor, *more), op = tensors, _op(options.reduceOp)
         if more or op is None or not self._sums(tensor, op):
             return self._by_gloo("allreduce", tensors, options)
         if tensor.dtype in FLOATING and 0 < tensor.numel() <= GATHERED:
-            summed, name = partial(_summed, op), f"{self.group_name} {op}"
+            summed = partial(_summed, op)
             return self._do(
-                "allreduce", tensor, lambda communicator, own: communicator.all_gather(own, name=name), [tensor], summed
+                "allreduce",
+                tensor,
+                lambda communicator, own, name: communicator.all_gather(own, name=f"{name} {op}"),
+                [tensor],
+                summed,
             )
         return self._do(
             "allreduce",
             tensor,
-            lambda communicator, own: communicator.all_reduce(own, op=op, name=self.group_name),
+            lambda communicator, own, name: communicator.all_reduce(own, op=op, name=name),
             [tensor],
         )
 
+    @_in_step
     def allreduce_coalesced(self, tensors: Sequence[Tensor], opts: Any = None) -> Any:
         options = opts or c10d.AllreduceOptions()
         if not all(self._sums(tensor, _op(options.reduceOp)) for tensor in tensors):
             return self._by_gloo("allreduce_coalesced", tensors, options)
         return JoinedWork([self.allreduce([tensor], options) for tensor in tensors], list(tensors))
 
+    @_in_step
     def reduce_scatter_single(self, output: Tensor, given: Tensor, opts: Any = None) -> Any:
         options = opts or c10d.ReduceScatterOptions()
         op = _op(options.reduceOp)
@@ -127,13 +170,14 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]  # no types of PyTor
             return self._by_gloo("_reduce_scatter_base", output, given, options)
         _check_size(output, given.numel() // self._size if given.numel() % self._size == 0 else None)
 
-        def begin(communicator: Communicator, own: Array) -> Work[Any]:
-            return communicator.reduce_scatter(own.reshape(self._size, -1), op=op, name=self.group_name)
+        def begin(communicator: Communicator, own: Array, name: str) -> Work[Any]:
+            return communicator.reduce_scatter(own.reshape(self._size, -1), op=op, name=name)
 
         return self._do("reduce_scatter", given, begin, [output])
 
     _reduce_scatter_base = reduce_scatter_single
 
+    @_in_step
     def reduce_scatter_single_coalesced(
         self, outputs: Sequence[Tensor], given: Sequence[Tensor], opts: Any = None
     ) -> Any:
@@ -144,31 +188,35 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]  # no types of PyTor
 
     # -- copies
 
+    @_in_step
     def all_gather_single(self, output: Tensor, given: Tensor, opts: Any = None) -> Any:
         if not self._carries(given):
             return self._by_gloo("_allgather_base", output, given, opts or c10d.AllgatherOptions())
         _check_size(output, self._size * given.numel())
         return self._do(
-            "all_gather", given, lambda communicator, own: communicator.all_gather(own, name=self.group_name), [output]
+            "all_gather", given, lambda communicator, own, name: communicator.all_gather(own, name=name), [output]
         )
 
     _allgather_base = all_gather_single
 
+    @_in_step
     def all_gather_single_coalesced(self, outputs: Sequence[Tensor], given: Sequence[Tensor], opts: Any = None) -> Any:
         pairs = zip(outputs, given, strict=True)
         return JoinedWork([self.all_gather_single(*pair, opts) for pair in pairs], list(outputs))
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
+    @_in_step
     def allgather(self, outputs: Sequence[Sequence[Tensor]], given: Sequence[Tensor], opts: Any = None) -> Any:
         (tensor, *more), parts = given, outputs[0]
         alike = all(part.shape == tensor.shape and part.dtype == tensor.dtype for part in parts)
         if more or not alike or not self._carries(tensor):
             return self._by_gloo("allgather", outputs, given, opts or c10d.AllgatherOptions())
         return self._do(
-            "all_gather", tensor, lambda communicator, own: communicator.all_gather(own, name=self.group_name), parts
+            "all_gather", tensor, lambda communicator, own, name: communicator.all_gather(own, name=name), parts
         )
 
+    @_in_step
     def broadcast(self, tensors: Sequence[Tensor], opts: Any = None) -> Any:
         options = opts or c10d.BroadcastOptions()
         (tensor, *more), root = tensors, options.rootRank
@@ -177,16 +225,15 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]  # no types of PyTor
         return self._do(
             "broadcast",
             tensor,
-            lambda communicator, own: communicator.broadcast(own, root=root, name=self.group_name),
+            lambda communicator, own, name: communicator.broadcast(own, root=root, name=name),
             [tensor],
         )
 
+    @_in_step
     def barrier(self, opts: Any = None) -> Any:
         if self._communicator is None:
             return self._by_gloo("barrier", opts or c10d.BarrierOptions())
-        return self._do(
-            "barrier", torch.empty(0), lambda communicator, _: communicator.barrier(name=self.group_name), []
-        )
+        return self._do("barrier", torch.empty(0), lambda communicator, _, name: communicator.barrier(name=name), [])
 
     # -- choice of the backend
 
@@ -208,20 +255,35 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]  # no types of PyTor
         """Make a call through gloo. gloo reads tensors' memory without regard to strides, so the tensors are packed
         first."""
         self.calls["gloo", call] += 1
+        self._common_by_gloo += call not in PAIRWISE
         first, *others = given
         copies = list[tuple[Tensor, Tensor]]()
-        least = 1 if call in ("send", "recv", "recv_anysource") else 0  # gloo never receives empty tensors
+        least = 1 if call in PAIRWISE else 0  # gloo never receives empty tensors
         packed = _packed(first, copies, least)
         work = getattr(self.gloo, call)(packed, *(_packed(argument, []) for argument in others))
         if not copies or call == "send":  # in all other calls the first argument has the results
             return work
         return JoinedWork([work], tree_leaves(first), copies)
 
+    @property
+    def _name(self) -> str:
+        """The name of the next call through the switch. Calls of one name are matched, so calls that follow different
+        numbers of calls over gloo are not."""
+        others = self._common_by_gloo % NAMES
+        return f"{self.group_name} after {others} over gloo" if others else str(self.group_name)
+
+    def _close(self, call: str, reason: str, late: Future[Any] | None = None) -> None:
+        """Have all later calls fail: those of this group at this rank, and those of all ranks through the switch."""
+        self._closed = self._closed or reason
+        if self._communicator is not None:
+            words = f"worker {self._rank}: {call} of group {self.group_name}: {self._closed}"
+            self._communicator.fail(words, late=late if isinstance(late, Work) else None)
+
     def _do(
         self,
         call: str,
         given: Tensor,
-        begin: Callable[[Communicator, Array], Work[Any]],
+        begin: Begin,
         targets: Sequence[Tensor],
         made: Callable[[Any], Array | None] = lambda found: found,
     ) -> Any:
@@ -229,7 +291,7 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]  # no types of PyTor
         one row into each target, or all rows into the only target."""
         self.calls["kofn", call] += 1
         future = SwitchFuture(devices=[] if given.device.type == "cpu" else [given.device])
-        begun, deadline = self._begin(given, begin), time.monotonic() + self._limit_s
+        begun, deadline = self._begin(call, given, begin), time.monotonic() + self._limit_s
         ending = threading.Lock()
 
         def end(finish: Callable[[], object]) -> None:
@@ -241,11 +303,13 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]  # no types of PyTor
                     future.set_exception(error)
 
         def late() -> None:
-            words = (
-                f"{call} of group {self.group_name}: timeout after {self._limit_s:g} s, another rank did not make the"
-                " call"
-            )
-            end(lambda: future.set_exception(TorchError(words)))
+            reason = f"timeout after {self._limit_s:g} s"
+            if not begun.done():
+                self._close(call, reason, begun)
+            error = None
+            with suppress(TimeoutError):
+                error = begun.exception(ANSWER_S)
+            future.set_exception(error or TorchError(f"{call} of group {self.group_name}: {reason}"))
 
         def complete() -> None:
             with suppress(TimeoutError):
@@ -257,18 +321,22 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]  # no types of PyTor
                 )
                 end(lambda: future.set_result(_filled(targets, made(begun.result()))))
 
-        limit = threading.Timer(self._limit_s, late)
+        limit = threading.Timer(self._limit_s, lambda: end(late))
         limit.daemon = True
         limit.start()
         self._completions.add(complete)
-        return SwitchWork(future)
+        return SwitchWork(f"{call} of group {self.group_name}", future)
 
-    def _begin(self, given: Tensor, begin: Callable[[Communicator, Array], Work[Any]]) -> Future[Any]:
-        """Begin a call with a tensor's values, as soon as they are in main memory."""
+    def _begin(self, call: str, given: Tensor, begin: Begin) -> Future[Any]:
+        """Begin a call with a tensor's values, as soon as they are in main memory; calls begin in their order."""
         assert self._communicator is not None
         communicator, device, key = self._communicator, given.device, (given.numel(), given.dtype)
+        for staging in self._stagings.values():
+            if staging.device != device:
+                staging.wait()
+        name = self._name
         if device.type == "cpu":
-            return begin(communicator, _array(given))
+            return begin(communicator, _array(given), name)
         if device not in self._stagings:
             self._stagings[device] = Staging(device, lambda error: None)  # each call ends with its own error
         staging, called = self._stagings[device], Future[Any]()
@@ -281,9 +349,13 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]  # no types of PyTor
                 else:
                     called.set_exception(error)
 
-            begin(communicator, _array(host)).add_done_callback(ended)
+            begin(communicator, _array(host), name).add_done_callback(ended)
 
-        staging.copy_out(key, _dense(given).reshape(-1), take, called.set_exception)
+        def fail(error: Exception) -> None:
+            self._close(call, str(error))
+            called.set_exception(error)
+
+        staging.copy_out(key, _dense(given).reshape(-1), take, fail)
         return called
 
 
@@ -326,7 +398,8 @@ def _delegate(name: str) -> Callable[..., Any]:
     def call(self: SwitchGroup, *given: Any) -> Any:
         return self._by_gloo(name, *given)
 
-    return call
+    call.__name__ = name
+    return _in_step(call)
 
 
 for _name in (

@@ -6,6 +6,7 @@ of iterations.
 """
 
 import atexit
+import logging
 import math
 import time
 import zlib
@@ -22,6 +23,8 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from kofn_common.collectives.job_collective import load_collective
+from kofn_common.config.objectives import check_objective
+from kofn_common.config.schema import Config
 from kofn_common.results.worker_metrics import CLOSED
 from kofn_host.errors import GradientError, HostError
 from kofn_host.training import MAGNITUDE_MAX, Aggregate, Begun, Exchange, IterationLog, JobCoding, Metrics, Step, Update
@@ -38,6 +41,8 @@ from kofn_torch.staging import Staging, after_backward, digests, future_on
 from kofn_torch.state import ResumableSession
 from kofn_torch.unreduced import UnreducedPasses
 from kofn_torch.untrained import UntrainedState, broadcasts_buffers, caches
+
+log = logging.getLogger(__name__)
 
 BACKLOG = 64
 """The most means that may wait for a training without elastic()."""
@@ -87,6 +92,8 @@ class Session(ResumableSession):
 
     def join(self) -> None:
         """Take part in the job: wait for all workers, or start from a peer's state."""
+        if self.replica.parts is None:
+            _warn_of_fixed_k(self._job.config)
         self.reducer = self._job.join(self._coding, self.replica, self.model.process_group)
         self._exchange: GradientExchange | PeerExchange
         if isinstance(self.reducer, PeerReducer):
@@ -340,10 +347,12 @@ class Session(ResumableSession):
         step, updates = self.ended()
         first, *later = updates
         if any(isinstance(update, ReplicaState) for update in updates) or len(self._backlog) + len(later) > BACKLOG:
-            raise TorchError(
+            error = TorchError(
                 f"worker {self.rank} must be at most {BACKLOG} iterations behind the others: kofn_torch.elastic()"
                 " applies missed iterations, ddp_hook() does not"
             )
+            self.fail(error)
+            raise error
         assert isinstance(first, Aggregate)
         self.applied(first, step)
         self._backlog.extend(later)
@@ -355,6 +364,21 @@ class Session(ResumableSession):
             self._settle()
         elif self._ended is not None:
             raise TorchError("state_dict() must come after step(), got a gradient that no step has taken")
+
+
+def _warn_of_fixed_k(config: Config) -> None:
+    """Warn that a worker may fall too far behind with a fixed k < n. Whether it does depends on the workers' speeds."""
+    objective, workers = config.policy.objective, config.job.workers
+    fixed = check_objective(objective, workers, "policy.objective")
+    if fixed is not None and fixed.k < workers and config.run.max_iterations > BACKLOG:
+        log.warning(
+            "the objective %s closes each sum with %d of %d workers: without kofn_torch.elastic() a worker that is more"
+            " than %d iterations behind ends with an error",
+            objective,
+            fixed.k,
+            workers,
+            BACKLOG,
+        )
 
 
 def _put(session: Session, bucket: dist.GradBucket, values: torch.Tensor) -> torch.futures.Future[torch.Tensor]:

@@ -114,6 +114,8 @@ class ShardedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]  # no types
         self._on_cpu = device.type == "cpu"
         self._staging = Staging(device, self._fail) if settings.stage == 2 and not self._on_cpu else None
         """Only stage 2 has it: in stage 3 gathers come between reductions; over gloo one thread must make all calls."""
+        self._step_supports_amp_scaling = settings.stage == 1
+        """GradScaler's name for an optimizer that itself unscales and skips: a worker must not skip a step alone."""
         self._error: Exception | None = None
         self._job, self._settings, self._calls, self._untrained = job, settings, calls, untrained
         self._model, self._compressed = model, compressed
@@ -136,13 +138,19 @@ class ShardedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]  # no types
                     parameter.register_post_accumulate_grad_hook(partial(self._counted, at, left))
 
     def step(self, closure: Callable[[], float] | None = None) -> None:
-        """Step with the mean gradient of all workers; afterwards all workers have the same parameters."""
+        """Step with the mean gradient of all workers; afterwards all workers have the same parameters.
+
+        With a GradScaler all workers skip the step if a gradient of any worker has overflowed.
+        """
         if closure is not None:
             raise TorchError("step() must have no closure, which would need several gradients a step")
         self._untrained.check_trained()
         if self._settings.stage < 3 and (name := next(filter(None, (unit.written for unit in self._units)), None)):
             raise TorchError(f"{name} must not be written or moved between two steps: {WRITTEN}")
         rate = self._rate()
+        if self._overflows():
+            self.zero_grad()
+            return
         if self._settings.stage == 1:
             self._zero.put(0, self._units[0].finite(self._units[0].take_gradient()))
         else:
@@ -238,7 +246,7 @@ class ShardedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]  # no types
             "workers": self._calls.workers,
             "iteration": self.steps,
             "settings": {name: getattr(self._settings, name) for name in self._structure},
-            "lr": self.param_groups[0]["lr"],
+            "group": {name: value for name, value in self.param_groups[0].items() if name != "params"},
             "shapes": {
                 name: torch.tensor(parameter.shape, dtype=torch.int64) for name, parameter in self._parameters.items()
             },
@@ -273,7 +281,7 @@ class ShardedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]  # no types
         with torch.no_grad():
             for name, tensor in whole.get("untrained", {}).items():
                 untrained[name].copy_(tensor)
-        self.param_groups[0]["lr"] = whole["lr"]
+        self.param_groups[0] = {"params": self.param_groups[0]["params"]} | whole["group"]
         if self._layers is None:
             self._gather_all()
         else:
@@ -307,6 +315,16 @@ class ShardedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]  # no types
         if not is_number(rate):
             raise TorchError(f"lr must be {NUMBER}, got {rate!r}")
         return rate
+
+    def _overflows(self) -> bool:
+        """Divide the gradient by the scale of a GradScaler, if one steps; return whether a worker's gradient has
+        overflowed."""
+        if not hasattr(self, "found_inf"):  # GradScaler.step() sets the two attributes
+            return False
+        for parameter in self.param_groups[0]["params"]:
+            if self.grad_scale is not None and parameter.grad is not None:
+                parameter.grad.div_(self.grad_scale)
+        return bool(self._calls.gather(np.array([float(self.found_inf) > 0], np.int32)).any())
 
     def _counted(self, unit: int, left: list[int], parameter: nn.Parameter) -> None:
         """In stage 2, count that one more parameter of a unit has its gradient."""

@@ -1,8 +1,10 @@
 """The backend "kofn" over exact sums of a real switch: the calls that use it, and trainings on it."""
 
 import math
+import re
 import subprocess
 import sys
+import threading
 import time
 import warnings
 from collections import Counter
@@ -34,6 +36,7 @@ with warnings.catch_warnings(action="ignore"):  # PyTorch warns about itself
 import kofn_torch
 import kofn_torch.process_group
 from kofn_host.collectives import Communicator
+from kofn_host.errors import HostError
 from kofn_torch.process_group import GATHERED
 from tests.system.collectives.crews import addresses
 from tests.system.collectives.switched import EMBEDDED, HOSTS, started
@@ -63,9 +66,9 @@ def join() -> Join:
 
 
 def in_a_group(
-    join: Join, work: Callable[[int], Any], backend: str = "kofn"
+    join: Join, work: Callable[[int], Any], backend: str = "kofn", *, goes_on: bool = True
 ) -> tuple[list[Any], Counter[tuple[str, str]]]:
-    """Run the work in a group; return the results by rank, and rank 0's calls."""
+    """Run the work in a group, which `goes_on` after it; return the results by rank, and rank 0's calls."""
     store = dist.HashStore()
 
     def one(rank: int) -> tuple[Any, Counter[tuple[str, str]]]:
@@ -75,7 +78,8 @@ def in_a_group(
             group = dist.group.WORLD
             assert isinstance(group, kofn_torch.SwitchGroup)
             found = work(rank)
-            dist.barrier()
+            if goes_on:
+                dist.barrier()
             dist.destroy_process_group()
             return found, group.calls
 
@@ -200,18 +204,23 @@ def test_group_of_all_ranks_in_another_order_uses_gloo(join: Join) -> None:
     assert calls["kofn", "broadcast"] == 0
 
 
-def test_output_of_another_size_is_named(join: Join) -> None:
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: dist.all_gather_single(torch.empty(7), torch.ones(2)), "the output must have 6 elements, got 7"),
+        (lambda: dist.reduce_scatter_single(torch.empty(3), torch.ones(6)), "the output must have 2 elements, got 3"),
+        (
+            lambda: dist.reduce_scatter_single(torch.empty(2), torch.ones(7)),
+            "the output must have as many elements as a rank's part, got 2",
+        ),
+    ],
+)
+def test_output_of_another_size_is_named(call: Callable[[], object], words: str, join: Join) -> None:
     def work(rank: int) -> None:
-        with pytest.raises(kofn_torch.TorchError, match="the output must have 6 elements, got 7"):
-            dist.all_gather_single(torch.empty(7), torch.ones(2))
-        with pytest.raises(kofn_torch.TorchError, match="the output must have 2 elements, got 3"):
-            dist.reduce_scatter_single(torch.empty(3), torch.ones(6))
-        with pytest.raises(
-            kofn_torch.TorchError, match="the output must have as many elements as a rank's part, got 2"
-        ):
-            dist.reduce_scatter_single(torch.empty(2), torch.ones(7))
+        with pytest.raises(kofn_torch.TorchError, match=words):
+            call()
 
-    in_a_group(join, work)
+    in_a_group(join, work, goes_on=False)
 
 
 def test_unsupported_sums_use_gloo(join: Join) -> None:
@@ -392,18 +401,139 @@ def test_sharded_layers_and_a_sharded_optimizer_train_as_usual(join: Join) -> No
     assert calls["kofn", "broadcast"] > 0
 
 
-def test_tensor_outside_of_main_memory_is_refused(join: Join) -> None:
-    """A GPU's tensor would be refused, too; the group continues."""
+def summed(group: Any, *, refused: bool) -> Any:
+    values = torch.full((200,), 10.0)
+    values[7] = math.inf if refused else 10.0
+    return dist.all_reduce(values, group=group, async_op=True)
 
-    def work(rank: int) -> tuple[str, float]:
-        with pytest.raises(RuntimeError) as caught:
-            dist.all_reduce(torch.empty(3, device="meta"))
-        summed = torch.ones(3)
+
+def summed_together(group: Any, *, refused: bool) -> Any:
+    """Make three calls as one; the second is refused."""
+    several = [torch.full((200,), 10.0) for _ in range(3)]
+    several[1][3] = math.nan if refused else 10.0
+    return dist.all_reduce_coalesced(several, group=group, async_op=True)
+
+
+def on_no_device(group: Any, *, refused: bool) -> Any:
+    values = torch.empty(200, device="meta") if refused else torch.full((200,), 10.0)
+    return dist.all_reduce(values, group=group, async_op=True)
+
+
+def over_gloo(group: Any, *, refused: bool) -> Any:
+    """Make a call that waits for the other ranks' calls, where gloo makes it at one rank only."""
+    values = torch.full((200,), 10.0, dtype=torch.float64 if refused else torch.float32)
+    return dist.all_reduce(values, group=group, async_op=True)
+
+
+@pytest.mark.parametrize(
+    ("call", "limit_s", "words"),
+    [
+        (summed, 20, "worker 1: allreduce of group .*: array element 7 must be finite .* got inf"),
+        (summed_together, 20, "worker 1: allreduce of group .*: array element 3 must be finite .* got nan"),
+        (on_no_device, 20, "worker 1: allreduce of group .*device type meta"),
+        (over_gloo, 1, "allreduce of group .*: timeout after 1 s"),
+    ],
+)
+def test_no_call_after_a_call_that_one_rank_does_not_make_has_a_result(
+    call: Callable[..., Any], limit_s: int, words: str, join: Join
+) -> None:
+    """Otherwise the rank's later calls would meet the other ranks' earlier ones."""
+
+    def work(rank: int) -> list[str]:
+        group, found = dist.new_group(timeout=timedelta(seconds=limit_s)), list[str]()
+        with pytest.raises((HostError, RuntimeError)) as caught:
+            call(group, refused=rank == 1).wait()
+        found.append(str(caught.value))
+        for step in (100.0, 1000.0):
+            with pytest.raises((HostError, RuntimeError)) as caught:
+                dist.all_reduce(torch.full((200,), step), group=group)
+            found.append(str(caught.value))
+        return found
+
+    found, _ = in_a_group(join, work, goes_on=False)
+    assert all(re.search(words, found[rank][0]) for rank in (0, 2)), found
+
+
+def test_refused_call_over_gloo_closes_a_group_of_some_ranks(join: Join) -> None:
+    def work(rank: int) -> None:
+        group = dist.new_group([0, 1])
+        if rank == 0:
+            with pytest.raises(RuntimeError, match="device type meta"):
+                on_no_device(group, refused=True)
+            with pytest.raises(kofn_torch.TorchError, match=r"group .* is closed: .*device type meta"):
+                dist.all_reduce(torch.ones(3), group=group)
+
+    in_a_group(join, work)
+
+
+@pytest.mark.parametrize("call", ["allreduce", "allreduce_coalesced"])
+def test_wait_with_a_timeout_ends_and_the_call_continues(call: str, join: Join) -> None:
+    def work(rank: int) -> tuple[float, float]:
+        given, summed = torch.ones(200), torch.ones(200)
+        if rank == 1:
+            ended.wait(10)
+        begun, begun_s = getattr(dist.group.WORLD, call)([given]), time.monotonic()
+        if rank != 1:
+            with pytest.raises(kofn_torch.TorchError, match=r"allreduce of group 0 is not done after 0.3 s"):
+                begun.wait(timedelta(seconds=0.3))
+            assert 0.3 <= time.monotonic() - begun_s < 5
+            ended.wait(10)
+        begun.wait()
         dist.all_reduce(summed)
-        return str(caught.value), summed.sum().item()
+        return given.sum().item(), summed.sum().item()
 
-    found, _ = in_a_group(join, work)
-    assert all("device type meta" in words and summed == 9 for words, summed in found)
+    ended = threading.Barrier(HOSTS)
+    assert in_a_group(join, work)[0] == [(600.0, 600.0)] * HOSTS
+
+
+class Unused(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.used, self.unused, self.scale = nn.Linear(50, 40), nn.Linear(50, 40), nn.BatchNorm1d(40)
+
+    def forward(self, given: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.scale(self.used(given))
+        return found
+
+
+def several_layers() -> nn.Module:
+    return nn.Sequential(nn.Linear(50, 50), nn.Linear(50, 50))
+
+
+@pytest.mark.parametrize(
+    ("make", "options"),
+    [
+        (several_layers, {}),
+        (several_layers, {"bucket_cap_mb": 0.001}),
+        (several_layers, {"static_graph": True}),
+        (Unused, {"find_unused_parameters": True}),
+    ],
+)
+@pytest.mark.parametrize("late", [False, True])
+def test_ddp_raises_an_error_that_names_the_missing_worker(
+    make: Callable[[], nn.Module], options: dict[str, Any], late: bool, join: Join
+) -> None:
+    """DDP's C++ takes the tensors of a call's future."""
+
+    def work(rank: int) -> str:
+        group = dist.new_group(timeout=timedelta(seconds=3 if late else 20))
+        model = DistributedDataParallel(make(), process_group=group, **options)
+        for _ in range(2):
+            model(torch.randn(4, 50)).square().sum().backward()
+        if rank == 1:
+            if late:
+                ended.wait(10)
+            return "worker 1"
+        with pytest.raises((HostError, RuntimeError)) as caught:
+            for _ in range(2):
+                model(torch.randn(4, 50)).square().sum().backward()
+        ended.set()
+        return str(caught.value)
+
+    ended = threading.Event()
+    found, _ = in_a_group(join, work, goes_on=False)
+    words = "timeout after 3 s; not made by worker 1: the call" if late else "worker 1 "
+    assert all(words in found[rank] for rank in (0, 2)), found
 
 
 def test_group_needs_a_communicator_of_its_rank(join: Join) -> None:
@@ -430,12 +560,22 @@ def test_object_that_is_no_communicator_is_refused(given: Any) -> None:
 
 
 def test_call_that_a_rank_leaves_out_fails_after_the_groups_limit(join: Join) -> None:
+    """The rank's next call would meet the call that it has left out."""
+
     def work(rank: int) -> float:
         group, begun_s = dist.new_group(timeout=timedelta(seconds=1)), time.monotonic()
         if rank != 2:
-            with pytest.raises(kofn_torch.TorchError, match=r"barrier of group .*: timeout after 1 s"):
+            with pytest.raises(
+                HostError, match=r"barrier of group .*: timeout after 1 s; not made by worker 2: the call"
+            ):
+                dist.barrier(group)
+            ended.wait(10)
+        else:
+            ended.wait(10)
+            with pytest.raises(HostError, match=r"worker [01]: barrier of group .*: timeout after 1 s"):
                 dist.barrier(group)
         return time.monotonic() - begun_s
 
-    found, _ = in_a_group(join, work)
-    assert all(1 <= took_s < 10 for took_s in found[:2])
+    ended = threading.Barrier(HOSTS)
+    found, _ = in_a_group(join, work, goes_on=False)
+    assert 1 <= max(found) < 10  # the first rank that has waited so long ends the call for all

@@ -1,6 +1,7 @@
 """Unsupported models, optimizers and environments give a clear error, and never a training that hangs."""
 
 import re
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -29,6 +30,7 @@ from kofn_host.worker import JobPlace
 from kofn_torch.attach import ddp_hook
 from kofn_torch.job import ControlledJob
 from kofn_torch.layout import ParameterLayout
+from kofn_torch.session import BACKLOG
 from tests.host.worker.test_job_place import ENVIRONMENT
 from tests.pytorch.crew import Crew, SwitchedJob, crew, ddp, gloo_group, group_of_one
 from tests.system.collectives.switched import HOSTS
@@ -105,7 +107,7 @@ def test_second_hook_is_refused(tmp_path: Path) -> None:
             with pytest.raises(kofn_torch.TorchError, match="must have no communication hook yet"):
                 kofn_torch.ddp_hook(model, job=job)
             with pytest.raises(kofn_torch.TorchError, match="must have no communication hook yet"):
-                kofn_torch.elastic(model, torch.optim.SGD(model.parameters(), lr=0.1), job=job)
+                by_elastic(model, job=job)
             model(SEED).sum().backward()  # the first hook still works
 
     with crew(tmp_path, 1) as made:
@@ -195,6 +197,76 @@ def controlled(tmp_path: Path) -> ControlledJob:
     return ControlledJob(
         JobPlace.find((1, 3), {**ENVIRONMENT, **where, **{name: str(tmp_path / file) for name, file in given.items()}})
     )
+
+
+def test_objective_of_a_trial_is_that_of_the_environment(tmp_path: Path) -> None:
+    (tmp_path / "job.toml").write_text('[policy]\nobjective = "throughput"\n')
+    given = {**ENVIRONMENT, "KOFN_CONFIG": str(tmp_path / "job.toml"), "KOFN_OBJECTIVE": "fixed:2"}
+    assert ControlledJob(JobPlace.find((1, 4), given)).config.policy.objective == "fixed:2"
+    assert ControlledJob(JobPlace.find((1, 4), {**given, "KOFN_OBJECTIVE": ""})).config.policy.objective == "throughput"
+
+
+def by_elastic(model: DistributedDataParallel, *, job: SwitchedJob) -> kofn_torch.Session:
+    return kofn_torch.elastic(model, torch.optim.SGD(model.parameters(), lr=0.1), job=job)
+
+
+@pytest.mark.parametrize(
+    ("objective", "attach", "iterations", "warns"),
+    [
+        ("fixed:2", ddp_hook, 65, True),
+        ("async:1", ddp_hook, 65, True),
+        ("fixed:2", ddp_hook, 64, False),
+        ("fixed:3", ddp_hook, 65, False),
+        ("progress", ddp_hook, 65, False),
+        ("fixed:2", by_elastic, 65, False),
+    ],
+)
+def test_fixed_k_without_elastic_is_a_warning(
+    objective: str,
+    attach: Callable[..., kofn_torch.Session],
+    iterations: int,
+    warns: bool,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def train(job: SwitchedJob) -> None:
+        job.config = Config.of(
+            {
+                "job": {"workers": HOSTS},
+                "policy": {"objective": objective},
+                "run": {"max_iterations": iterations},
+            }
+        )
+        attach(ddp(line), job=job).close()
+
+    with crew(tmp_path, 1) as made:
+        made.all(train)
+    warned = [each.getMessage() for each in caplog.records if "without kofn_torch.elastic()" in each.getMessage()]
+    assert len(warned) == (HOSTS if warns else 0)
+
+
+def test_worker_too_far_behind_is_named_in_every_later_call(tmp_path: Path) -> None:
+    """Its means of 64 iterations are used up, so it must not go on."""
+    others = threading.Barrier(HOSTS)
+
+    def train(job: SwitchedJob) -> None:
+        model = ddp(line)
+        session = ddp_hook(model, job=job)
+        for _ in range(1 if job.rank == 0 else BACKLOG + 2):
+            if job.rank == 0:
+                others.wait(30)
+            model(torch.ones(1, 8)).sum().backward()
+        if job.rank:
+            others.wait(30)
+            return
+        for _ in range(2):
+            with pytest.raises(kofn_torch.TorchError, match="worker 0 must be at most 64 iterations behind the others"):
+                model(torch.ones(1, 8))
+        with suppress(kofn_torch.TorchError):
+            session.close()
+
+    with crew(tmp_path, BACKLOG + 10, k=2) as made:
+        made.all(train)
 
 
 def test_second_model_in_a_process_is_refused(controlled: ControlledJob, tmp_path: Path) -> None:

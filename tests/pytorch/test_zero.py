@@ -1,5 +1,6 @@
 """Sharded optimizers against PyTorch's own over the same sums, and in few bits by the slots' rules."""
 
+import math
 import re
 import subprocess
 import sys
@@ -324,6 +325,53 @@ def test_stage_1_clips_and_accumulates() -> None:
             nn.utils.clip_grad_norm_(one.parameters(), 0.01)
             stepper.step()
     assert (flat(model.parameters()) - flat(own.parameters())).abs().max() < 1e-7
+
+
+@pytest.mark.parametrize("unscales", [False, True])
+def test_all_workers_skip_a_step_in_which_one_overflows(unscales: bool) -> None:
+    """The parameters are those of one optimizer, which skips the same steps; later losses of the workers differ."""
+
+    def gradient(rank: int, step: int) -> float:
+        return math.inf if (rank, step) in {(1, 2), (0, 4), (1, 4)} else (1.0 + rank) * (step + 1)
+
+    def train(one: Communicator) -> tuple[torch.Tensor, int, float]:
+        model = nn.Linear(1, 1, bias=False)
+        nn.init.ones_(model.weight)
+        optimizer = kofn_torch.zero(model, lr=0.01, stage=1, bits=32, job=Job(one))
+        scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+        for step in range(6):
+            scaler.scale(model(torch.tensor([gradient(one.rank, step)])).sum()).backward()
+            if unscales:
+                scaler.unscale_(optimizer)
+                nn.utils.clip_grad_norm_(model.parameters(), 5.0)
+            scaler.step(optimizer)
+            scaler.update()
+        return flat(model.parameters()), optimizer.steps, scaler.get_scale()
+
+    own = nn.Parameter(torch.ones(1))
+    optimizer = torch.optim.Adam([own], lr=0.01)
+    for step in (0, 1, 3, 5):
+        given = torch.tensor([gradient(rank, step) for rank in range(WORKERS)])
+        own.grad = (given.clamp(max=5.0) if unscales else given).mean(0, keepdim=True)
+        optimizer.step()
+    with threads("ring", WORKERS) as crew:
+        found = crew.run(train)
+    for parameters, steps, _ in found:
+        assert (parameters - own.detach()).abs().max() < 1e-6
+        assert steps == 4
+    assert [scale for *_, scale in found] == [2.0, 1.0, 4.0]
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+def test_grad_scaler_is_refused_where_gradients_have_left(stage: int) -> None:
+    def run(rank: int, communicator: Communicator) -> None:
+        model = nn.Linear(8, 4)
+        optimizer = kofn_torch.zero(model, stage=stage, bits=32, job=Job(communicator))
+        scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+        scaler.scale(loss_of(model, 0, 0)).backward()
+        scaler.step(optimizer)
+
+    assert "has left in backward(): in stages 2 and 3" in errors(run, 1)[0]
 
 
 def test_models_that_cannot_be_sharded_are_refused() -> None:

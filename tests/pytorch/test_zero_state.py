@@ -1,6 +1,6 @@
 """States of sharded optimizers: saved by four workers; loaded by four, two or five, and into a plain model."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from importlib.util import find_spec
@@ -127,6 +127,60 @@ def test_states_of_stage_1_and_2_export_the_model() -> None:
         found = trained(2, stage=stage, bits=32)
         assert equal(found[0].last, found[1].last)
         assert mean_loss(found[0].last) < mean_loss(MODEL.state_dict())
+
+
+SCHEDULERS: dict[str, Callable[[torch.optim.Optimizer, int], Any]] = {
+    "lambda": lambda optimizer, last: torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.5**step, last),
+    "step": lambda optimizer, last: torch.optim.lr_scheduler.StepLR(optimizer, 2, last_epoch=last),
+    "one cycle": lambda optimizer, last: torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, 0.1, total_steps=10, cycle_momentum=False, last_epoch=last
+    ),
+}
+
+
+def rates_and_group(optimizer: Any, schedule: Callable[[torch.optim.Optimizer, int], Any], how: str) -> Any:
+    """Step and save an optimizer, load it, and return the rates of a scheduler made after that, and the group."""
+    first, second = optimizer(), optimizer()
+    scheduler = schedule(first, -1)
+    first.param_groups[0]["own"] = "the script's"
+    for _ in range(3):
+        loss_of(first.model, 0, 0).backward()
+        first.step()
+        scheduler.step()
+    second.load_state_dict(deepcopy(first.state_dict()))
+    scheduler, rates = schedule(second, 2 if how == "last_epoch" else -1), list[float]()
+    for _ in range(0 if how == "last_epoch" else 3):
+        scheduler.step()
+    for _ in range(3):
+        rates.append(second.param_groups[0]["lr"])
+        scheduler.step()
+    return rates, {name: value for name, value in second.param_groups[0].items() if name in KNOWN}
+
+
+KNOWN = ("lr", "initial_lr", "max_lr", "min_lr", "own")
+
+
+@pytest.mark.parametrize("how", ["last_epoch", "steps"])
+@pytest.mark.parametrize("name", SCHEDULERS)
+@pytest.mark.filterwarnings("ignore")  # PyTorch misses steps before those of the new scheduler
+def test_group_is_resumed_as_that_of_pytorchs_optimizers(name: str, how: str) -> None:
+    def of_pytorch() -> Any:
+        model = deepcopy(MODEL)
+        made: Any = torch.optim.Adam(model.parameters(), lr=0.01)
+        made.model = model
+        return made
+
+    def of_kofn() -> Any:
+        model = deepcopy(MODEL)
+        made: Any = kofn_torch.zero(model, lr=0.01, bits=32, job=Job(one))
+        made.model = model
+        return made
+
+    wanted = rates_and_group(of_pytorch, SCHEDULERS[name], how)
+    with threads("ring", 1) as made:
+        (one,) = made.communicators
+        assert rates_and_group(of_kofn, SCHEDULERS[name], how) == wanted
+    assert set(wanted[1]) == set(KNOWN) - (set() if name == "one cycle" else {"max_lr", "min_lr"})
 
 
 def test_late_gradients_are_conserved_with_another_number_of_workers() -> None:

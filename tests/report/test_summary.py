@@ -211,7 +211,8 @@ def test_worker_that_left_early_is_named_with_its_last_iteration(tmp_path: Path)
     assert ["gradients conserved", "as far as known"] in summary.rows()
     (note,) = summary.notes
     assert (
-        "not checked: the results of worker 2, which left after iteration 160 of 200. Did it have fewer batches" in note
+        "not checked: the results of worker 2, which left after iteration 160 of 200; its log says why. A worker"
+        in note
     )
 
 

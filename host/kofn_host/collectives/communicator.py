@@ -196,6 +196,14 @@ class Communicator(ABC):
             self._carrier.join(LEAVE_S)
         self._release()
 
+    @abstractmethod
+    def fail(self, reason: str, *, late: Work[Any] | None = None) -> None:
+        """End all calls: at this worker now, at the others as soon as they hear of it.  Any thread may call this.
+
+        `late`: the call that lasts too long.  Then worker 0 ends all calls, and its reason names the workers that have
+        not made this call.
+        """
+
     def __enter__(self) -> Self:
         return self
 

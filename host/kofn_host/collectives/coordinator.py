@@ -87,10 +87,11 @@ class Coordinator(threading.Thread):
                     self._tell_all(Agreed(key=key, note=self._notes.pop(key)))
             case Ping():
                 self._unheard.discard(rank)
-            case Trouble(reason, silent):
+            case Trouble(reason, silent, late):
                 if not silent:
                     raise _End(reason)
-                self._ping_all(_End(reason))
+                absent = "" if late is None else self._matching.absent(late)
+                self._ping_all(_End(f"{reason}; not made by {absent}" if absent else reason))
             case Leaving():
                 self._let_go(rank)
             case _:

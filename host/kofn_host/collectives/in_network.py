@@ -212,9 +212,12 @@ class InNetwork(Communicator):
             f" generation {self.generation}, are lost with the sums in them; make a new communicator with generation"
             f" {generation} and start the training again"
         )
+        self.fail(reason)
+
+    def fail(self, reason: str, *, late: Work[Any] | None = None) -> None:
         self._fail(reason)
         if self._exact is not None:
-            self._exact.fail(reason)
+            self._exact.fail(reason, late=late)
         self._fail_elastic(reason)
 
     def _check(self, call: CollectiveCall, given: Array) -> None:

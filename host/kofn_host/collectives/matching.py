@@ -57,12 +57,15 @@ class Matching:
         for key, pending in self._pending.items():
             if now_s - pending.since_s <= limit_s:
                 break  # all later calls in _pending are younger
-            late = [rank for rank in range(self._workers) if rank not in pending.ranks]
-            return (
-                f"not made in {limit_s:g} s by {named(late)}: the call {pending.call} ({key}) of worker {pending.rank}"
-                f"{self._instead(late)}"
-            )
+            return f"not made in {limit_s:g} s by {self.absent(key)}"
         return ""
+
+    def absent(self, key: Key) -> str:
+        """Return the workers that have not made a call, and the call; empty if all workers have made it."""
+        if (pending := self._pending.get(key)) is None:
+            return ""
+        late = [rank for rank in range(self._workers) if rank not in pending.ranks]
+        return f"{named(late)}: the call {pending.call} ({key}) of worker {pending.rank}{self._instead(late)}"
 
     def _check_left(self, key: Key) -> None:
         pending = self._pending[key]

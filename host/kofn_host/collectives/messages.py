@@ -60,10 +60,14 @@ class Agreed(msgspec.Struct, frozen=True, tag=True):
 
 
 class Trouble(msgspec.Struct, frozen=True, tag=True):
-    """A worker cannot carry out a call; `silent`: because nothing moves, which any worker may have caused."""
+    """A worker cannot carry out a call; `silent`: because nothing moves, which any worker may have caused.
+
+    `key`: the call that lasts too long, if one does.
+    """
 
     reason: str
     silent: bool
+    key: Key | None = None
 
 
 class Ping(msgspec.Struct, frozen=True, tag=True):

@@ -43,10 +43,11 @@ class Participant(threading.Thread):
         self._posted[key] = time.monotonic()
         self._channel.send(Posted(key=key, call=call, note=note))
 
-    def report(self, reason: str, *, silent: bool) -> None:
-        """Report that a call cannot be carried out, so that the coordinator ends all calls; `silent`: as in Trouble."""
+    def report(self, reason: str, *, silent: bool, key: Key | None = None) -> None:
+        """Report that a call cannot be carried out, so that the coordinator ends all calls; `silent`, `key`: as in
+        Trouble."""
         self._trouble, self._trouble_s = reason, time.monotonic()
-        self._channel.send(Trouble(reason=reason, silent=silent))
+        self._channel.send(Trouble(reason=reason, silent=silent, key=key))
 
     def leave(self, trouble: str) -> None:
         """Make no more calls; `trouble`: why other workers' calls fail, if they do."""

@@ -9,6 +9,7 @@ import threading
 from abc import abstractmethod
 from collections.abc import Sequence
 from numbers import Real
+from typing import Any
 
 import numpy as np
 
@@ -19,7 +20,7 @@ from kofn_host.collectives.coordinator import Coordinator, grace_s
 from kofn_host.collectives.meeting import Meeting, meet
 from kofn_host.collectives.messages import Hello
 from kofn_host.collectives.participant import Listener, Participant
-from kofn_host.collectives.work import WorkOutcome
+from kofn_host.collectives.work import Work, WorkOutcome
 from kofn_host.errors import CollectiveError, HostError
 
 TIMEOUT_S = 60.0
@@ -93,15 +94,14 @@ class PeerCommunicator(Communicator, JobCollective):
         if call.elastic:
             raise CollectiveError(f"elastic must be False, got True: a {type(self).__name__} needs all workers")
 
-    def fail(self, reason: str) -> None:
-        """End all calls: at this worker now, at the others as soon as worker 0 has told them.
-
-        Any thread may call this.
-        """
+    def fail(self, reason: str, *, late: Work[Any] | None = None) -> None:
+        with self._lock:
+            key = next((key for key, task in self._open.items() if task.work is late), None)
         if self._participant is not None and not self._failed:
-            self._participant.report(reason, silent=False)
-        self._fail(reason)
-        self._interrupt()
+            self._participant.report(reason, silent=key is not None, key=key)
+        if key is None:
+            self._fail(reason)
+            self._interrupt()
 
     def _submit(self, task: Task) -> None:
         assert self._participant is not None

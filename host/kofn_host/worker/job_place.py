@@ -17,7 +17,7 @@ class JobPlace:
     """A worker's place: the job's configuration, the worker's rank, and all addresses.
 
     `metrics`: the file for JSON lines; `workers`: all workers' addresses on the data network, by rank, if they sum
-    among themselves.
+    among themselves; `objective`: the controller's, if it is not the configuration's.
     """
 
     config: Path
@@ -29,6 +29,7 @@ class JobPlace:
     metrics: Path
     certs: Path | None
     workers: tuple[str, ...] = ()
+    objective: str = ""
 
     @classmethod
     def find(cls, group: tuple[int, int], environment: Mapping[str, str] = os.environ) -> Self:
@@ -62,6 +63,7 @@ class JobPlace:
             metrics=Path(needed("KOFN_METRICS", "a file for JSON lines, with the ledger beside it")),
             certs=Path(certs) if certs else None,
             workers=tuple(filter(None, environment.get("KOFN_WORKERS", "").split(","))),
+            objective=environment.get("KOFN_OBJECTIVE", ""),
         )
 
     @property

@@ -1,6 +1,9 @@
 """The backend "kofn" with tensors of an accelerator: its calls, DDP and FSDP2 on it."""
 
+import threading
+import time
 from copy import deepcopy
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -11,6 +14,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
+from kofn_host.errors import HostError
 from kofn_torch.process_group import GATHERED
 from tests.pytorch import devices
 from tests.pytorch import test_process_group as on_cpu
@@ -113,3 +117,42 @@ def test_ddp_and_fsdp_train_as_on_the_cpu(join: Join) -> None:
         assert replicated.allclose(wanted, atol=1e-5)
     assert calls["kofn", "reduce_scatter"] == 9
     assert calls["kofn", "allreduce"] >= 3
+
+
+def test_calls_of_tensors_on_several_devices_keep_their_order(join: Join) -> None:
+    """A call of a tensor on the CPU does not overtake the copy of an earlier call's values."""
+
+    def work(rank: int) -> list[float]:
+        first, second = torch.ones(100, device=devices.place()), torch.full((100,), 10.0)
+        dist.all_reduce(torch.ones(100, device=devices.place()))
+        if rank == 0:
+            (staging,) = dist.group.WORLD._stagings.values()
+            staging._calls.put(lambda: time.sleep(0.2))  # the values of the next call come late
+        begun: list[Any] = [dist.all_reduce(each, async_op=True) for each in (first, second)]
+        for each in begun:
+            each.wait()
+        return [first[0].item(), second[0].item()]
+
+    assert in_a_group(join, work, BACKEND)[0] == [[3.0, 30.0]] * HOSTS
+
+
+@pytest.mark.threads
+def test_ddp_raises_the_error_of_a_call(join: Join) -> None:
+    def work(rank: int) -> str:
+        device = torch.device(devices.place().type, rank % torch.accelerator.device_count())
+        torch.accelerator.set_device_index(device.index)
+        group = dist.new_group(timeout=timedelta(seconds=3))
+        model: Any = DistributedDataParallel(nn.Linear(50, 40).to(device), process_group=group)
+        for _ in range(2):
+            model(torch.ones(4, 50, device=device)).sum().backward()
+        if rank == 1:
+            ended.wait(10)
+            return ""
+        with pytest.raises((HostError, RuntimeError)) as caught:
+            model(torch.ones(4, 50, device=device)).sum().backward()
+        ended.wait(10)
+        return str(caught.value)
+
+    ended = threading.Barrier(HOSTS)
+    found, _ = in_a_group(join, work, BACKEND, goes_on=False)
+    assert all("allreduce of group 1: timeout after 3 s" in found[rank] for rank in (0, 2)), found
