@@ -57,8 +57,9 @@ Examples:
   kofn simulate mine.toml --trial progress --trial all the same file as for kofn run
   kofn simulate mine.toml --costs runs/x/costs.json  with the CPU times of an earlier simulation: the same results
   kofn simulate --against runs/latest                a real run and its simulation, side by side
-  kofn simulate large.toml --times                   no training: the time of iterations, and the chosen k
-  kofn simulate large.toml --scale --set job.workers=100000  no training and no packets: any number of workers
+  kofn simulate --times                              no training: the time of iterations, and the chosen k
+  kofn simulate --scale --set job.workers=100000 --set compress.codec=int32
+                                                     no training and no packets: any number of workers
   kofn simulate mine.toml --times --set schedule.family=auto     the time of iterations by the best schedules
 
 \b
