@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from kofn_common.config.schema import Config
@@ -135,10 +136,16 @@ def test_workers_wait_behind_the_gate_without_the_controllers_key(kind: str) -> 
     assert "controller.key" not in json.dumps(made) and "operator.key" not in json.dumps(made)
 
 
-def test_names_fit_pods_of_64_workers() -> None:
-    """With JobSet, <set>-<job>-0-<index>-xxxxx is a host name; with MPIJob, <job>-worker-63 is a label."""
-    name = "a" * 40
-    assert len(f"{name}-101-node-20-0-63-abcde") <= 63 and len(f"{name}-101-worker-63") <= 63
+@pytest.mark.parametrize(("kind", "suffix"), [("JobSet", "-0-63-abcde"), ("MPIJob", "-worker-63")])
+def test_names_fit_pods_of_64_workers(kind: str, suffix: str) -> None:
+    """JobSet's host name is <set>-<job>-0-<index>-xxxxx, MPIJob's label <job>-worker-<index>: 63 letters or fewer."""
+    counts = (64,) if kind == "MPIJob" else (4,) * 16
+    asked = request(kind, counts)
+    asked = msgspec.structs.replace(asked, metadata=ObjectMeta(name="a" * 40, namespace="ml", uid="1234"))
+    made = workload(asked, 999)
+    jobs = [job["name"] for job in made["spec"]["replicatedJobs"]] if kind == "JobSet" else [""]
+    names = [f"{made['metadata']['name']}-{job}{suffix}" if job else made["metadata"]["name"] + suffix for job in jobs]
+    assert max(map(len, names)) <= 63, max(names, key=len)
 
 
 def test_config_map_has_the_parts_the_script_and_a_valid_configuration(tmp_path: Path) -> None:
