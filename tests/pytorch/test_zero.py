@@ -371,7 +371,7 @@ def test_grad_scaler_is_refused_where_gradients_have_left(stage: int) -> None:
         scaler.scale(loss_of(model, 0, 0)).backward()
         scaler.step(optimizer)
 
-    assert "has left in backward(): in stages 2 and 3" in errors(run, 1)[0]
+    assert "must not be read, because backward() has sent it: stages 2 and 3" in errors(run, 1)[0]
 
 
 def test_models_that_cannot_be_sharded_are_refused() -> None:
