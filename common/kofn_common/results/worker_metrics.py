@@ -23,7 +23,8 @@ from kofn_common.results.memory import Memory
 from kofn_common.results.tail import LineTail
 
 TIME_PARTS = ("compute_s", "encode_s", "send_s", "wait_s", "receive_s", "sum_s", "decode_s", "step_s")
-"""Fields that an iteration's time is split into."""
+"""Fields that a worker's time is split into. If several iterations were applied at once, the first one's line has the times
+of all."""
 
 
 CLOSED = "closed"
@@ -57,7 +58,9 @@ class Iteration(msgspec.Struct, frozen=True, kw_only=True):
     iteration_s: float | None = None  # from `started` to `time`
     blocking_s: float | None = None  # the blocking that was drawn for the computation of the gradient
     blocked_s: float | None = None  # computing time beyond model.compute_ms; also of a gradient that was given up
-    compute_s: float | None = None  # gradient and blocking; the times from compute_s to step_s add up to iteration_s
+    compute_s: float | None = (
+        None  # gradients and blocking; compute_s to step_s add up to the time since the previous line with them
+    )
     encode_s: float | None = None  # values to lanes; encode_s to decode_s are parts of kofn_host.stopwatch.Times
     send_s: float | None = None  # handing packets to the kernel
     wait_s: float | None = None  # waiting for other workers, links, switch, server, pacer or threads
