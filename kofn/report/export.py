@@ -71,6 +71,8 @@ def _tensorboard() -> Write:
                     for value, step, time in zip(known[tag], known["iteration"], known["time"], strict=True):
                         writer.add_scalar(tag, float(value), int(step), float(time))
             made.append(path)
+        if not made:
+            raise ConfigError(f"{run.folder} must have an iteration that a worker has finished, got none")
         return made
 
     return write

@@ -39,7 +39,7 @@ from kofn_common.results.errors import ResultsError
 from kofn_common.results.event_log import read_event_log
 from kofn_common.results.folder import RunFolder, TrialFolder
 from kofn_common.results.link_bytes import read_links
-from kofn_common.results.worker_metrics import WorkerMetrics, read_worker
+from kofn_common.results.worker_metrics import WorkerMetrics, read_trial, read_worker
 from kofn_host.workload import metric_of
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ NO_END = "it is still running, or was killed (SIGKILL)"
 
 
 def read(folder: Path | str) -> "Run":
-    """Read the results in a run's folder; KofnError if it is no run's folder.
+    """Read the results in a run's folder; KofnError if it is no run's folder, or the folder of several seeds.
 
     The run may be in progress: then its results so far are read.
     """
@@ -236,9 +236,9 @@ class Run:
     def _trials(self) -> "list[_Trial]":
         """Return every trial of every job."""
         return [
-            _Trial(folder=folder, job=job.id, config=config)
+            _Trial(folder=folder, job=job.id, config=config, ended=number < self._record.finished)
             for job, config in zip(self._folder.jobs, self.configs, strict=True)
-            for folder in job.trials
+            for number, folder in enumerate(job.trials)
         ]
 
     def _of_job(self, job: int) -> "list[_Trial]":
@@ -252,6 +252,7 @@ class _Trial:
     folder: TrialFolder
     job: int
     config: Config
+    ended: bool
 
     @property
     def key(self) -> TrialKey:
@@ -262,8 +263,11 @@ class _Trial:
 
     @cached_property
     def workers(self) -> tuple[WorkerMetrics, ...]:
-        """Return the workers' metrics so far."""
-        return tuple(read_worker(self.folder, rank) for rank in range(self.config.job.workers))
+        """Return the workers' metrics so far; ResultsError if the trial has ended, but has no metrics."""
+        workers = self.config.job.workers
+        if self.ended:
+            return read_trial(self.folder, workers)
+        return tuple(read_worker(self.folder, rank) for rank in range(workers))
 
 
 def _timeline(worker: WorkerMetrics) -> Iterator[TimelineInterval]:

@@ -10,7 +10,6 @@ import msgspec
 from kofn.report.planned_changes import describe_fault
 from kofn.web.frames import Frame, JobHeader, RunHeader
 from kofn.web.timeline import Timeline
-from kofn_common.config.errors import ConfigError
 from kofn_common.config.schema import Config
 from kofn_common.results.folder import RunFolder
 from kofn_host.workload import metric_of
@@ -37,9 +36,6 @@ class RunReader:
         self._over, self._clock = over, clock
         self.over = False
         folder = RunFolder.open(path)
-        if seeds := folder.record().seeds:
-            names = ", ".join(f"seed-{seed}" for seed in seeds)
-            raise ConfigError(f"{path} has a run for each seed: name the folder of one of them ({names})")
         self._configs = folder.configs()
         hosts, leaves = hosts_of(folder.topology), leaves_of(folder.topology)
         self.header = _header(folder, self._configs, hosts, leaves)

@@ -14,6 +14,8 @@ from tensorboardX.proto.event_pb2 import Event
 from kofn.cli.main import main
 from kofn.report.frames import TABLES
 from kofn.report.reader import read
+from kofn_common.config.schema import Config
+from kofn_common.results.folder import RunFolder
 from tests.run.fake_run import two_trials
 from tests.test_extras import command
 
@@ -67,6 +69,14 @@ def test_parquet_keeps_types_and_missing_values(tmp_path: Path) -> None:
         pd.testing.assert_frame_equal(
             pd.read_parquet(tmp_path / "tables" / f"{name}.parquet"), getattr(read(folder), name)
         )
+
+
+def test_tensorboard_needs_an_iteration(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path / "run", ["all"])
+    folder.write_record([Config()], driver="auto")
+    folder.write_effective([Config()])
+    code, output = export(folder.path, "--to", "tensorboard")
+    assert (code, "must have an iteration that a worker has finished, got none" in output) == (2, True), output
 
 
 @pytest.mark.slow

@@ -182,6 +182,20 @@ def test_folder_that_is_no_run_is_named(tmp_path: Path) -> None:
         read(tmp_path)
 
 
+def test_run_of_several_seeds_is_refused(tmp_path: Path) -> None:
+    two_trials(tmp_path).update_record(seeds=(1, 2))
+    with pytest.raises(KofnError, match=rf"^{tmp_path} must be the folder of one run, got 2 runs with a seed each"):
+        read(tmp_path)
+
+
+def test_ended_trial_without_its_files_is_no_empty_trial(tmp_path: Path) -> None:
+    entry = two_trials(tmp_path).jobs[0].trials[0]
+    for rank in range(4):
+        entry.metrics(rank).unlink()
+    with pytest.raises(ResultsError, match=r"throughput/worker-0.jsonl: worker 0 wrote no iteration"):
+        _ = read(tmp_path).metrics
+
+
 def test_damage_is_named(tmp_path: Path) -> None:
     folder = finished(tmp_path)
     append(folder, 1, {"iteration": "many"})

@@ -175,7 +175,7 @@ def test_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
 def test_folder_of_several_seeds_is_refused(folder: RunFolder) -> None:
     folder.update_record(seeds=(1, 2))
     with pytest.raises(
-        ConfigError, match=r"has a run for each seed: name the folder of one of them \(seed-1, seed-2\)"
+        ConfigError, match=r"must be the folder of one run, got 2 runs with a seed each: .*/seed-1 for example"
     ):
         RunReader(folder.path, over=lambda: True)
 

@@ -23,8 +23,8 @@ from kofn_common.results.memory import Memory
 from kofn_common.results.tail import LineTail
 
 TIME_PARTS = ("compute_s", "encode_s", "send_s", "wait_s", "receive_s", "sum_s", "decode_s", "step_s")
-"""Fields that a worker's time is split into. If several iterations were applied at once, the first one's line has the times
-of all."""
+"""Fields that a worker's time is split into. If several iterations were applied at once, the first one's line has the
+times of all."""
 
 
 CLOSED = "closed"
