@@ -76,7 +76,9 @@ class SeedsSummary:
 
     @property
     def notes(self) -> list[str]:
-        return [f"seed {seed}: {note}" for seed, summary in self.summaries.items() for note in summary.notes]
+        """The notes of each seed's jobs, and an unknown commit."""
+        jobs = ((seed, job) for seed, summary in self.summaries.items() for job in summary.jobs)
+        return [*(f"seed {seed}: {note}" for seed, job in jobs for note in job.notes), *self.provenance.notes]
 
     def to_dict(self) -> dict[str, Any]:
         return {

@@ -229,7 +229,8 @@ class Run:
                     early_end=written.early_end,
                 )
                 for job, config, written in zip(self._folder.jobs, self.configs, stored.jobs or (stored,), strict=True)
-            )
+            ),
+            provenance=self._record.provenance,
         )
 
     @cached_property

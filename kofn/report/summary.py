@@ -444,8 +444,9 @@ class RunSummary:
 
     @property
     def notes(self) -> list[str]:
-        """The trials that were not compared or checked, although nothing failed."""
-        return [note for job in self.jobs for note in job.notes]
+        """The trials that were not compared or checked, although nothing failed, and an unknown commit."""
+        unknown = self.provenance.notes if self.provenance else []
+        return [*(note for job in self.jobs for note in job.notes), *unknown]
 
     def parts(self) -> list[PlainTable]:
         """Return the tables for the terminal: one for each job with a finished iteration."""

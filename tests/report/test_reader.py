@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 from kofn.report.frames import TABLES
+from kofn.report.over_seeds import SeedsSummary
 from kofn.report.reader import Run, read
 from kofn.report.summarise import summarise
 from kofn.run.conclusion import summarised
@@ -17,6 +18,7 @@ from kofn_common.results.errors import ResultsError
 from kofn_common.results.event_log import LoggedEvent
 from kofn_common.results.folder import RunFolder
 from kofn_common.results.link_bytes import write_links
+from kofn_common.results.provenance import Provenance
 from kofn_common.results.worker_metrics import Iteration
 from tests.run.fake_run import append, simulate, two_trials, write
 from tests.test_extras import without_extras
@@ -204,3 +206,21 @@ def test_damage_is_named(tmp_path: Path) -> None:
     (tmp_path / "summary.json").write_text('{"trials": 1}')
     with pytest.raises(ResultsError, match=r"summary.json: not the summary of a run"):
         _ = read(tmp_path).summary
+
+
+def test_run_that_does_not_know_its_commit_says_so(tmp_path: Path) -> None:
+    """As does a run of a copy that pip has made."""
+    folder = two_trials(tmp_path)
+    folder.update_record(provenance=Provenance(kofn="1.2"))
+    summary = summarised(folder, [Config()])
+    note = "kofn 1.2, commit unknown: kofn was not run from a git checkout, or git did not answer"
+    assert summary.notes == [note]
+    assert dict(folder.record().provenance.rows())["kofn"] == "1.2, commit unknown"
+    assert note in repr(read(tmp_path))
+    seeds = SeedsSummary(
+        seeds=(1,), summaries={1: summary}, jobs=(), early_end="", provenance=folder.record().provenance
+    )
+    assert seeds.notes == [note]
+    folder.update_record(provenance=Provenance(kofn="1.2", commit="3f0c"))
+    assert summarised(folder, [Config()]).notes == []
+    assert dict(folder.record().provenance.rows())["kofn"] == "1.2, commit 3f0c"
