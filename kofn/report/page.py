@@ -13,16 +13,18 @@ from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from kofn.report.costs_figure import CostBar
 from kofn.report.drawings import Drawing, drawings
 from kofn.report.explained import explained
+from kofn.report.figures import TrialSeries
 from kofn.report.iteration_costs import LinkMeans
 from kofn.report.marks import read_marks
+from kofn.report.outages import Outages
 from kofn.report.series import read_series
 from kofn.report.summary import RunSummary, Summary, TrialSummary
 from kofn.report.svg import svg
 from kofn_common.config.schema import Config
 from kofn_common.forked import forked
 from kofn_common.results.event_log import read_event_log
-from kofn_common.results.folder import JobFolder, RunFolder
-from kofn_common.results.worker_metrics import read_begun
+from kofn_common.results.folder import JobFolder, RunFolder, TrialFolder
+from kofn_common.results.worker_metrics import WorkerMetrics, read_begun
 
 TEMPLATES = "kofn.report"
 """The package with the base template of all pages."""
@@ -81,11 +83,17 @@ def job_drawings(folder: JobFolder, config: Config, summary: Summary) -> Iterato
     """Yield the figures of a job's begun trials."""
     begun = [(entry, read) for entry in folder.trials if (read := read_begun(entry, config.job.workers))]
     trials = [
-        read_series(entry, read, trial.name, read_marks(config, trial.interventions, read))
+        _series(entry, read, config, trial)
         for (entry, read), trial in zip(begun, summary.trials, strict=False)  # the next trial may have begun since
     ]
     bars = [_bar(trial, config.job.workers) for trial in summary.trials]
     return drawings(trials, bars, summary.metric, compresses=summary.compresses)
+
+
+def _series(entry: TrialFolder, read: Sequence[WorkerMetrics], config: Config, trial: TrialSummary) -> TrialSeries:
+    outages = Outages.of(read, read_event_log(entry.events))
+    workers = outages.cut(read)
+    return read_series(entry, workers, trial.name, read_marks(config, trial.interventions, workers, outages))
 
 
 def _job(folder: JobFolder, config: Config, summary: Summary) -> dict[str, Any]:

@@ -137,6 +137,8 @@ class TrialSummary:
     """A script's own numbers (session.log), by name: the mean of all workers' last values."""
     early_end: str = ""
     """The reason why the trial ended before the training did; empty if the training ended."""
+    outage_s: float = 0.0
+    """The time between the interruptions of the training and its resumptions. No other time includes it."""
     diverged: bool = False
     """Whether the workers ended because their parameters were too large or not finite."""
 
@@ -260,7 +262,12 @@ class Summary:
             if entry.conservation_unchecked
         ]
         resumed = [f"trial {entry.objective}: {words}" for entry in self.trials for words in entry.resumed]
-        return [*self.not_compared, *resumed, *unchecked, *self._coarse]
+        outages = [
+            f"trial {entry.objective}: its times do not include {entry.outage_s:.1f} s from interruption to resumption"
+            for entry in self.trials
+            if entry.outage_s
+        ]
+        return [*self.not_compared, *resumed, *outages, *unchecked, *self._coarse]
 
     @property
     def _coarse(self) -> list[str]:

@@ -209,7 +209,7 @@ def test_damage_is_named(tmp_path: Path) -> None:
 
 
 def test_run_that_does_not_know_its_commit_says_so(tmp_path: Path) -> None:
-    """As does a run of a copy that pip has made."""
+    """A copy that pip has made has no commit."""
     folder = two_trials(tmp_path)
     folder.update_record(provenance=Provenance(kofn="1.2"))
     summary = summarised(folder, [Config()])
