@@ -24,7 +24,7 @@ EXPLAINED = {
     "as predicted": "The controller's prediction of the mean iteration time, with the k in force.",
     "k used (iterations)": "The k that closed an iteration, and in how many iterations.",
     "rule:k (from iteration)": "The first and the last rule for late gradients and k that came into force.",
-    "late contributions": "Iterations that closed without a worker's gradient: all workers together (and by worker).",
+    "late gradients": "Gradients whose iteration ended before they were ready: all workers together (and by worker).",
     "share of the sums": "Each worker's share of the gradients in all sums.",
     "age when contributed": "Iterations that had ended since a gradient began: each worker's mean, and the largest.",
     "discarded for age": "Weight that late gradients lost, as a number of gradients: all workers together (and by"

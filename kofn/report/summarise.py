@@ -104,7 +104,7 @@ def summarise_trial(
         median_iteration_s=float(np.median(np.diff([begin, *times]))),
         mean_iteration_s=(times[-1] - begin) / finished[-1].iteration,
         predicted_iteration_s=predicted_iteration_s(statuses),
-        late_contributions=sum(late),
+        late_gradients=sum(late),
         late_by_worker=late,
         entered_by_worker=shares.entered,
         summed_by_worker=shares.summed,

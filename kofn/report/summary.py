@@ -57,7 +57,8 @@ class TrialSummary:
     mean_iteration_s: float
     predicted_iteration_s: float | None
     """The controller's mean prediction of the iteration time; None without predictions."""
-    late_contributions: int
+    late_gradients: int
+    """Gradients of all workers whose iteration ended before they were ready, also those that were given up."""
     late_by_worker: tuple[int, ...]
     discarded_by_worker: tuple[float, ...]
     """Gradients, by weight, that were discarded because they were late."""
@@ -346,7 +347,7 @@ class Summary:
             *self._row("as predicted", lambda entry: milliseconds(entry.predicted_iteration_s)),
             *self._row("k used (iterations)", lambda entry: counts(entry.k_iterations)),
             *self._row("rule:k (from iteration)", _first_and_last_rule),
-            *self._row("late contributions", lambda entry: by_worker(entry.late_by_worker)),
+            *self._row("late gradients", lambda entry: by_worker(entry.late_by_worker)),
             *self._shares(),
             *self._row("sent", lambda entry: traffic(entry.bytes_sent, entry.packets_sent)),
             *self._row("received", lambda entry: traffic(entry.bytes_received, entry.packets_received)),

@@ -45,7 +45,7 @@ class LiveTable:
         shown, others = split(self.view.workers, lines)
         absent = self.view.absent()
         for worker in shown:
-            table.add_row(*_row(worker, late=worker.rank in absent))
+            table.add_row(*_row(worker, missing=worker.rank in absent))
         if others:
             table.add_row(*_medians(others), style="dim")
         return table
@@ -68,7 +68,7 @@ def split(workers: Sequence[WorkerView], lines: int) -> tuple[list[WorkerView], 
     return shown, [worker for worker in workers if worker.rank not in chosen]
 
 
-def _row(worker: WorkerView, *, late: bool) -> list[RenderableType]:
+def _row(worker: WorkerView, *, missing: bool) -> list[RenderableType]:
     estimate, last = worker.estimate, worker.last
     known = estimate.samples > 0
     interval = f"{_milliseconds(estimate.lambda_low_s)}-{_milliseconds(estimate.lambda_high_s)}"
@@ -80,17 +80,17 @@ def _row(worker: WorkerView, *, late: bool) -> list[RenderableType]:
         f"{_milliseconds(last.injected_mean_s)} ms" if last else "-",
         str(worker.late),
         f"{worker.account.summed:.0f}/{worker.account.entered:.0f}" if worker.account else "-",
-        _state(worker, late=late),
+        _state(worker, missing=missing),
     ]
 
 
-def _state(worker: WorkerView, *, late: bool) -> Text:
-    """Return a worker's state; while it trains, the fate of its latest gradient."""
+def _state(worker: WorkerView, *, missing: bool) -> Text:
+    """Return a worker's state; while it trains, whether the newest sum has its gradient."""
     if worker.starved:
         return Text("starved", style="red")
     if worker.state not in ("training", ""):
         return Text(worker.state)
-    return Text("late", style="red") if late else Text("in sum", style="green")
+    return Text("missing", style="red") if missing else Text("in sum", style="green")
 
 
 def _medians(workers: Sequence[WorkerView]) -> list[str]:

@@ -72,7 +72,7 @@ def test_many_workers_leave_the_labels_unchanged(width: int | None) -> None:
     )
     lines = printed(Summary(job=1, metric=ACCURACY, trials=(entry, entry)).table(), width)
     rows = {line[:25].strip(): line[25:].strip() for line in lines}
-    assert rows["late contributions"].startswith("496 (0 .. 31, median 16)")
+    assert rows["late gradients"].startswith("496 (0 .. 31, median 16)")
     assert rows["share of the sums"].startswith("3.12 .. 3.12, median 3.12 %")
     assert rows["pending in the end"].startswith("7.25 of workers 2-29, 31; late for")
     assert {"compute/code/net/wait/step", "corrupted packets dropped"} & {line.split("  ")[0] for line in lines}

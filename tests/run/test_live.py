@@ -269,7 +269,7 @@ def test_line_about_many_workers_is_short(tmp_path: Path) -> None:
         append(folder, rank, line)
     view = TrialView(folder.jobs[0].trials[0], 32, "progress (1 of 2)", metric=NEVER)
     view.poll()
-    assert view.line().endswith("late 1-6, 8-31  worker 0: 6.5 of 9 gradients in sums, 1.5 pending, 1.0 discarded")
+    assert view.line().endswith("missing 1-6, 8-31  worker 0: 6.5 of 9 gradients in sums, 1.5 pending, 1.0 discarded")
     view.close()
 
 

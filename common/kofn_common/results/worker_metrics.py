@@ -49,7 +49,7 @@ class Iteration(msgspec.Struct, frozen=True, kw_only=True):
     iteration: int  # counted from 1
     started: float | None = None  # when the worker had its parameters
     time: float  # when the worker had applied the iteration's sum
-    computed: bool = True  # whether the worker began a gradient in the iteration
+    computed: bool = True  # whether the worker finished a gradient of the iteration
     loss: float | None = None  # loss of the worker's batch
     accuracy: float | None = None  # none if not evaluated (run.evaluate_every)
     owned_accuracy: float | None = None  # accuracy on the classes that only one worker has; none without [[shard]]
@@ -93,7 +93,7 @@ class Iteration(msgspec.Struct, frozen=True, kw_only=True):
     k: int  # the switch's k when the sum was completed
     count: int  # counted contributions in the sum
     members: str = "0x0"  # the workers in the sum: bit r for rank r
-    late: bool = False  # whether this worker's gradient came after the sum was complete
+    late: bool = False  # whether this worker's gradient was late, or was given up because it would have been late
 
 
 def bitmap_of(ranks: Iterable[int]) -> str:

@@ -306,7 +306,7 @@ def iteration_line(
         "k": aggregate.k,
         "count": aggregate.count,
         "members": bitmap_of(aggregate.members),
-        "late": aggregate.late,
+        "late": aggregate.late and step is not None,
         "blocked_s": step.work.blocked_s if step and step.work else None,
         **shallow(evaluation),
         **(dict.fromkeys(OWN) | own),
