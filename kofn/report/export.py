@@ -1,6 +1,5 @@
 """Export a run's data frames for other programs: as CSV, Parquet, event files for TensorBoard, or a trace."""
 
-import json
 import zlib
 from collections.abc import Callable, Hashable, Iterator
 from pathlib import Path
@@ -11,6 +10,7 @@ import pandas as pd
 from kofn.report.frames import TABLES
 from kofn.report.reader import Run
 from kofn_common.config.errors import ConfigError
+from kofn_common.json_text import json_text
 
 KEYS = ("trial", "job", "worker")
 """Columns that say which worker a row belongs to. Each worker has a folder for TensorBoard, a process in a trace."""
@@ -86,7 +86,7 @@ def _trace() -> Write:
         events = [event for key, rows in run.timeline.groupby(list(KEYS), sort=False) for event in _events(key, rows)]
         if not events:
             raise ConfigError(f"{run.folder} has no timelines: only a run with [schedule] has them")
-        path.write_text(json.dumps({"traceEvents": events}))
+        path.write_text(json_text({"traceEvents": events}))
         return [path]
 
     return write

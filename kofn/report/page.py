@@ -83,14 +83,15 @@ def job_drawings(folder: JobFolder, config: Config, summary: Summary) -> Iterato
     """Yield the figures of a job's begun trials."""
     begun = [(entry, read) for entry in folder.trials if (read := read_begun(entry, config.job.workers))]
     trials = [
-        _series(entry, read, config, trial)
+        trial_series(entry, read, config, trial)
         for (entry, read), trial in zip(begun, summary.trials, strict=False)  # the next trial may have begun since
     ]
     bars = [_bar(trial, config.job.workers) for trial in summary.trials]
     return drawings(trials, bars, summary.metric, compresses=summary.compresses)
 
 
-def _series(entry: TrialFolder, read: Sequence[WorkerMetrics], config: Config, trial: TrialSummary) -> TrialSeries:
+def trial_series(entry: TrialFolder, read: Sequence[WorkerMetrics], config: Config, trial: TrialSummary) -> TrialSeries:
+    """Return all series of one trial, without its outages."""
     outages = Outages.of(read, read_event_log(entry.events))
     workers = outages.cut(read)
     return read_series(entry, workers, trial.name, read_marks(config, trial.interventions, workers, outages))

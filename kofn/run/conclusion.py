@@ -1,7 +1,6 @@
 """The end of a run, for any reason: its trials' results are compared, written and shown."""
 
 import contextlib
-import json
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
@@ -18,6 +17,7 @@ from kofn.run.signals import deferred, impatient
 from kofn_common.config.errors import KofnError
 from kofn_common.config.plugins import in_words
 from kofn_common.config.schema import Config
+from kofn_common.json_text import json_text
 from kofn_common.results.folder import RunFolder
 from kofn_common.results.worker_metrics import merge
 
@@ -93,14 +93,14 @@ def conclude(
     say(console, report_line(lambda: _report().write_report(folder, configs, summary)))
     say_failures(summary.failures, early_end if raised else "", errors)
     if as_json:
-        click.echo(json.dumps(summary.to_dict(), indent=2))
+        click.echo(json_text(summary.to_dict(), indent=2))
     return 1 if summary.failures else 0
 
 
 def summarised(folder: RunFolder, configs: Sequence[Config], early_end: str = "") -> RunSummary:
     """Return every job's results, also written to summary.json."""
     summary = summarise_run(folder, configs, early_end)
-    (folder.path / "summary.json").write_text(json.dumps(summary.to_dict(), indent=2) + "\n")
+    (folder.path / "summary.json").write_text(json_text(summary.to_dict(), indent=2) + "\n")
     return summary
 
 

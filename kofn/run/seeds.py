@@ -1,6 +1,5 @@
 """`run.seeds`: the same run with several seeds, one after another, and their common results."""
 
-import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import count, islice
@@ -17,6 +16,7 @@ from kofn.run.conclusion import conclude, noted_end, say_failures
 from kofn.run.display import report_line, say
 from kofn.run.plan import RunPlan, copy_given
 from kofn.run.signals import deferred
+from kofn_common.json_text import json_text
 from kofn_common.results.folder import RunFolder, point_latest
 from kofn_common.results.record import read_record
 
@@ -71,7 +71,7 @@ def conclude_seeds(
     """Write summary and report over all seeds that were begun; return the exit code. Arguments are
     those of conclude()."""
     summary = summarise_seeds(folder, early_end or folder.record().early_end)
-    (folder.path / "summary.json").write_text(json.dumps(summary.to_dict(), indent=2) + "\n")
+    (folder.path / "summary.json").write_text(json_text(summary.to_dict(), indent=2) + "\n")
     for part in summary.parts():
         console.print(part)
     for note in summary.notes:
@@ -79,7 +79,7 @@ def conclude_seeds(
     say(console, report_line(lambda: _write_page(folder, summary)))
     say_failures(summary.failures, summary.early_end if raised else "")
     if as_json:
-        click.echo(json.dumps(summary.to_dict(), indent=2))
+        click.echo(json_text(summary.to_dict(), indent=2))
     return 1 if summary.failures else 0
 
 

@@ -8,7 +8,7 @@ import pytest
 from kofn.report.interventions import Intervention
 from kofn.report.marks import read_marks
 from kofn.report.outages import Outages
-from kofn.report.page import _series
+from kofn.report.page import trial_series
 from kofn.report.summarise import summarise
 from kofn.report.summary import Summary
 from kofn_common.config.schema import Config
@@ -49,7 +49,7 @@ def test_note_names_the_outage(tmp_path: Path) -> None:
 def test_figures_have_the_times_of_the_table(tmp_path: Path) -> None:
     folder, summary = resumed(tmp_path, 20)
     (trial,), (entry,) = summary.trials, folder.jobs[0].trials
-    series = _series(entry, read_trial(entry, 4), Config(), trial)
+    series = trial_series(entry, read_trial(entry, 4), Config(), trial)
     assert series.accuracy.x[-1] == pytest.approx(trial.duration_s, abs=0.01)
     assert series.iteration_ms.y.max() < 1000
 

@@ -5,7 +5,6 @@ host/ writes the files: one JSON object for each iteration, one {"logged": ...} 
 for each process that was not killed.
 """
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -15,6 +14,7 @@ from typing import Self
 import msgspec
 
 from kofn_common.config.schema import Config
+from kofn_common.json_text import json_text
 from kofn_common.results.account import Account
 from kofn_common.results.errors import ResultsError
 from kofn_common.results.event_log import killed_for_good, never_started, read_event_log
@@ -239,7 +239,7 @@ def merge(folder: RunFolder, configs: Sequence[Config]) -> Path:
         for job, config in zip(folder.jobs, configs, strict=True):
             for entry, rank in product(job.trials, range(config.job.workers)):
                 place = {"trial": entry.objective, "job": job.id, "worker": rank}
-                begun = json.dumps(place).removesuffix("}")
+                begun = json_text(place).removesuffix("}")
                 out.writelines(f"{begun}, {line.removeprefix('{')}" for line in _objects(entry.metrics(rank)))
     return path
 
