@@ -203,6 +203,13 @@ def test_damage_is_named(tmp_path: Path) -> None:
     append(folder, 1, {"iteration": "many"})
     with pytest.raises(ResultsError, match=r"worker-1.jsonl: not a line of worker metrics"):
         _ = read(tmp_path).metrics
+    entry = folder.jobs[0].trials[0]
+    entry.status.write_text('{"iteration": NaN}\n')
+    with pytest.raises(ResultsError, match=r"status.jsonl:1: a line must be the JSON of one value, got .*NaN"):
+        _ = read(tmp_path).k
+    entry.events.write_text('{"time": 1.0}\n')
+    with pytest.raises(ResultsError, match=r"events.jsonl:1: .*missing required field"):
+        _ = read(tmp_path).events
     (tmp_path / "summary.json").write_text('{"trials": 1}')
     with pytest.raises(ResultsError, match=r"summary.json: not the summary of a run"):
         _ = read(tmp_path).summary
