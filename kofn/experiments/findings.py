@@ -13,6 +13,7 @@ from kofn.experiments import claims, trials
 from kofn.experiments.claims import Verdict
 from kofn.experiments.matrix import CellResult
 from kofn.experiments.tables import TextTable
+from kofn.report.table import make_console
 from kofn.run.display import report_line, say
 from kofn_common.json_text import json_text
 
@@ -61,7 +62,7 @@ def conclude(
         trials.write(found.trials, folder)
         say(console, report_line(lambda: _report(command, folder, found, failures)))
     for reason in failures:
-        say(Console(stderr=True), f"kofn {command}: {reason}", style="red")
+        say(make_console(stderr=True), f"kofn {command}: {reason}", style="red")
     if as_json:
         click.echo(text)
     return 1 if failures else 0

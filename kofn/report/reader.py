@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pandas as pd
-from rich.console import Console, Group
+from rich.console import Group
 
 from kofn.report.frames import (
     TABLES,
@@ -34,6 +34,7 @@ from kofn.report.in_force import in_force
 from kofn.report.recoveries import read_lines
 from kofn.report.summarise import summarise_run
 from kofn.report.summary import RunSummary, StoredSummary, Summary, stored_summary
+from kofn.report.table import plain_console
 from kofn_common.config.schema import Config
 from kofn_common.results.errors import ResultsError
 from kofn_common.results.event_log import read_event_log
@@ -181,7 +182,7 @@ class Run:
 
     def __repr__(self) -> str:
         text = io.StringIO()
-        Console(file=text, width=UNLIMITED, force_terminal=False, force_jupyter=False).print(
+        plain_console(file=text, width=UNLIMITED, force_terminal=False, force_jupyter=False).print(
             Group(*self._summary.parts())
         )
         return "\n".join([self._headline, *(line.rstrip() for line in text.getvalue().splitlines())])

@@ -11,6 +11,7 @@ from rich.console import Console
 from kofn.report.brief import brief_tables, headlines
 from kofn.report.summarise import summarise_run
 from kofn.report.summary import RunSummary
+from kofn.report.table import make_console
 from kofn.run.display import report_line, say
 from kofn.run.errors import RunError
 from kofn.run.signals import deferred, impatient
@@ -85,7 +86,7 @@ def conclude(
     summary = summarised(folder, configs, early_end)
     for job in summary.jobs:
         for sentence in headlines(job):
-            console.print(sentence, markup=False)
+            say(console, sentence)
     for part in summary.parts() if details else brief_tables(summary):
         console.print(part)
     for note in summary.notes:
@@ -108,7 +109,7 @@ def say_failures(failures: Sequence[str], early_end: str, errors: Console | None
     """Print failures; if `early_end` is given, cut this reason from the end of each failure."""
     for failure in failures:
         shown = failure.removesuffix(f": {early_end}") if early_end else failure
-        say(errors or Console(stderr=True), f"kofn: {shown}", style="red")
+        say(errors or make_console(stderr=True), f"kofn: {shown}", style="red")
 
 
 def load_report() -> None:

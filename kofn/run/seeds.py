@@ -12,6 +12,7 @@ from rich.console import Console
 from kofn.report.over_seeds import SeedsSummary, over_seeds
 from kofn.report.summarise import summarise_run
 from kofn.report.summary import RunSummary
+from kofn.report.table import make_console
 from kofn.run.conclusion import conclude, noted_end, say_failures
 from kofn.run.display import report_line, say
 from kofn.run.plan import RunPlan, copy_given
@@ -42,7 +43,7 @@ def run_seeds(plan: RunPlan, console: Console, carry_out: CarryOut) -> int:
             ran = carry_out(seed_plan, console)
             folder.note_switch(ran.record().provenance.switch)
             with deferred():
-                conclude(ran, seed_plan.configs, Console(quiet=True), as_json=False)
+                conclude(ran, seed_plan.configs, make_console(quiet=True), as_json=False)
     folder.update_record(finished=len(plan.shared.run.trials))
     with deferred():
         return conclude_seeds(folder, console, as_json=plan.as_json)
