@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable
 
+from kofn_common.results.account import STARVED
+
 LOGGED = ", last"
 """The end of a logged value's label."""
 
@@ -31,7 +33,7 @@ EXPLAINED = {
     " worker).",
     "pending in the end": "Gradients, by weight, that no sum holds yet, by worker; and for how many iterations the"
     " oldest gradient has been late.",
-    "STARVED": "Workers with many gradients in a row that are in no sum.",
+    "STARVED": f"Workers with {STARVED} or more gradients in a row that are in no sum, and how many.",
     "sent": "By all workers: payload of UDP and TCP, and packets of a protocol through the switch.",
     "received": "By all workers: payload of UDP and TCP, and packets of a protocol through the switch.",
     "links, to/from the switch": "Ethernet frames on all links together, as the kernel counted them.",

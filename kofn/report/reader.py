@@ -232,6 +232,7 @@ class Run:
                 for job, config, written in zip(self._folder.jobs, self.configs, stored.jobs or (stored,), strict=True)
             ),
             provenance=self._record.provenance,
+            load=self._record.load,
         )
 
     @cached_property

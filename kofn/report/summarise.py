@@ -43,7 +43,7 @@ def summarise_run(folder: RunFolder, configs: Sequence[Config], early_end: str) 
         summarise(job, config, finished=finished, early_end=early_end)
         for job, config in zip(folder.jobs, configs, strict=True)
     )
-    return RunSummary(jobs=tuple(jobs), provenance=record.provenance)
+    return RunSummary(jobs=tuple(jobs), provenance=record.provenance, load=record.load)
 
 
 def summarise(folder: JobFolder, config: Config, *, finished: int | None = None, early_end: str = "") -> Summary:

@@ -315,6 +315,12 @@ class Summary:
         return (self.alone.time_to_target_s or self.alone.duration_s) / entry.time_to_target_s
 
     @property
+    def best(self) -> TrialSummary | None:
+        """The compared trial, other than the baseline, that was the first at the target; None without one."""
+        compared = [entry for entry in self.trials if entry is not self.baseline and self.against(entry) is not None]
+        return min(compared, key=lambda entry: entry.time_to_target_s or 0.0, default=None)
+
+    @property
     def speedup(self) -> float | None:
         """The value of against() for the first trial."""
         return self.against(self.trials[0]) if self.trials else None
@@ -433,6 +439,8 @@ class RunSummary:
     jobs: tuple[Summary, ...]
     provenance: Provenance | None = None
     """The versions, machine and command of the run."""
+    load: str = ""
+    """A remark about other processes that used the cores when the run began; empty: none did."""
 
     @property
     def failures(self) -> list[str]:
@@ -452,9 +460,10 @@ class RunSummary:
 
     @property
     def notes(self) -> list[str]:
-        """The trials that were not compared or checked, although nothing failed, and an unknown commit."""
+        """The trials that were not compared or checked, although nothing failed, a loaded machine, and an unknown
+        commit."""
         unknown = self.provenance.notes if self.provenance else []
-        return [*(note for job in self.jobs for note in job.notes), *unknown]
+        return [*(note for job in self.jobs for note in job.notes), *([self.load] if self.load else []), *unknown]
 
     def parts(self) -> list[PlainTable]:
         """Return the tables for the terminal: one for each job with a finished iteration."""

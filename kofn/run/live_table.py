@@ -11,11 +11,15 @@ from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
+from kofn.report.table import UNLIMITED
 from kofn.run.live import TrialView, WorkerView
 from kofn.run.stall import OUT
 
 HEADINGS = ("worker", "iteration", "lambda", "95 %", "injected", "late", "in sums", "state")
 """80 columns with their content."""
+
+SPARED = ("95 %", "injected", "lambda", "in sums", "iteration")
+"""Columns that a narrower terminal lacks, in this order: no cell is cut."""
 
 CURSOR = 1
 """The line of the terminal that a live display leaves free."""
@@ -36,18 +40,26 @@ class LiveTable:
         if self.view.newest is None:
             return
         used = sum(len(console.render_lines(text, options, pad=False)) for text in head) + 1  # the headings
-        yield self._table(max((console.height - CURSOR) // self.sharing - used, 1))
+        lines = max((console.height - CURSOR) // self.sharing - used, 1)
+        tables = (self._table(lines, SPARED[:spared]) for spared in range(len(SPARED) + 1))
+        free = options.update(max_width=UNLIMITED)
+        *wider, narrowest = ((table, console.measure(table, options=free).maximum) for table in tables)
+        yield next((table for table, width in wider if width <= options.max_width), narrowest[0])
 
-    def _table(self, lines: int) -> Table:
+    def _table(self, lines: int, spared: Sequence[str]) -> Table:
+        """Return the table without these columns."""
+        kept = [column for column, name in enumerate(HEADINGS) if name not in spared]
         table = Table(box=None, pad_edge=False, header_style="bold")
-        for name in HEADINGS:
+        for name in (HEADINGS[column] for column in kept):
             table.add_column(name, justify="left" if name == "state" else "right", no_wrap=True)
         shown, others = split(self.view.workers, lines)
         absent = self.view.absent()
         for worker in shown:
-            table.add_row(*_row(worker, missing=worker.rank in absent))
+            row = _row(worker, missing=worker.rank in absent)
+            table.add_row(*(row[column] for column in kept))
         if others:
-            table.add_row(*_medians(others), style="dim")
+            medians = _medians(others)
+            table.add_row(*(medians[column] for column in kept), style="dim")
         return table
 
 

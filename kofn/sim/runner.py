@@ -43,6 +43,7 @@ from kofn_common.config.schema import Config
 from kofn_common.forked import forked
 from kofn_common.json_text import json_text
 from kofn_common.results.folder import JobFolder, RunFolder, TrialFolder
+from kofn_common.results.record import SIMULATED, read_record
 from kofn_common.rpc.document import document
 from kofn_controller.job.journal import Journal
 from kofn_controller.job.status_message import status_message
@@ -172,6 +173,8 @@ def command(
         if against is not None:
             found = pairs(real, summarised(folder, plan.configs).jobs[0].trials)
             _show(found, compared(found), as_json=as_json)
+            if load := read_record(against).load:
+                say(make_console(stderr=True), f"{against}: {load}")
             return
         sys.exit(conclude(folder, plan.configs, make_console(stderr=as_json), as_json=as_json))
 
@@ -194,7 +197,7 @@ def execute(
     check(config)
     drawn = replace(config, network=replace(config.network, management=MANAGEMENT))
     folder = prepare(plan, wanted_topology(drawn, plan.jobs[0].source, hosts=config.job.workers))
-    folder.update_record(driver="simulated")
+    folder.update_record(driver=SIMULATED)
     with noted_end(folder, at_early_end), threadpoolctl.threadpool_limits(1):  # small matrices: threads would only wait
         library()  # once, for all trials
         costs = known()

@@ -12,6 +12,7 @@ from kofn.web.frames import Frame, JobHeader, RunHeader
 from kofn.web.timeline import Timeline
 from kofn_common.config.schema import Config
 from kofn_common.results.folder import RunFolder
+from kofn_common.results.record import SIMULATED
 from kofn_host.workload import metric_of
 
 
@@ -136,7 +137,7 @@ def _header(
         name=configs[0].run.name,
         folder=str(folder.path),
         started=record.started,
-        target="" if record.driver == "simulated" else record.target,
+        target="" if record.driver == SIMULATED else record.target,
         trials=tuple(objective for objective, _ in record.trials),
         jobs=tuple(jobs),
     )

@@ -16,7 +16,7 @@ from kofn.report.frames import TABLES
 from kofn.report.reader import read
 from kofn_common.config.schema import Config
 from kofn_common.results.folder import RunFolder
-from tests.run.fake_run import two_trials
+from tests.run.fake_run import append, two_trials
 from tests.test_extras import command
 
 
@@ -81,7 +81,9 @@ def test_tensorboard_needs_an_iteration(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_tensorboard_has_a_curve_for_each_number(tmp_path: Path) -> None:
-    folder = two_trials(tmp_path / "run").path
+    made = two_trials(tmp_path / "run")
+    append(made, 3, {"iteration": 7, "time": 3.5, "logged": {"top1": 0.5, "loss": None}})
+    folder = made.path
     assert export(folder, "--to", "tensorboard")[0] == 0
     (file,) = (folder / "tensorboard" / "throughput" / "worker-3").iterdir()
     curves = defaultdict[str, list[tuple[int, float, float]]](list)
@@ -96,6 +98,8 @@ def test_tensorboard_has_a_curve_for_each_number(tmp_path: Path) -> None:
     assert list(losses) == pytest.approx(mine.loss.tolist(), rel=1e-6), "TensorBoard keeps float32"
     assert list(times) == pytest.approx(mine.time.tolist())
     assert {"k", "late", "accuracy", "iteration_s"} <= set(curves)
+    assert not {"time", "started"} & set(curves), "Unix time is no curve"
+    assert curves["logged/top1"] == [(7, 0.5, 3.5)]
     assert not {"width", "params", "worker"} & set(curves), "columns without numbers must have no curve"
 
 
