@@ -9,6 +9,7 @@ import click
 
 from kofn_common.collectives.job_collective import load_collective
 from kofn_common.config.errors import ConfigError
+from kofn_common.config.plugins import place_of
 from kofn_common.config.schema import Config
 from kofn_common.extras import remedy
 from kofn_common.rpc.errors import SecurityError
@@ -97,9 +98,9 @@ def main(
         )
         logging.info("worker %d: %s", rank, work(config, place, metrics, certs, checkpoints))
     except ModuleNotFoundError as error:
-        sys.exit(f"kofn worker {rank}: {remedy(error)}")
+        sys.exit(f"kofn worker {rank}: {remedy(error)}{place_of(error)}")
     except (HostError, SecurityError, ConfigError, OSError) as error:
-        sys.exit(f"kofn worker {rank}: {error}")
+        sys.exit(f"kofn worker {rank}: {error}{place_of(error)}")
 
 
 if __name__ == "__main__":

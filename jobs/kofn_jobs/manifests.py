@@ -10,7 +10,6 @@ The request owns them all; they are deleted with it.
 """
 
 import base64
-import json
 import tomllib
 from collections.abc import Mapping
 from typing import Any, TypeAlias
@@ -18,6 +17,7 @@ from typing import Any, TypeAlias
 from kofn_common.config.dump import to_toml
 from kofn_common.config.errors import ConfigError
 from kofn_common.config.schema import Config
+from kofn_common.json_text import json_text
 from kofn_jobs.errors import RequestError
 from kofn_jobs.kinds import Role
 from kofn_jobs.request import API_VERSION, GROUP, KIND, RELEASE, RESERVED, TrainingRequest
@@ -106,7 +106,7 @@ def configuration(request: TrainingRequest) -> Config:
 def config_map(request: TrainingRequest) -> Document:
     """Return the files for the pods; `nodes.json` has the split."""
     parts = {part.node: part.accelerators for part in request.status.parts}
-    data = {"nodes.json": json.dumps(parts), "job.toml": to_toml(configuration(request))}
+    data = {"nodes.json": json_text(parts), "job.toml": to_toml(configuration(request))}
     data |= {"script.py": request.spec.script} if request.spec.script else {}
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata(request, Role.CONFIG), "data": data}
 

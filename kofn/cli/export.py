@@ -29,7 +29,8 @@ def command(folder: Path, to: str, out: Path | None) -> None:
     """Write the data frames of the run in FOLDER as files for other programs.
 
     csv and parquet give a file for each data frame (docs/reference/python.md). tensorboard gives a folder of event
-    files for each trial and worker, with a curve over the iterations for each column of `metrics` that has numbers.
+    files for each trial and worker, with a curve over the iterations for each column of `metrics` that has numbers,
+    and for each number that a script has logged.
     trace gives a file of trace events for ui.perfetto.dev: what each worker computed, sent and waited for in a run with
     [schedule].
     """

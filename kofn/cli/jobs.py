@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 from msgspec.structs import replace
-from rich.console import Console
 
 from kofn.report.table import PlainTable, make_console
 from kofn.run import accelerators
@@ -215,9 +214,9 @@ def _train(request: TrainingRequest, data: Path | None, out: Path | None) -> int
                 return code
             failed = f"attempt {attempt} of {attempts} failed"
             if not _has_trained(path, config.job.workers):
-                say(Console(stderr=True), f"{failed} before its first iteration: it would only fail again")
+                say(make_console(stderr=True), f"{failed} before its first iteration: it would only fail again")
                 return EXIT_FAILED
-            say(Console(stderr=True), failed)
+            say(make_console(stderr=True), failed)
     return EXIT_FAILED
 
 

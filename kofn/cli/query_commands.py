@@ -4,7 +4,6 @@ This module has only arguments and calls; `show` forms the output, `ask` finds t
 """
 
 import contextlib
-import json
 import sys
 from collections.abc import AsyncIterable, AsyncIterator, Callable
 from pathlib import Path
@@ -21,6 +20,7 @@ from kofn.cli.page import watch_page
 from kofn.report.table import make_console
 from kofn.run.options import FiniteRange
 from kofn_common.config.objectives import DEFAULT
+from kofn_common.json_text import json_text
 from kofn_common.rpc import kofn_pb2 as pb
 from kofn_common.rpc.document import document
 
@@ -141,7 +141,7 @@ def set_k(asked: Asking, objective: str) -> None:
 
     answer = asked.ask(change)
     if asked.as_json:
-        click.echo(json.dumps(document(answer), indent=2))
+        click.echo(json_text(document(answer), indent=2))
     else:
         click.echo(f"k = {answer.k} of {answer.live} live workers, objective {answer.objective}")
 
@@ -159,7 +159,7 @@ def _print(
 
     answer = asked.ask(get)
     if asked.as_json:
-        click.echo(json.dumps(select(document(answer)), indent=2))
+        click.echo(json_text(select(document(answer)), indent=2))
     else:
         show.output(sys.stdout, render(answer))
 
@@ -176,4 +176,4 @@ async def _until_end(call: AsyncIterable[pb.Status]) -> AsyncIterator[pb.Status]
 async def _print_lines(statuses: AsyncIterator[pb.Status], as_json: bool) -> None:
     """Print a line for each status."""
     async for answer in statuses:
-        click.echo(json.dumps(document(answer)) if as_json else show.line(answer))
+        click.echo(json_text(document(answer)) if as_json else show.line(answer))

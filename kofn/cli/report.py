@@ -39,7 +39,7 @@ def command(*, folder: Path, as_json: bool, details: bool) -> None:
     Exit codes: those of the run (kofn run --help), 1 if the run did not end; 2 FOLDER is not a run's folder.
     """
     with ending("report"):
-        found = RunFolder.open(folder)
+        found = RunFolder.open(folder, several_seeds=True)
         early_end = "it is still running" if _goes_on(found.path.resolve()) else found.record().early_end
         if found.record().seeds:
             sys.exit(conclude_seeds(found, make_console(stderr=as_json), as_json=as_json, early_end=early_end))

@@ -1,6 +1,5 @@
 """`kofn runs`: list runs, remove old runs, and show two runs side by side."""
 
-import json
 from pathlib import Path
 
 import click
@@ -11,6 +10,7 @@ from kofn.report.table import PlainTable, make_console
 from kofn.run.display import say
 from kofn.run.ending import ending
 from kofn.run.state import running
+from kofn_common.json_text import json_text
 
 KEEP = 20
 
@@ -56,7 +56,7 @@ def command(context: click.Context, *, folder: Path, prune: bool, keep: int, dry
         for run in shown if prune and not dry_run else ():
             remove(run)
         if as_json:
-            click.echo(json.dumps([run.to_dict() for run in shown], indent=2))
+            click.echo(json_text([run.to_dict() for run in shown], indent=2))
         elif prune:
             _say_pruned(shown, len(runs), dry_run=dry_run)
         else:
@@ -88,7 +88,7 @@ def compare(*, first: str, second: str, folder: Path, as_json: bool) -> None:
         left, right = (RunSide.read(find_run(name, folder)) for name in (first, second))
         found = SideBySide(sides=(left, right))
         if as_json:
-            click.echo(json.dumps(found.to_dict(), indent=2))
+            click.echo(json_text(found.to_dict(), indent=2))
             return
         make_console().print(found.table())
         for line in found.words():

@@ -1,6 +1,5 @@
 """`kofn schedule`: the schedules that a run has tried, their iteration times, and the schedule in force."""
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from kofn.report.schedules import ScheduleInForce
 from kofn.report.table import PlainTable, make_console
 from kofn.run.ending import ending
 from kofn_common.config.errors import ConfigError
+from kofn_common.json_text import json_text
 
 HEADINGS = ("trial", "job", "family", "threshold", "front", "from", "iterations", "iteration", "")
 TEXTS = ("trial", "family", "")
@@ -39,7 +39,7 @@ def command(folder: Path, as_json: bool) -> None:
         if not found:
             raise ConfigError(f"{folder} has no schedule: the configuration must have [schedule]")
         if as_json:
-            click.echo(json.dumps([asdict(schedule) for schedule in found], indent=2))
+            click.echo(json_text([asdict(schedule) for schedule in found], indent=2))
         else:
             make_console().print(PlainTable(HEADINGS, [_cells(schedule) for schedule in found], texts=TEXTS))
 

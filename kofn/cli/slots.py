@@ -1,7 +1,6 @@
 """`kofn slots`: the workers that are missing from the slots of a running switch."""
 
 import asyncio
-import json
 import sys
 import time
 from collections import Counter
@@ -18,6 +17,7 @@ from rich.text import Text
 from kofn.cli import show
 from kofn.report.table import make_console
 from kofn.run.options import FiniteRange
+from kofn_common.json_text import json_text
 from kofn_common.results.ranks import ranges
 from kofn_common.rpc.address import checked_address, unknown_host
 from kofn_controller.errors import InspectionError
@@ -105,7 +105,7 @@ def _end(message: str, code: int) -> NoReturn:
 
 def _print(jobs: Sequence[JobSlots], everything: bool, as_json: bool) -> None:
     if as_json:
-        click.echo(json.dumps([document(job) for job in jobs], indent=2))
+        click.echo(json_text([document(job) for job in jobs], indent=2))
     else:
         show.output(sys.stdout, rendered(jobs, everything=everything))
 
@@ -115,7 +115,7 @@ def _follow(look: Callable[[], list[JobSlots]], everything: bool, as_json: bool,
         while True:
             jobs = look()
             if as_json:
-                click.echo(json.dumps([document(job) for job in jobs]))
+                click.echo(json_text([document(job) for job in jobs]))
             else:
                 _print(jobs, everything, as_json)
             time.sleep(interval_s)

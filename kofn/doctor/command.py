@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import json
 import sys
 import tempfile
 from collections.abc import Callable, Coroutine
@@ -28,6 +27,7 @@ from kofn.run.signals import cancel_on_signal, stopped_by
 from kofn.run.state import another_run, hold, running
 from kofn_common.config.errors import KofnError
 from kofn_common.config.schema import Config
+from kofn_common.json_text import json_text
 from kofn_common.rpc.address import checked_address
 from kofn_common.wire.sizes import WORKERS_MAX
 
@@ -141,7 +141,7 @@ def _conclude(findings: list[Finding], console: Console, *, as_json: bool) -> No
     if as_json:
         name = failed.name if failed else None
         checks = [finding.document() for finding in findings]
-        click.echo(json.dumps({"ok": failed is None, "failed": name, "checks": checks}, indent=2))
+        click.echo(json_text({"ok": failed is None, "failed": name, "checks": checks}, indent=2))
     sys.exit(0 if failed is None else 1)
 
 

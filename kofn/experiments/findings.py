@@ -1,9 +1,7 @@
 """The findings of an experiment, on the terminal and in its folder: tables, claims, JSON, results.csv and report."""
 
-import json
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, is_dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,9 @@ from kofn.experiments import claims, trials
 from kofn.experiments.claims import Verdict
 from kofn.experiments.matrix import CellResult
 from kofn.experiments.tables import TextTable
+from kofn.report.table import make_console
 from kofn.run.display import report_line, say
+from kofn_common.json_text import json_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,13 +54,15 @@ def conclude(
     _show(found, console)
     failures = [f"{result.cell.title}: {result.error}" for result in results if not result.trials]
     failures += found.failures
-    text = to_json({"ok": not failures, "failures": failures, "claims": list(found.verdicts), **found.document})
+    text = json_text(
+        {"ok": not failures, "failures": failures, "claims": list(found.verdicts), **found.document}, indent=2
+    )
     (folder / document).write_text(text + "\n")
     if done:
         trials.write(found.trials, folder)
         say(console, report_line(lambda: _report(command, folder, found, failures)))
     for reason in failures:
-        say(Console(stderr=True), f"kofn {command}: {reason}", style="red")
+        say(make_console(stderr=True), f"kofn {command}: {reason}", style="red")
     if as_json:
         click.echo(text)
     return 1 if failures else 0
@@ -81,18 +83,3 @@ def _report(command: str, folder: Path, found: Findings, failures: Sequence[str]
     return write_page(
         folder, command, found.question, verdicts=found.verdicts, failures=failures, elements=found.elements()
     )
-
-
-def to_json(value: Mapping[str, Any]) -> str:
-    """Return an indented document; infinite numbers, which JSON lacks, become null."""
-    return json.dumps(_plain(value), indent=2)
-
-
-def _plain(value: Any) -> Any:
-    if is_dataclass(value) and not isinstance(value, type):
-        return _plain(asdict(value))
-    if isinstance(value, dict):
-        return {key: _plain(entry) for key, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(entry) for entry in value]
-    return None if isinstance(value, float) and math.isinf(value) else value

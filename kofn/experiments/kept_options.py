@@ -9,6 +9,8 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from kofn_common.json_text import json_text
+
 FILE = "options.json"
 """A file in the folder of the results."""
 
@@ -17,7 +19,7 @@ OF_ONE_CALL = ("out", "report_only", "as_json", "processes", "cluster")
 
 
 def write_options(folder: Path, options: Mapping[str, Any]) -> None:
-    (folder / FILE).write_text(f"{json.dumps(options)}\n")
+    (folder / FILE).write_text(f"{json_text(options)}\n")
 
 
 def read_options(folder: Path) -> dict[str, Any] | None:

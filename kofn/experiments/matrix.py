@@ -22,6 +22,7 @@ from rich.console import Console
 
 from kofn.experiments.engine import TaskEngine
 from kofn.report.summary import TrialSummary, stored_trials
+from kofn.report.table import make_console
 from kofn.run.conclusion import summarised
 from kofn.run.display import say
 from kofn.run.errors import InterruptedRun, LeftoversError
@@ -225,7 +226,7 @@ def _lost(cell: Cell, reason: str) -> CellResult:
 
 
 def _run_quietly(carry_out: CarryOut, cell: Cell) -> CellResult:
-    return _run(cell, carry_out, Console(quiet=True), check=False)
+    return _run(cell, carry_out, make_console(quiet=True), check=False)
 
 
 def _run(cell: Cell, carry_out: CarryOut, console: Console, *, check: bool) -> CellResult:

@@ -14,7 +14,7 @@ from kofn_common.results.ranks import FEW, each
 
 
 def headlines(summary: Summary) -> list[str]:
-    """Return a sentence for each trial but the baseline, and one about the worker that was late most often."""
+    """Return a sentence for each trial but the baseline, and one about the worker with most late gradients."""
     if summary.metric is None or not summary.trials:
         return []
     compared = [entry for entry in summary.trials if entry is not summary.baseline]
@@ -80,7 +80,7 @@ def _gradients(entry: TrialSummary) -> str:
 
 
 def _latest_rank(entry: TrialSummary) -> int | None:
-    """Return the worker that was late most often; None if no worker was late."""
+    """Return the worker with most late gradients; None if no gradient was late."""
     late: Sequence[int] = entry.late_by_worker
     return max(range(len(late)), key=lambda rank: late[rank]) if any(late) and entry.ledger else None
 
@@ -129,9 +129,9 @@ def _times(ratio: float) -> str:
 
 def _latest(entries: Sequence[TrialSummary]) -> list[str]:
     return [
-        f"{entry.name}: worker {rank} was late in {entry.late_by_worker[rank]} of {entry.iterations} iterations; of its"
-        f" {entry.entered_by_worker[rank]:.0f} gradients {entry.summed_by_worker[rank]:.1f} entered a sum,"
-        f" {entry.discarded_by_worker[rank]:.1f} lost their weight to age."
+        f"{entry.name}: {entry.late_by_worker[rank]} gradients of worker {rank} were late; of the"
+        f" {entry.entered_by_worker[rank]:.0f} gradients that it finished {entry.summed_by_worker[rank]:.1f} entered a"
+        f" sum, {entry.discarded_by_worker[rank]:.1f} lost their weight to age."
         for entry in entries
         if (rank := _latest_rank(entry)) is not None
     ]

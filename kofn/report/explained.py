@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable
 
+from kofn_common.results.account import STARVED
+
 LOGGED = ", last"
 """The end of a logged value's label."""
 
@@ -24,14 +26,14 @@ EXPLAINED = {
     "as predicted": "The controller's prediction of the mean iteration time, with the k in force.",
     "k used (iterations)": "The k that closed an iteration, and in how many iterations.",
     "rule:k (from iteration)": "The first and the last rule for late gradients and k that came into force.",
-    "late contributions": "Iterations that closed without a worker's gradient: all workers together (and by worker).",
+    "late gradients": "Gradients whose iteration ended before they were ready: all workers together (and by worker).",
     "share of the sums": "Each worker's share of the gradients in all sums.",
     "age when contributed": "Iterations that had ended since a gradient began: each worker's mean, and the largest.",
     "discarded for age": "Weight that late gradients lost, as a number of gradients: all workers together (and by"
     " worker).",
     "pending in the end": "Gradients, by weight, that no sum holds yet, by worker; and for how many iterations the"
     " oldest gradient has been late.",
-    "STARVED": "Workers with many gradients in a row that are in no sum.",
+    "STARVED": f"Workers with {STARVED} or more gradients in a row that are in no sum, and how many.",
     "sent": "By all workers: payload of UDP and TCP, and packets of a protocol through the switch.",
     "received": "By all workers: payload of UDP and TCP, and packets of a protocol through the switch.",
     "links, to/from the switch": "Ethernet frames on all links together, as the kernel counted them.",

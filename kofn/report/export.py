@@ -1,6 +1,5 @@
 """Export a run's data frames for other programs: as CSV, Parquet, event files for TensorBoard, or a trace."""
 
-import json
 import zlib
 from collections.abc import Callable, Hashable, Iterator
 from pathlib import Path
@@ -11,6 +10,10 @@ import pandas as pd
 from kofn.report.frames import TABLES
 from kofn.report.reader import Run
 from kofn_common.config.errors import ConfigError
+from kofn_common.json_text import json_text
+
+CLOCKS = ("time", "started")
+"""Columns of Unix time, which are no curves."""
 
 KEYS = ("trial", "job", "worker")
 """Columns that say which worker a row belongs to. Each worker has a folder for TensorBoard, a process in a trace."""
@@ -32,6 +35,8 @@ def export(run: Run, to: str, out: Path | None = None) -> list[Path]:
     except OSError as error:
         raise ConfigError(f"cannot write to {folder}: {error.strerror}") from error
 
+
+NO_ROWS = TABLES["logged"].frame(())
 
 Write = Callable[[Run, Path], list[Path]]
 
@@ -57,20 +62,30 @@ def _table(run: Run, path: Path) -> Path:
 
 
 def _tensorboard() -> Write:
-    """Return a writer of curves over iterations: a folder for each worker, a tag for each number in `metrics`."""
+    """Return a writer of curves over iterations: a folder for each worker, a tag for each number in `metrics`, and a
+    tag "logged/NAME" for each number that the script logged."""
     from tensorboardX import SummaryWriter  # noqa: PLC0415  # needs kofn[tensorboard]
+
+    def add(writer: SummaryWriter, tag: str, rows: pd.DataFrame, values: "pd.Series[Any]") -> None:
+        """Write the known values of a curve."""
+        known = values.notna()
+        for value, step, time in zip(values[known], rows["iteration"][known], rows["time"][known], strict=True):
+            writer.add_scalar(tag, float(value), int(step), float(time))
 
     def write(run: Run, folder: Path) -> list[Path]:
         made = []
+        logged = {key: rows for key, rows in run.logged.groupby(list(KEYS), sort=False)}
         for (trial, job, worker), rows in run.metrics.groupby(list(KEYS), sort=False):
             jobs = [f"job-{job}"] if len(run.configs) > 1 else []
             path = folder.joinpath(str(trial), *jobs, f"worker-{worker}")
             with SummaryWriter(str(path)) as writer:
                 for tag in _curves(rows):
-                    known = rows[rows[tag].notna()]
-                    for value, step, time in zip(known[tag], known["iteration"], known["time"], strict=True):
-                        writer.add_scalar(tag, float(value), int(step), float(time))
+                    add(writer, tag, rows, rows[tag])
+                for name, own in logged.get((trial, job, worker), NO_ROWS).groupby("name", sort=False):
+                    add(writer, f"logged/{name}", own, own["value"])
             made.append(path)
+        if not made:
+            raise ConfigError(f"{run.folder} must have an iteration that a worker has finished, got none")
         return made
 
     return write
@@ -84,7 +99,7 @@ def _trace() -> Write:
         events = [event for key, rows in run.timeline.groupby(list(KEYS), sort=False) for event in _events(key, rows)]
         if not events:
             raise ConfigError(f"{run.folder} has no timelines: only a run with [schedule] has them")
-        path.write_text(json.dumps({"traceEvents": events}))
+        path.write_text(json_text({"traceEvents": events}))
         return [path]
 
     return write
@@ -118,7 +133,7 @@ def _events(key: Hashable, rows: pd.DataFrame) -> Iterator[dict[str, Any]]:
 def _curves(rows: pd.DataFrame) -> list[str]:
     """Return the numeric columns that have at least one value."""
     numbers = rows.select_dtypes(["number", "bool", "boolean"]).drop(
-        columns=[*KEYS, "iteration", "time"], errors="ignore"
+        columns=[*KEYS, *CLOCKS, "iteration"], errors="ignore"
     )
     return [str(name) for name in numbers if numbers[name].notna().any()]
 

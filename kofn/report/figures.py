@@ -24,6 +24,10 @@ SIZE_INCHES = (9.0, 4.2)
 TRIAL_COLOURS = ("#0b6e99", "#d1495b", "#6a994e", "#7b5ea7", "#e09f3e")
 WORKER_COLOURS = ("#0b6e99", "#e09f3e", "#6a994e", "#d1495b", "#7b5ea7", "#8d6e63", "#4d4d4d", "#d16ba5")
 LEGEND_WORKERS = 8
+LEGEND_COLUMNS = 3
+"""The most columns of a legend: more do not fit beside each other with the names of trials."""
+LEGEND_INCHES = 0.22
+"""The height of a legend's row."""
 DRAWN_WORKERS = 64
 """The most workers in a figure: more lines would merge into an area, and take minutes to draw."""
 
@@ -143,7 +147,7 @@ def metric_figure(trials: Sequence[TrialSeries], metric: Metric) -> Figure:
 def iteration_figure(trials: Sequence[TrialSeries]) -> Figure:
     """Draw the iteration time: measured (dots, and their running mean), the controller's prediction, and E_k[T]."""
     with mpl.rc_context(STYLE):
-        figure = Figure(figsize=SIZE_INCHES, layout="constrained")
+        figure = Figure(figsize=(SIZE_INCHES[0], SIZE_INCHES[1] + LEGEND_INCHES * len(trials)), layout="constrained")
         axes = figure.subplots()
         for entry, colour in zip(trials, _colours(trials), strict=True):
             measured = entry.iteration_ms
@@ -160,7 +164,7 @@ def iteration_figure(trials: Sequence[TrialSeries]) -> Figure:
                     label = f"{entry.name}, {words}"
                     axes.plot(series.x, series.y, style, color=colour, linewidth=1.1, label=label)
         axes.set(title="Iteration time", xlabel="iteration", ylabel="iteration time [ms]", ylim=(0, _top(trials)))
-        axes.legend(loc="upper right", ncols=len(trials))
+        figure.legend(loc="outside lower center", ncols=LEGEND_COLUMNS)
         _draw_marks([axes], trials, over="iteration")
         return figure
 
@@ -178,7 +182,7 @@ def compression_figure(trials: Sequence[TrialSeries]) -> Figure:
                 axes.plot(panel.planned.x, panel.planned.y, "--", color=colour, linewidth=1.1)
                 axes.set(title=panel.title, ylabel=panel.unit)
                 axes.set_ylim(bottom=0)
-        several[0].legend(loc="upper right", ncols=max(1, len(known)))
+        several[0].legend(loc="upper right", ncols=min(max(1, len(known)), LEGEND_COLUMNS))
         several[-1].set_xlabel("iteration")
         _draw_marks([*several], trials, over="iteration")
         return figure

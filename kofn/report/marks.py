@@ -5,20 +5,24 @@ from collections.abc import Sequence
 
 from kofn.report.figures import Mark
 from kofn.report.interventions import Intervention
+from kofn.report.outages import Outages
 from kofn.report.planned_changes import fault_changes, straggler_changes
 from kofn.report.summarise import first_finishes, training_start_s
 from kofn_common.config.schema import Config
 from kofn_common.results.worker_metrics import WorkerMetrics
 
+NONE = Outages()
+
 
 def read_marks(
-    config: Config, interventions: Sequence[Intervention], workers: Sequence[WorkerMetrics]
+    config: Config, interventions: Sequence[Intervention], workers: Sequence[WorkerMetrics], outages: Outages = NONE
 ) -> tuple[Mark, ...]:
-    """Return the changes during the trial, in the order of time."""
+    """Return the changes during the trial, in the order of time; the workers' lines are without the `outages`."""
     finished, begin = first_finishes(workers), training_start_s(workers)
     ends_s = [line.time - begin for line in finished]
     changed = [
-        Mark(words=change.words, iteration=change.iteration, time_s=change.time - begin) for change in interventions
+        Mark(words=change.words, iteration=change.iteration, time_s=outages.cut_time(change.time) - begin)
+        for change in interventions
     ]
     for iteration, words in straggler_changes(config):
         if iteration <= len(ends_s):

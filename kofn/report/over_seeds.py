@@ -1,7 +1,7 @@
 """The runs of one configuration with several seeds: each trial's means and intervals, compared seed by seed."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import msgspec
@@ -76,7 +76,10 @@ class SeedsSummary:
 
     @property
     def notes(self) -> list[str]:
-        return [f"seed {seed}: {note}" for seed, summary in self.summaries.items() for note in summary.notes]
+        """The notes of each seed, and an unknown commit."""
+        known = [replace(summary, provenance=None).notes for summary in self.summaries.values()]
+        several = zip(self.summaries, known, strict=True)
+        return [*(f"seed {seed}: {note}" for seed, notes in several for note in notes), *self.provenance.notes]
 
     def to_dict(self) -> dict[str, Any]:
         return {

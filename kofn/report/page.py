@@ -5,6 +5,7 @@ Pages are Jinja2 templates, in templates/ of each page's package; values are esc
 
 from collections.abc import Iterator, Sequence
 from functools import cache, partial
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -13,19 +14,25 @@ from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from kofn.report.costs_figure import CostBar
 from kofn.report.drawings import Drawing, drawings
 from kofn.report.explained import explained
+from kofn.report.figures import TrialSeries
 from kofn.report.iteration_costs import LinkMeans
 from kofn.report.marks import read_marks
+from kofn.report.outages import Outages
 from kofn.report.series import read_series
 from kofn.report.summary import RunSummary, Summary, TrialSummary
 from kofn.report.svg import svg
 from kofn_common.config.schema import Config
 from kofn_common.forked import forked
 from kofn_common.results.event_log import read_event_log
-from kofn_common.results.folder import JobFolder, RunFolder
-from kofn_common.results.worker_metrics import read_begun
+from kofn_common.results.folder import JobFolder, RunFolder, TrialFolder
+from kofn_common.results.record import SIMULATED, RunRecord
+from kofn_common.results.worker_metrics import WorkerMetrics, read_begun
 
 TEMPLATES = "kofn.report"
 """The package with the base template of all pages."""
+
+COLUMNS = 4
+"""The most trials beside each other in a table."""
 
 FIGURES = "figures"
 """The folder of figures, in a run's folder."""
@@ -44,12 +51,29 @@ def write_report(folder: RunFolder, configs: Sequence[Config], summary: RunSumma
         trials=[objective for objective, _ in record.trials],
         results=folder.path.resolve(),
         seed=configs[0].run.seed,
+        place=_place(record),
         provenance=record.provenance.rows(),
         jobs=[_job(*job) for job in zip(folder.jobs, configs, summary.jobs, strict=True)],
     )
     path = folder.path / "report.html"
     path.write_text(text)
     return path
+
+
+def _place(record: RunRecord) -> str:
+    """Return where a run was carried out, in words."""
+    if record.driver == SIMULATED:
+        return "simulated, without switch and network"
+    return f"switch {record.target}, network by {record.driver}"
+
+
+def _tables(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[tuple[list[str], list[list[str]]]]:
+    """Yield a table in parts of about equally many columns, each with the first column: no part is wider than a page
+    that is printed."""
+    parts = ceil((len(headings) - 1) / COLUMNS)
+    for part in range(parts):
+        columns = [0, *range(1 + part * (len(headings) - 1) // parts, 1 + (part + 1) * (len(headings) - 1) // parts)]
+        yield [headings[column] for column in columns], [[row[column] for column in columns] for row in rows]
 
 
 def render(template: str, package: str = TEMPLATES, **values: Any) -> str:
@@ -81,11 +105,18 @@ def job_drawings(folder: JobFolder, config: Config, summary: Summary) -> Iterato
     """Yield the figures of a job's begun trials."""
     begun = [(entry, read) for entry in folder.trials if (read := read_begun(entry, config.job.workers))]
     trials = [
-        read_series(entry, read, trial.name, read_marks(config, trial.interventions, read))
+        trial_series(entry, read, config, trial)
         for (entry, read), trial in zip(begun, summary.trials, strict=False)  # the next trial may have begun since
     ]
     bars = [_bar(trial, config.job.workers) for trial in summary.trials]
     return drawings(trials, bars, summary.metric, compresses=summary.compresses)
+
+
+def trial_series(entry: TrialFolder, read: Sequence[WorkerMetrics], config: Config, trial: TrialSummary) -> TrialSeries:
+    """Return all series of one trial, without its outages."""
+    outages = Outages.of(read, read_event_log(entry.events))
+    workers = outages.cut(read)
+    return read_series(entry, workers, trial.name, read_marks(config, trial.interventions, workers, outages))
 
 
 def _job(folder: JobFolder, config: Config, summary: Summary) -> dict[str, Any]:
@@ -97,7 +128,7 @@ def _job(folder: JobFolder, config: Config, summary: Summary) -> dict[str, Any]:
         "workers": config.job.workers,
         "seed": config.run.seed,
         "summary": summary,
-        "rows": rows,
+        "tables": [*_tables(["", *summary.headings()], rows)],
         "explained": explained([label for label, *_ in rows]),
         "events": [
             f"{entry.objective}: {line.words}" for entry in folder.trials for line in read_event_log(entry.events)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pandas as pd
-from rich.console import Console, Group
+from rich.console import Group
 
 from kofn.report.frames import (
     TABLES,
@@ -34,12 +34,13 @@ from kofn.report.in_force import in_force
 from kofn.report.recoveries import read_lines
 from kofn.report.summarise import summarise_run
 from kofn.report.summary import RunSummary, StoredSummary, Summary, stored_summary
+from kofn.report.table import plain_console
 from kofn_common.config.schema import Config
 from kofn_common.results.errors import ResultsError
 from kofn_common.results.event_log import read_event_log
 from kofn_common.results.folder import RunFolder, TrialFolder
 from kofn_common.results.link_bytes import read_links
-from kofn_common.results.worker_metrics import WorkerMetrics, read_worker
+from kofn_common.results.worker_metrics import WorkerMetrics, read_trial, read_worker
 from kofn_host.workload import metric_of
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ NO_END = "it is still running, or was killed (SIGKILL)"
 
 
 def read(folder: Path | str) -> "Run":
-    """Read the results in a run's folder; KofnError if it is no run's folder.
+    """Read the results in a run's folder; KofnError if it is no run's folder, or the folder of several seeds.
 
     The run may be in progress: then its results so far are read.
     """
@@ -181,7 +182,7 @@ class Run:
 
     def __repr__(self) -> str:
         text = io.StringIO()
-        Console(file=text, width=UNLIMITED, force_terminal=False, force_jupyter=False).print(
+        plain_console(file=text, width=UNLIMITED, force_terminal=False, force_jupyter=False).print(
             Group(*self._summary.parts())
         )
         return "\n".join([self._headline, *(line.rstrip() for line in text.getvalue().splitlines())])
@@ -229,16 +230,18 @@ class Run:
                     early_end=written.early_end,
                 )
                 for job, config, written in zip(self._folder.jobs, self.configs, stored.jobs or (stored,), strict=True)
-            )
+            ),
+            provenance=self._record.provenance,
+            load=self._record.load,
         )
 
     @cached_property
     def _trials(self) -> "list[_Trial]":
         """Return every trial of every job."""
         return [
-            _Trial(folder=folder, job=job.id, config=config)
+            _Trial(folder=folder, job=job.id, config=config, ended=number < self._record.finished)
             for job, config in zip(self._folder.jobs, self.configs, strict=True)
-            for folder in job.trials
+            for number, folder in enumerate(job.trials)
         ]
 
     def _of_job(self, job: int) -> "list[_Trial]":
@@ -252,6 +255,7 @@ class _Trial:
     folder: TrialFolder
     job: int
     config: Config
+    ended: bool
 
     @property
     def key(self) -> TrialKey:
@@ -262,8 +266,11 @@ class _Trial:
 
     @cached_property
     def workers(self) -> tuple[WorkerMetrics, ...]:
-        """Return the workers' metrics so far."""
-        return tuple(read_worker(self.folder, rank) for rank in range(self.config.job.workers))
+        """Return the workers' metrics so far; ResultsError if the trial has ended, but has no metrics."""
+        workers = self.config.job.workers
+        if self.ended:
+            return read_trial(self.folder, workers)
+        return tuple(read_worker(self.folder, rank) for rank in range(workers))
 
 
 def _timeline(worker: WorkerMetrics) -> Iterator[TimelineInterval]:

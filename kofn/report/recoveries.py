@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from kofn_common.results.event_log import LoggedEvent, restarts
+from kofn_common.results.json_lines import read_json_lines
 
 Status = dict[str, Any]
 
@@ -59,10 +58,7 @@ def _totals(statuses: Sequence[Status], field: str) -> dict[str, int]:
 def read_lines(path: Path) -> list[Status]:
     """Read the controller's statuses, or the lines of its journal; empty if the file is missing
     after an early failure."""
-    if not path.exists():
-        return []
-    lines = path.read_bytes().split(b"\n")[:-1]
-    return [msgspec.json.decode(line) for line in lines]
+    return read_json_lines(path, Status)
 
 
 def total(counts: Sequence[int]) -> int:

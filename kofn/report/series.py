@@ -79,6 +79,7 @@ def _expected(statuses: Sequence[dict[str, Any]]) -> Series:
         for status in statuses
         for entry in status["expected"]
         if entry["k"] == status["k"]
+        and entry["iteration_s"] is not None  # null: infinite, as with too few live workers
     ]
     return _series(points)
 

@@ -36,12 +36,6 @@ class RunSide:
     def read(cls, path: Path) -> Self:
         """Read a run; ConfigError if it has no summary, or several jobs."""
         folder = RunFolder.open(path)
-        if seeds := folder.record().seeds:
-            example = path / f"seed-{seeds[0]}"
-            raise ConfigError(
-                f"{path} must be one run, got {len(seeds)} runs with a seed each: compare one of them, {example} for"
-                " example"
-            )
         try:
             summary = stored_summary(path)
         except (OSError, msgspec.DecodeError) as error:

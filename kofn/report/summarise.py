@@ -10,6 +10,7 @@ from kofn.report.compressed import Compressed
 from kofn.report.in_force import in_force
 from kofn.report.interventions import read_interventions
 from kofn.report.iteration_costs import mean_parts_s
+from kofn.report.outages import Outages
 from kofn.report.prediction import predicted_iteration_s
 from kofn.report.recoveries import read_lines, recoveries
 from kofn.report.shares import WorkerShares
@@ -42,7 +43,7 @@ def summarise_run(folder: RunFolder, configs: Sequence[Config], early_end: str) 
         summarise(job, config, finished=finished, early_end=early_end)
         for job, config in zip(folder.jobs, configs, strict=True)
     )
-    return RunSummary(jobs=tuple(jobs), provenance=record.provenance)
+    return RunSummary(jobs=tuple(jobs), provenance=record.provenance, load=record.load)
 
 
 def summarise(folder: JobFolder, config: Config, *, finished: int | None = None, early_end: str = "") -> Summary:
@@ -73,6 +74,9 @@ def summarise_trial(
     folder: TrialFolder, workers: Sequence[WorkerMetrics], config: Config, *, job: int, early_end: str = ""
 ) -> TrialSummary:
     """Summarise one trial from its workers' lines and sums; `early_end` is the reason why it was ended, if it was."""
+    events = read_event_log(folder.events)
+    outages = Outages.of(workers, events)
+    workers = outages.cut(workers)
     lines = [line for worker in workers for line in worker.iterations]
     begin = training_start_s(workers)
     metric = metric_of(config)
@@ -85,7 +89,6 @@ def summarise_trial(
     told = [worker.totals for worker in workers if worker.totals is not None]
     totals = told if len(told) == len(workers) else None
     packets = totals if collective.counts_packets else None
-    events = read_event_log(folder.events)
     statuses = read_lines(folder.status)
     recovered = recoveries(statuses, events)
     shares = WorkerShares.of(workers)
@@ -101,7 +104,7 @@ def summarise_trial(
         median_iteration_s=float(np.median(np.diff([begin, *times]))),
         mean_iteration_s=(times[-1] - begin) / finished[-1].iteration,
         predicted_iteration_s=predicted_iteration_s(statuses),
-        late_contributions=sum(late),
+        late_gradients=sum(late),
         late_by_worker=late,
         entered_by_worker=shares.entered,
         summed_by_worker=shares.summed,
@@ -128,6 +131,7 @@ def summarise_trial(
         switch_counters=recovered.switch_counters,
         refused=recovered.refused,
         peer_fetches=_sum(packets, "peer_fetches"),
+        outage_s=outages.total_s,
         resumed=tuple(entry.words for entry in events if entry.action == "resume"),
         missed_events=tuple(entry.words for entry in events if entry.missed),
         identity_error=identity(workers),

@@ -57,7 +57,8 @@ class TrialSummary:
     mean_iteration_s: float
     predicted_iteration_s: float | None
     """The controller's mean prediction of the iteration time; None without predictions."""
-    late_contributions: int
+    late_gradients: int
+    """Gradients of all workers whose iteration ended before they were ready, also those that were given up."""
     late_by_worker: tuple[int, ...]
     discarded_by_worker: tuple[float, ...]
     """Gradients, by weight, that were discarded because they were late."""
@@ -139,6 +140,8 @@ class TrialSummary:
     """A script's own numbers (session.log), by name: the mean of all workers' last values."""
     early_end: str = ""
     """The reason why the trial ended before the training did; empty if the training ended."""
+    outage_s: float = 0.0
+    """The time between the interruptions of the training and its resumptions. No other time includes it."""
     diverged: bool = False
     """Whether the workers ended because their parameters were too large or not finite."""
 
@@ -262,7 +265,12 @@ class Summary:
             if entry.conservation_unchecked
         ]
         resumed = [f"trial {entry.objective}: {words}" for entry in self.trials for words in entry.resumed]
-        return [*self.not_compared, *resumed, *unchecked, *self._coarse]
+        outages = [
+            f"trial {entry.objective}: its times do not include {entry.outage_s:.1f} s from interruption to resumption"
+            for entry in self.trials
+            if entry.outage_s
+        ]
+        return [*self.not_compared, *resumed, *outages, *unchecked, *self._coarse]
 
     @property
     def _coarse(self) -> list[str]:
@@ -309,6 +317,12 @@ class Summary:
         return (self.alone.time_to_target_s or self.alone.duration_s) / entry.time_to_target_s
 
     @property
+    def best(self) -> TrialSummary | None:
+        """The compared trial, other than the baseline, that was the first at the target; None without one."""
+        compared = [entry for entry in self.trials if entry is not self.baseline and self.against(entry) is not None]
+        return min(compared, key=lambda entry: entry.time_to_target_s or 0.0, default=None)
+
+    @property
     def speedup(self) -> float | None:
         """The value of against() for the first trial."""
         return self.against(self.trials[0]) if self.trials else None
@@ -341,7 +355,7 @@ class Summary:
             *self._row("as predicted", lambda entry: milliseconds(entry.predicted_iteration_s)),
             *self._row("k used (iterations)", lambda entry: counts(entry.k_iterations)),
             *self._row("rule:k (from iteration)", _first_and_last_rule),
-            *self._row("late contributions", lambda entry: by_worker(entry.late_by_worker)),
+            *self._row("late gradients", lambda entry: by_worker(entry.late_by_worker)),
             *self._shares(),
             *self._row("sent", lambda entry: traffic(entry.bytes_sent, entry.packets_sent)),
             *self._row("received", lambda entry: traffic(entry.bytes_received, entry.packets_received)),
@@ -432,6 +446,8 @@ class RunSummary:
     jobs: tuple[Summary, ...]
     provenance: Provenance | None = None
     """The versions, machine and command of the run."""
+    load: str = ""
+    """A remark about other processes that used the cores when the run began; empty: none did."""
 
     @property
     def failures(self) -> list[str]:
@@ -451,8 +467,10 @@ class RunSummary:
 
     @property
     def notes(self) -> list[str]:
-        """The trials that were not compared or checked, although nothing failed."""
-        return [note for job in self.jobs for note in job.notes]
+        """The trials that were not compared or checked, although nothing failed, a loaded machine, and an unknown
+        commit."""
+        unknown = self.provenance.notes if self.provenance else []
+        return [*(note for job in self.jobs for note in job.notes), *([self.load] if self.load else []), *unknown]
 
     def parts(self) -> list[PlainTable]:
         """Return the tables for the terminal: one for each job with a finished iteration."""

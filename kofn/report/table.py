@@ -2,11 +2,12 @@
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import IO
+from typing import IO, Any
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
+from rich.text import Text
 
 UNLIMITED = 100_000
 """The columns of a line without a terminal: nothing is cut or folded."""
@@ -18,9 +19,14 @@ TEXT = 30
 """Smallest width of a column of text, which may be folded."""
 
 
+def plain_console(**options: Any) -> Console:
+    """Return a console that prints texts as they are: without markup, emoji codes and colours by content."""
+    return Console(markup=False, emoji=False, highlight=False, **options)
+
+
 def make_console(*, stderr: bool = False, quiet: bool = False, file: IO[str] | None = None) -> Console:
     """Return a console with the terminal's width; in a pipe or a file, lines may have any length."""
-    made = Console(stderr=stderr, quiet=quiet, file=file, highlight=False)
+    made = plain_console(stderr=stderr, quiet=quiet, file=file)
     if not made.is_terminal:
         made.width = UNLIMITED
     return made
@@ -79,12 +85,12 @@ class PlainTable:
         for column in columns:
             left = column == 0 or self.headings[column] in self.texts
             made.add_column(
-                self.headings[column],
+                Text(self.headings[column]),
                 justify="left" if left else "right",
                 overflow="ellipsis" if column in widths else "fold",
                 no_wrap=not column or column in widths,
                 width=widths.get(column),
             )
         for number, row in enumerate(self.rows):
-            made.add_row(*(row[column] for column in columns), style="red" if number in self.failed else None)
+            made.add_row(*(Text(row[column]) for column in columns), style="red" if number in self.failed else None)
         return made

@@ -1,6 +1,5 @@
 """`kofn certs`: a folder of certificates and tokens, for a control plane that is started by hand."""
 
-import json
 import re
 import sys
 from dataclasses import dataclass
@@ -8,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from kofn_common.json_text import json_text
 from kofn_common.rpc.errors import SecurityError
 from kofn_common.rpc.names import CONTROLLER, OPERATOR, worker_name
 from kofn_common.wire.sizes import JOB_MAX, WORKERS_MAX
@@ -143,7 +143,7 @@ def command(folder: Path, jobs: dict[int, int], p4runtime: bool, bundles: tuple[
     if as_json:
         named = {str(job): workers for job, workers in jobs.items()}
         document = {"folder": str(folder.resolve()), "jobs": named, "valid_days": VALID.days, "files": files}
-        click.echo(json.dumps(document, indent=2))
+        click.echo(json_text(document, indent=2))
         return
     for machine in machines:
         click.echo(f"{folder / 'machines' / machine.name}: all that {machine.name} needs")

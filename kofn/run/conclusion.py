@@ -1,7 +1,6 @@
 """The end of a run, for any reason: its trials' results are compared, written and shown."""
 
 import contextlib
-import json
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
@@ -12,12 +11,14 @@ from rich.console import Console
 from kofn.report.brief import brief_tables, headlines
 from kofn.report.summarise import summarise_run
 from kofn.report.summary import RunSummary
+from kofn.report.table import make_console
 from kofn.run.display import report_line, say
 from kofn.run.errors import RunError
 from kofn.run.signals import deferred, impatient
 from kofn_common.config.errors import KofnError
 from kofn_common.config.plugins import in_words
 from kofn_common.config.schema import Config
+from kofn_common.json_text import json_text
 from kofn_common.results.folder import RunFolder
 from kofn_common.results.worker_metrics import merge
 
@@ -85,7 +86,7 @@ def conclude(
     summary = summarised(folder, configs, early_end)
     for job in summary.jobs:
         for sentence in headlines(job):
-            console.print(sentence, markup=False)
+            say(console, sentence)
     for part in summary.parts() if details else brief_tables(summary):
         console.print(part)
     for note in summary.notes:
@@ -93,14 +94,14 @@ def conclude(
     say(console, report_line(lambda: _report().write_report(folder, configs, summary)))
     say_failures(summary.failures, early_end if raised else "", errors)
     if as_json:
-        click.echo(json.dumps(summary.to_dict(), indent=2))
+        click.echo(json_text(summary.to_dict(), indent=2))
     return 1 if summary.failures else 0
 
 
 def summarised(folder: RunFolder, configs: Sequence[Config], early_end: str = "") -> RunSummary:
     """Return every job's results, also written to summary.json."""
     summary = summarise_run(folder, configs, early_end)
-    (folder.path / "summary.json").write_text(json.dumps(summary.to_dict(), indent=2) + "\n")
+    (folder.path / "summary.json").write_text(json_text(summary.to_dict(), indent=2) + "\n")
     return summary
 
 
@@ -108,7 +109,7 @@ def say_failures(failures: Sequence[str], early_end: str, errors: Console | None
     """Print failures; if `early_end` is given, cut this reason from the end of each failure."""
     for failure in failures:
         shown = failure.removesuffix(f": {early_end}") if early_end else failure
-        say(errors or Console(stderr=True), f"kofn: {shown}", style="red")
+        say(errors or make_console(stderr=True), f"kofn: {shown}", style="red")
 
 
 def load_report() -> None:

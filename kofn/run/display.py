@@ -22,7 +22,7 @@ def say(console: Console, text: str, style: str | None = None) -> None:
     if console.is_terminal:
         fill = partial(textwrap.fill, width=console.width, break_long_words=False, break_on_hyphens=False)
         text = "\n".join(map(fill, text.split("\n")))
-    console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+    console.print(text, style=style, markup=False, emoji=False, highlight=False, soft_wrap=True)
 
 
 def report_line(write: Callable[[], Path]) -> str:

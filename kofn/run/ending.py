@@ -5,8 +5,7 @@ import errno
 import sys
 from collections.abc import Iterator
 
-from rich.console import Console
-
+from kofn.report.table import make_console
 from kofn.run import terminal
 from kofn.run.display import say
 from kofn.run.errors import InterruptedRun
@@ -39,5 +38,5 @@ def ending(command: str) -> Iterator[None]:
 
 def _end(command: str, error: object, code: int) -> None:
     """Print the error in one line, and exit."""
-    say(Console(stderr=True), f"kofn {command}: {error}")
+    say(make_console(stderr=True), f"kofn {command}: {error}")
     sys.exit(code)

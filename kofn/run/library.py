@@ -13,6 +13,7 @@ from typing import Any
 
 from rich.console import Console
 
+from kofn.report.table import plain_console
 from kofn.run.errors import InterruptedRun
 from kofn.run.plan import DEFAULT_CONFIG, RunPlan, make_plan
 from kofn.run.signals import deferred, interruptible, pass_on, stopped_by
@@ -135,7 +136,7 @@ def listener(progress: Progress) -> Iterator[Callable[[str], object]]:
 
 def line_console(tell: Callable[[str], object]) -> Console:
     """Return a console that passes each printed line to `tell`."""
-    return Console(file=_Lines(tell), width=UNLIMITED, force_terminal=False, force_jupyter=False)
+    return plain_console(file=_Lines(tell), width=UNLIMITED, force_terminal=False, force_jupyter=False)
 
 
 class _Lines(io.StringIO):

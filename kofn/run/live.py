@@ -262,13 +262,13 @@ class TrialView:
         """Return the whole view in one plain line."""
         if self.newest is None:
             return self.headline()
-        late = ranges(self.absent()) or "none"
+        missing = ranges(self.absent()) or "none"
         starving = [worker.rank for worker in self.workers if worker.starved]
         starved = f"  {name_workers(starving)} STARVED" if starving else ""
-        return f"{self.headline()}  late {late}{self._fate()}{starved}"
+        return f"{self.headline()}  missing {missing}{self._fate()}{starved}"
 
     def _fate(self) -> str:
-        """Return the fate of the gradients of the worker that was late most often; empty if none was late."""
+        """Return the fate of the gradients of the worker with most late gradients; empty if none was late."""
         worker = max(self.workers, key=lambda worker: worker.late)
         account = worker.account
         if not worker.late or account is None:

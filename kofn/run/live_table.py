@@ -11,11 +11,15 @@ from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
+from kofn.report.table import UNLIMITED
 from kofn.run.live import TrialView, WorkerView
 from kofn.run.stall import OUT
 
 HEADINGS = ("worker", "iteration", "lambda", "95 %", "injected", "late", "in sums", "state")
 """80 columns with their content."""
+
+SPARED = ("95 %", "injected", "lambda", "in sums", "iteration")
+"""Columns that a narrower terminal lacks, in this order: no cell is cut."""
 
 CURSOR = 1
 """The line of the terminal that a live display leaves free."""
@@ -36,18 +40,26 @@ class LiveTable:
         if self.view.newest is None:
             return
         used = sum(len(console.render_lines(text, options, pad=False)) for text in head) + 1  # the headings
-        yield self._table(max((console.height - CURSOR) // self.sharing - used, 1))
+        lines = max((console.height - CURSOR) // self.sharing - used, 1)
+        tables = (self._table(lines, SPARED[:spared]) for spared in range(len(SPARED) + 1))
+        free = options.update(max_width=UNLIMITED)
+        *wider, narrowest = ((table, console.measure(table, options=free).maximum) for table in tables)
+        yield next((table for table, width in wider if width <= options.max_width), narrowest[0])
 
-    def _table(self, lines: int) -> Table:
+    def _table(self, lines: int, spared: Sequence[str]) -> Table:
+        """Return the table without these columns."""
+        kept = [column for column, name in enumerate(HEADINGS) if name not in spared]
         table = Table(box=None, pad_edge=False, header_style="bold")
-        for name in HEADINGS:
+        for name in (HEADINGS[column] for column in kept):
             table.add_column(name, justify="left" if name == "state" else "right", no_wrap=True)
         shown, others = split(self.view.workers, lines)
         absent = self.view.absent()
         for worker in shown:
-            table.add_row(*_row(worker, late=worker.rank in absent))
+            row = _row(worker, missing=worker.rank in absent)
+            table.add_row(*(row[column] for column in kept))
         if others:
-            table.add_row(*_medians(others), style="dim")
+            medians = _medians(others)
+            table.add_row(*(medians[column] for column in kept), style="dim")
         return table
 
 
@@ -68,7 +80,7 @@ def split(workers: Sequence[WorkerView], lines: int) -> tuple[list[WorkerView], 
     return shown, [worker for worker in workers if worker.rank not in chosen]
 
 
-def _row(worker: WorkerView, *, late: bool) -> list[RenderableType]:
+def _row(worker: WorkerView, *, missing: bool) -> list[RenderableType]:
     estimate, last = worker.estimate, worker.last
     known = estimate.samples > 0
     interval = f"{_milliseconds(estimate.lambda_low_s)}-{_milliseconds(estimate.lambda_high_s)}"
@@ -80,17 +92,17 @@ def _row(worker: WorkerView, *, late: bool) -> list[RenderableType]:
         f"{_milliseconds(last.injected_mean_s)} ms" if last else "-",
         str(worker.late),
         f"{worker.account.summed:.0f}/{worker.account.entered:.0f}" if worker.account else "-",
-        _state(worker, late=late),
+        _state(worker, missing=missing),
     ]
 
 
-def _state(worker: WorkerView, *, late: bool) -> Text:
-    """Return a worker's state; while it trains, the fate of its latest gradient."""
+def _state(worker: WorkerView, *, missing: bool) -> Text:
+    """Return a worker's state; while it trains, whether the newest sum has its gradient."""
     if worker.starved:
         return Text("starved", style="red")
     if worker.state not in ("training", ""):
         return Text(worker.state)
-    return Text("late", style="red") if late else Text("in sum", style="green")
+    return Text("missing", style="red") if missing else Text("in sum", style="green")
 
 
 def _medians(workers: Sequence[WorkerView]) -> list[str]:

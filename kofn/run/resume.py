@@ -51,10 +51,6 @@ def plan_resumed(path: Path, *, settings: Sequence[str], as_json: bool, quiet: b
     `settings` may give another job.workers, if no trial has ended.
     """
     folder, record = RunFolder.open(path), RunFolder.open(path).record()
-    if record.seeds:
-        raise ConfigError(
-            f"{path} has a run for each seed: resume one of them, {path}/seed-{record.seeds[0]} for example"
-        )
     if record.finished == len(record.trials):
         raise ConfigError(f"{path} has ended: kofn report shows its results")
     if (run := running()) is not None and Path(run.folder) == path.resolve():

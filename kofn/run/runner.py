@@ -27,6 +27,7 @@ from kofn.run.cpu import remove_groups
 from kofn.run.display import say
 from kofn.run.ending import ending
 from kofn.run.errors import LeftoversError, RunError
+from kofn.run.machine_load import load_note
 from kofn.run.native import NativeBuild
 from kofn.run.network import EmulatedHost, NetworkClient
 from kofn.run.options import record_option, set_option
@@ -192,7 +193,9 @@ def execute(plan: RunPlan, console: Console, at_early_end: AtEarlyEnd | None = N
     with hold(plan.folder):
         check_ports(plan.shared.network, plan.page_port, len(plan.shared.switches))
         check_management(plan.shared.network)
+        load = load_note()
         folder = reopen(plan, topology) if plan.resume else prepare(plan, topology)
+        folder.update_record(load=load or folder.record().load)
         native = NativeBuild(plan.shared.network, plan.data_plane.compiled.blob)
         try:
             with (

@@ -1,6 +1,5 @@
 """`run.seeds`: the same run with several seeds, one after another, and their common results."""
 
-import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import count, islice
@@ -13,10 +12,12 @@ from rich.console import Console
 from kofn.report.over_seeds import SeedsSummary, over_seeds
 from kofn.report.summarise import summarise_run
 from kofn.report.summary import RunSummary
+from kofn.report.table import make_console
 from kofn.run.conclusion import conclude, noted_end, say_failures
 from kofn.run.display import report_line, say
 from kofn.run.plan import RunPlan, copy_given
 from kofn.run.signals import deferred
+from kofn_common.json_text import json_text
 from kofn_common.results.folder import RunFolder, point_latest
 from kofn_common.results.record import read_record
 
@@ -42,7 +43,7 @@ def run_seeds(plan: RunPlan, console: Console, carry_out: CarryOut) -> int:
             ran = carry_out(seed_plan, console)
             folder.note_switch(ran.record().provenance.switch)
             with deferred():
-                conclude(ran, seed_plan.configs, Console(quiet=True), as_json=False)
+                conclude(ran, seed_plan.configs, make_console(quiet=True), as_json=False)
     folder.update_record(finished=len(plan.shared.run.trials))
     with deferred():
         return conclude_seeds(folder, console, as_json=plan.as_json)
@@ -71,7 +72,7 @@ def conclude_seeds(
     """Write summary and report over all seeds that were begun; return the exit code. Arguments are
     those of conclude()."""
     summary = summarise_seeds(folder, early_end or folder.record().early_end)
-    (folder.path / "summary.json").write_text(json.dumps(summary.to_dict(), indent=2) + "\n")
+    (folder.path / "summary.json").write_text(json_text(summary.to_dict(), indent=2) + "\n")
     for part in summary.parts():
         console.print(part)
     for note in summary.notes:
@@ -79,7 +80,7 @@ def conclude_seeds(
     say(console, report_line(lambda: _write_page(folder, summary)))
     say_failures(summary.failures, summary.early_end if raised else "")
     if as_json:
-        click.echo(json.dumps(summary.to_dict(), indent=2))
+        click.echo(json_text(summary.to_dict(), indent=2))
     return 1 if summary.failures else 0
 
 

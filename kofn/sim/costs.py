@@ -1,6 +1,5 @@
 """The CPU time of a worker's steps and of a decision on this machine, measured with the real functions."""
 
-import json
 import os
 import socket
 import time
@@ -18,6 +17,7 @@ from kofn.sim.learning import Learning
 from kofn_common.config.errors import ConfigError
 from kofn_common.config.schema import Config
 from kofn_common.config.section import NotNegative
+from kofn_common.json_text import json_text
 from kofn_common.rpc import kofn_pb2 as pb
 from kofn_common.wire import packet as wire
 from kofn_common.wire.sizes import WEIGHT_UNIT
@@ -111,7 +111,7 @@ def _measure(config: Config) -> Costs:
     def apply() -> None:
         done = aggregate(encoder.follow(results, 0), coding, rank=0, average=learning.average)
         encoder.plan = coding.planner.first()
-        json.dumps(asdict(learning.replica.apply(1, done.mean, done.checksums, done.plan)))
+        json_text(asdict(learning.replica.apply(1, done.mean, done.checksums, done.plan)))
 
     return Costs(
         cores=len(os.sched_getaffinity(0)),

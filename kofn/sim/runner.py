@@ -1,6 +1,5 @@
 """`kofn simulate`: one configuration's trials in virtual time, with the files, summary and report of a run."""
 
-import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -42,7 +41,9 @@ from kofn_common.config.errors import ConfigError
 from kofn_common.config.objectives import check_objective
 from kofn_common.config.schema import Config
 from kofn_common.forked import forked
+from kofn_common.json_text import json_text
 from kofn_common.results.folder import JobFolder, RunFolder, TrialFolder
+from kofn_common.results.record import SIMULATED, read_record
 from kofn_common.rpc.document import document
 from kofn_controller.job.journal import Journal
 from kofn_controller.job.status_message import status_message
@@ -173,6 +174,8 @@ def command(
         if against is not None:
             found = pairs(real, summarised(folder, plan.configs).jobs[0].trials)
             _show(found, compared(found), as_json=as_json)
+            if load := read_record(against).load:
+                say(make_console(stderr=True), f"{against}: {load}")
             return
         sys.exit(conclude(folder, plan.configs, make_console(stderr=as_json), as_json=as_json))
 
@@ -195,7 +198,7 @@ def execute(
     check(config)
     drawn = replace(config, network=replace(config.network, management=MANAGEMENT))
     folder = prepare(plan, wanted_topology(drawn, plan.jobs[0].source, hosts=config.job.workers))
-    folder.update_record(driver="simulated")
+    folder.update_record(driver=SIMULATED)
     with noted_end(folder, at_early_end), threadpoolctl.threadpool_limits(1):  # small matrices: threads would only wait
         library()  # once, for all trials
         costs = known()
@@ -336,7 +339,7 @@ def _train(config: Config, entry: TrialFolder, models: list[TrainingModel], cost
         status = (
             {"time": virtual_s} | document(status_message(control_loop)) | {"job": config.job.id, "uptime_s": virtual_s}
         )
-        statuses.write(json.dumps(status) + "\n")
+        statuses.write(json_text(status) + "\n")
 
     with simulation.journal, entry.status.open("w") as statuses:
         simulation.run(look)
@@ -379,6 +382,6 @@ def _progress(console: Console, objective: str, begin: float) -> Callable[[Contr
 def _show(found: Sequence[SimulatedTimes | Pair | SimulatedSchedule], shown: PlainTable, *, as_json: bool) -> None:
     """Show results as a table, or as JSON on stdout."""
     if as_json:
-        click.echo(json.dumps([result.to_dict() for result in found], indent=2))
+        click.echo(json_text([result.to_dict() for result in found], indent=2))
     else:
         make_console().print(shown)

@@ -67,8 +67,8 @@ class WorkerFrame(msgspec.Struct, frozen=True, kw_only=True):
     iteration: int  # the latest iteration that the worker has finished
     state: str  # the worker's state by the controller, or "killed" or "not started"
     phase: str  # "computing", "blocked", "waiting", "updating"; empty: between iterations, or unknown
-    late: int  # iterations so far whose sums the worker missed
-    late_share: float  # share of the worker's latest 50 iterations in which it was late, 0 to 1
+    late: int  # gradients so far that were late
+    late_share: float  # share of late gradients among the worker's latest 50 gradients, 0 to 1
     share: float  # the worker's share of the gradients in all sums so far, 0 to 1
     lambda_ms: float | None  # estimated mean blocking time, and the ends of its 95 % interval; none: unknown
     low_ms: float | None

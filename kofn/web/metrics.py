@@ -28,7 +28,7 @@ PER_WORKER: tuple[Gauge, ...] = (
     ("kofn_worker_blocking_low_seconds", "Lower end of the estimate's 95 % interval.", "low_ms", 1e-3),
     ("kofn_worker_blocking_high_seconds", "Upper end of the estimate's 95 % interval.", "high_ms", 1e-3),
     ("kofn_worker_injected_seconds", "Injected mean blocking time.", "injected_ms", 1e-3),
-    ("kofn_worker_late_ratio", "Share of the latest 50 iterations in which the worker was late.", "late_share", 1),
+    ("kofn_worker_late_ratio", "Share of the worker's latest 50 gradients that were late.", "late_share", 1),
     ("kofn_worker_share_ratio", "Share of the gradients in all sums.", "share", 1),
 )
 

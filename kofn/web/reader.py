@@ -10,9 +10,9 @@ import msgspec
 from kofn.report.planned_changes import describe_fault
 from kofn.web.frames import Frame, JobHeader, RunHeader
 from kofn.web.timeline import Timeline
-from kofn_common.config.errors import ConfigError
 from kofn_common.config.schema import Config
 from kofn_common.results.folder import RunFolder
+from kofn_common.results.record import SIMULATED
 from kofn_host.workload import metric_of
 
 
@@ -37,9 +37,6 @@ class RunReader:
         self._over, self._clock = over, clock
         self.over = False
         folder = RunFolder.open(path)
-        if seeds := folder.record().seeds:
-            names = ", ".join(f"seed-{seed}" for seed in seeds)
-            raise ConfigError(f"{path} has a run for each seed: name the folder of one of them ({names})")
         self._configs = folder.configs()
         hosts, leaves = hosts_of(folder.topology), leaves_of(folder.topology)
         self.header = _header(folder, self._configs, hosts, leaves)
@@ -140,7 +137,7 @@ def _header(
         name=configs[0].run.name,
         folder=str(folder.path),
         started=record.started,
-        target="" if record.driver == "simulated" else record.target,
+        target="" if record.driver == SIMULATED else record.target,
         trials=tuple(objective for objective, _ in record.trials),
         jobs=tuple(jobs),
     )

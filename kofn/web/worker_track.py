@@ -8,7 +8,7 @@ from kofn_common.results.worker_metrics import Iteration
 from kofn_common.results.worker_state import worker_state
 
 RECENT = 50
-"""The number of iterations in `late_share`."""
+"""The number of gradients in `late_share`."""
 
 SPANS = 64
 
@@ -35,7 +35,8 @@ class WorkerTrack:
         """Take a finished iteration; the frames' seconds count from `begin`, in Unix time."""
         self._iteration, self._injected_ms, self._process = line.iteration, 1e3 * line.injected_mean_s, ""
         self._late += line.late
-        self._recent.append(line.late)
+        if line.computed or line.late:  # else the worker had no gradient of this iteration
+            self._recent.append(line.late)
         if (span := span_of(line, begin)) is not None:
             self._spans.append(span)
 

@@ -55,17 +55,32 @@ def test_steps_of_the_sources_are_defined_in_the_linked_files() -> None:
     assert not wrong
 
 
-def test_documents_named_in_code_exist() -> None:
+def tracked(*endings: str) -> list[str]:
+    """Return the files of the checkout with these endings."""
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=False)
     if listed.returncode:
         pytest.skip("not a checkout: the list of files is git's")
+    return [name for name in listed.stdout.decode().split("\0") if name.endswith(endings)]
+
+
+def test_documents_named_in_code_exist() -> None:
     wrong = set()
-    for name in listed.stdout.decode().split("\0"):
-        if name.endswith((".py", ".p4", ".c", ".h", ".toml", ".proto", ".sh")):
-            for mention in re.findall(r"(?<!model's )\bdocs/[\w/-]+\.md", (ROOT / name).read_text()):
-                if not (ROOT / mention).exists():
-                    wrong.add(f"{name}: {mention}")
+    for name in tracked(".py", ".p4", ".c", ".h", ".toml", ".proto", ".sh"):
+        for mention in re.findall(r"(?<!model's )\bdocs/[\w/-]+\.md", (ROOT / name).read_text()):
+            if not (ROOT / mention).exists():
+                wrong.add(f"{name}: {mention}")
     assert not wrong
+
+
+def test_no_command_replaces_the_editable_install_by_a_copy() -> None:
+    """Edits of the checkout would have no effect, and runs would not know their commit."""
+    copies = re.compile(r"pip3? install (?!-e )(?:-\S+ )*['\"]?\.(?:\[[\w,]*\])?['\"]?(?![\w./\[])")
+    assert copies.search("pip install '.[mpi]'") and copies.search("pip install .") and not copies.search("install ./a")
+    texts = tracked(".py", ".md", ".toml", ".sh", ".ipynb", ".yml", ".yaml", "Makefile", "Dockerfile")
+    found = {
+        name for name in texts if name != "tests/docs/test_documents.py" and copies.search((ROOT / name).read_text())
+    }
+    assert not found
 
 
 @pytest.mark.slow

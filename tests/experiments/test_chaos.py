@@ -24,7 +24,7 @@ SCENARIOS = list(scenarios())
 SUMMARY = TrialSummary(
     objective="throughput", time_to_target_s=5.0, iterations_to_target=100, duration_s=5.0, iterations=100,
     best_accuracy=0.95, owned_accuracy=None, median_iteration_s=0.05, mean_iteration_s=0.05,
-    predicted_iteration_s=0.05, late_contributions=0, late_by_worker=(0, 0), discarded_by_worker=(0, 0),
+    predicted_iteration_s=0.05, late_gradients=0, late_by_worker=(0, 0), discarded_by_worker=(0, 0),
     bytes_sent=1, bytes_received=1, packets_sent=1, packets_received=1, retransmissions=1234, k_iterations={2: 100},
     restarts=2, rejoins=1, regroups=0, longest_stall_s=1.5, checksum_errors=0, switch_checksum_errors=0, peer_fetches=0,
     missed_events=(), resumed=(), identity_error=None, conservation_error=None, conservation_unchecked=None,

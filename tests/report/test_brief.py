@@ -63,7 +63,7 @@ def test_first_lines_sum_up_the_run() -> None:
     assert source == "source: 95.0% accuracy after 2.5 s, 2.8 x faster than all and 2.2 x faster than one worker alone."
     assert progress.startswith("progress: ")
     assert late == (
-        "progress: worker 1 was late in 57 of 102 iterations; of its 59 gradients 46.2 entered a sum,"
+        "progress: 57 gradients of worker 1 were late; of the 59 gradients that it finished 46.2 entered a sum,"
         " 12.8 lost their weight to age."
     )
 

@@ -14,7 +14,9 @@ from tensorboardX.proto.event_pb2 import Event
 from kofn.cli.main import main
 from kofn.report.frames import TABLES
 from kofn.report.reader import read
-from tests.run.fake_run import two_trials
+from kofn_common.config.schema import Config
+from kofn_common.results.folder import RunFolder
+from tests.run.fake_run import append, two_trials
 from tests.test_extras import command
 
 
@@ -69,9 +71,19 @@ def test_parquet_keeps_types_and_missing_values(tmp_path: Path) -> None:
         )
 
 
+def test_tensorboard_needs_an_iteration(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path / "run", ["all"])
+    folder.write_record([Config()], driver="auto")
+    folder.write_effective([Config()])
+    code, output = export(folder.path, "--to", "tensorboard")
+    assert (code, "must have an iteration that a worker has finished, got none" in output) == (2, True), output
+
+
 @pytest.mark.slow
 def test_tensorboard_has_a_curve_for_each_number(tmp_path: Path) -> None:
-    folder = two_trials(tmp_path / "run").path
+    made = two_trials(tmp_path / "run")
+    append(made, 3, {"iteration": 7, "time": 3.5, "logged": {"top1": 0.5, "loss": None}})
+    folder = made.path
     assert export(folder, "--to", "tensorboard")[0] == 0
     (file,) = (folder / "tensorboard" / "throughput" / "worker-3").iterdir()
     curves = defaultdict[str, list[tuple[int, float, float]]](list)
@@ -86,6 +98,8 @@ def test_tensorboard_has_a_curve_for_each_number(tmp_path: Path) -> None:
     assert list(losses) == pytest.approx(mine.loss.tolist(), rel=1e-6), "TensorBoard keeps float32"
     assert list(times) == pytest.approx(mine.time.tolist())
     assert {"k", "late", "accuracy", "iteration_s"} <= set(curves)
+    assert not {"time", "started"} & set(curves), "Unix time is no curve"
+    assert curves["logged/top1"] == [(7, 0.5, 3.5)]
     assert not {"width", "params", "worker"} & set(curves), "columns without numbers must have no curve"
 
 

@@ -1,19 +1,23 @@
 """The report is one file with everything in it."""
 
+import re
 import xml.etree.ElementTree as ET
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from kofn.report.figures import TrialSeries, running_mean
-from kofn.report.page import write_report
+from kofn.report.page import COLUMNS, job_drawings, write_report
 from kofn.report.series import read_series
-from kofn.report.summarise import summarise
+from kofn.report.summarise import summarise, summarise_run
 from kofn.report.summary import RunSummary
+from kofn.report.svg import svg
 from kofn_common.config.compress import CompressSection
 from kofn_common.config.schema import Config
 from kofn_common.results.folder import RunFolder
+from kofn_common.results.record import SIMULATED
 from kofn_common.results.worker_metrics import read_trial
 from tests.run.fake_run import compress, simulate, two_trials, write
 
@@ -36,7 +40,7 @@ def test_report_is_self_contained(tmp_path: Path) -> None:
     assert "all (baseline)" in text
     assert "a factor of" in text
     assert "name = &#34;fake&#34;" in text
-    assert "switch embedded, hosts by netns; trials throughput, all" in text
+    assert "; one run, with seed 1; switch embedded, network by netns; trials throughput, all" in text
     assert folder.started in text
     assert "rto_ms = 50.0" in text
     assert "<script" not in text
@@ -96,3 +100,55 @@ def test_compression_is_drawn_where_it_is_used(tmp_path: Path) -> None:
     for config, drawn in ((Config(), 3), (Config(compress=CompressSection(codec="int8")), 4)):
         summary = RunSummary(jobs=(summarise(folder.jobs[0], config),))
         assert write_report(folder, [config], summary).read_text().count("<svg") == drawn
+
+
+SIX = ("source", "progress", "batch-sync:2", "fixed:2", "throughput", "all")
+
+
+def fixed(k: int, iteration: int) -> int:
+    return k
+
+
+@pytest.fixture(scope="module")
+def six(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    """Return a run of six trials, whose fourth one is the fastest and whose first one is slow."""
+    folder = RunFolder.create(tmp_path_factory.mktemp("six"), SIX)
+    ks = {"source": 4, "fixed:2": 2}
+    write(folder, [simulate(k=partial(fixed, ks.get(name, 3)), seed=seed) for seed, name in enumerate(SIX)])
+    return folder
+
+
+def test_figures_of_six_trials_give_no_warning(six: RunFolder) -> None:
+    """Warnings are errors in these tests; a report's figures are drawn in other processes."""
+    summary = summarise(six.jobs[0], Config())
+    names = [drawing.name for drawing in job_drawings(six.jobs[0], Config(), summary) if svg(drawing.draw())]
+    assert {"accuracy", "iteration-time"} <= set(names)
+
+
+def test_tables_of_six_trials_fit_the_page(six: RunFolder) -> None:
+    text = report(six).read_text()
+    tables = re.findall(r"<table>\n<tr>(.*?)</tr>", text)
+    shown = [re.findall("<th>(.*?)</th>", headings) for headings in tables]
+    assert [name for _, *names in shown for name in names if name] == [*SIX[:-1], "all (baseline)"]
+    assert max(map(len, shown)) <= 1 + COLUMNS
+
+
+def test_first_sentence_compares_the_best_trial(six: RunFolder) -> None:
+    summary = summarise(six.jobs[0], Config())
+    assert summary.best is not None and summary.best.objective == "fixed:2"
+    text = report(six).read_text()
+    assert "with <b>fixed:2</b> and in" in text and f"a factor of {summary.against(summary.best):.2f}" in text
+
+
+def test_simulated_run_names_no_switch_and_no_hosts(tmp_path: Path) -> None:
+    folder = two_trials(tmp_path)
+    folder.update_record(driver=SIMULATED)
+    assert "; simulated, without switch and network; trials throughput, all" in report(folder).read_text()
+
+
+def test_loaded_machine_is_named(tmp_path: Path) -> None:
+    folder = two_trials(tmp_path)
+    folder.update_record(load="the machine was loaded")
+    summary = summarise_run(folder, [Config()], "")
+    assert summary.notes == ["the machine was loaded"]
+    assert "<p>the machine was loaded</p>" in write_report(folder, [Config()], summary).read_text()

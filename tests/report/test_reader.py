@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 from kofn.report.frames import TABLES
+from kofn.report.over_seeds import SeedsSummary
 from kofn.report.reader import Run, read
 from kofn.report.summarise import summarise
 from kofn.run.conclusion import summarised
@@ -17,6 +18,7 @@ from kofn_common.results.errors import ResultsError
 from kofn_common.results.event_log import LoggedEvent
 from kofn_common.results.folder import RunFolder
 from kofn_common.results.link_bytes import write_links
+from kofn_common.results.provenance import Provenance
 from kofn_common.results.worker_metrics import Iteration
 from tests.run.fake_run import append, simulate, two_trials, write
 from tests.test_extras import without_extras
@@ -182,11 +184,50 @@ def test_folder_that_is_no_run_is_named(tmp_path: Path) -> None:
         read(tmp_path)
 
 
+def test_run_of_several_seeds_is_refused(tmp_path: Path) -> None:
+    two_trials(tmp_path).update_record(seeds=(1, 2))
+    with pytest.raises(KofnError, match=rf"^{tmp_path} must be the folder of one run, got 2 runs with a seed each"):
+        read(tmp_path)
+
+
+def test_ended_trial_without_its_files_is_no_empty_trial(tmp_path: Path) -> None:
+    entry = two_trials(tmp_path).jobs[0].trials[0]
+    for rank in range(4):
+        entry.metrics(rank).unlink()
+    with pytest.raises(ResultsError, match=r"throughput/worker-0.jsonl: worker 0 wrote no iteration"):
+        _ = read(tmp_path).metrics
+
+
 def test_damage_is_named(tmp_path: Path) -> None:
     folder = finished(tmp_path)
     append(folder, 1, {"iteration": "many"})
     with pytest.raises(ResultsError, match=r"worker-1.jsonl: not a line of worker metrics"):
         _ = read(tmp_path).metrics
+    entry = folder.jobs[0].trials[0]
+    entry.status.write_text('{"iteration": NaN}\n')
+    with pytest.raises(ResultsError, match=r"status.jsonl:1: a line must be the JSON of one value, got .*NaN"):
+        _ = read(tmp_path).k
+    entry.events.write_text('{"time": 1.0}\n')
+    with pytest.raises(ResultsError, match=r"events.jsonl:1: .*missing required field"):
+        _ = read(tmp_path).events
     (tmp_path / "summary.json").write_text('{"trials": 1}')
     with pytest.raises(ResultsError, match=r"summary.json: not the summary of a run"):
         _ = read(tmp_path).summary
+
+
+def test_run_that_does_not_know_its_commit_says_so(tmp_path: Path) -> None:
+    """A copy that pip has made has no commit."""
+    folder = two_trials(tmp_path)
+    folder.update_record(provenance=Provenance(kofn="1.2"))
+    summary = summarised(folder, [Config()])
+    note = "kofn 1.2, commit unknown: kofn was not run from a git checkout, or git did not answer"
+    assert summary.notes == [note]
+    assert dict(folder.record().provenance.rows())["kofn"] == "1.2, commit unknown"
+    assert note in repr(read(tmp_path))
+    seeds = SeedsSummary(
+        seeds=(1,), summaries={1: summary}, jobs=(), early_end="", provenance=folder.record().provenance
+    )
+    assert seeds.notes == [note]
+    folder.update_record(provenance=Provenance(kofn="1.2", commit="3f0c"))
+    assert summarised(folder, [Config()]).notes == []
+    assert dict(folder.record().provenance.rows())["kofn"] == "1.2, commit 3f0c"

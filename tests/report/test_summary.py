@@ -43,13 +43,13 @@ def test_figures_of_a_pass_are_correct(tmp_path: Path) -> None:
     assert result.time_to_target_s == pytest.approx(reached["time"] - 1000.0)
     assert result.iterations == 150
     assert (result.bytes_sent, result.packets_received, result.retransmissions) == (4000, 80, 6)
-    assert result.late_contributions == 0
+    assert result.late_gradients == 0
     assert result.k_iterations == {4: 150}
 
 
-def test_late_contributions_are_counted_by_worker(tmp_path: Path) -> None:
+def test_late_gradients_are_counted_by_worker(tmp_path: Path) -> None:
     result = one_trial(tmp_path, simulate(k=lambda i: 3)).trials[0]
-    assert result.late_contributions == sum(result.late_by_worker) == 200
+    assert result.late_gradients == sum(result.late_by_worker) == 200
 
 
 def test_first_replica_that_differs_is_named(tmp_path: Path) -> None:

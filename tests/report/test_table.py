@@ -1,6 +1,7 @@
 """Tables without a terminal and in one that is too narrow; tables of many workers."""
 
 import io
+import re
 from dataclasses import replace
 
 import pytest
@@ -8,7 +9,9 @@ from rich.console import Console
 
 from kofn.report.summary import Summary
 from kofn.report.table import PlainTable, make_console
+from kofn.run.display import say
 from kofn_host.workload import ACCURACY
+from tests.docs.markdown import ROOT
 from tests.experiments.test_chaos import SUMMARY
 
 WIDE = PlainTable(["name", *(f"column {number}" for number in range(12))], [["first", *["123.456 ms"] * 12]])
@@ -72,7 +75,24 @@ def test_many_workers_leave_the_labels_unchanged(width: int | None) -> None:
     )
     lines = printed(Summary(job=1, metric=ACCURACY, trials=(entry, entry)).table(), width)
     rows = {line[:25].strip(): line[25:].strip() for line in lines}
-    assert rows["late contributions"].startswith("496 (0 .. 31, median 16)")
+    assert rows["late gradients"].startswith("496 (0 .. 31, median 16)")
     assert rows["share of the sums"].startswith("3.12 .. 3.12, median 3.12 %")
     assert rows["pending in the end"].startswith("7.25 of workers 2-29, 31; late for")
     assert {"compute/code/net/wait/step", "corrupted packets dropped"} & {line.split("  ")[0] for line in lines}
+
+
+def test_texts_are_printed_as_they_are() -> None:
+    """`:boom:` is an emoji for rich, and [red] a colour."""
+    text = "own:boom:x and [red]"
+    file = io.StringIO()
+    for console in (make_console(file=file), Console(file=file, width=200)):
+        console.print(PlainTable(["trial", text], [["all", text]]))
+        say(console, text)
+    assert file.getvalue().count(text) == 6
+    make_console(file=(file := io.StringIO())).print(text)
+    assert file.getvalue() == f"{text}\n"
+
+
+def test_all_consoles_of_kofn_print_texts_as_they_are() -> None:
+    made = {path.name for path in (ROOT / "kofn").rglob("*.py") if re.search(r"(?<!_)\bConsole\(", path.read_text())}
+    assert made == {"table.py"}

@@ -269,7 +269,7 @@ def test_line_about_many_workers_is_short(tmp_path: Path) -> None:
         append(folder, rank, line)
     view = TrialView(folder.jobs[0].trials[0], 32, "progress (1 of 2)", metric=NEVER)
     view.poll()
-    assert view.line().endswith("late 1-6, 8-31  worker 0: 6.5 of 9 gradients in sums, 1.5 pending, 1.0 discarded")
+    assert view.line().endswith("missing 1-6, 8-31  worker 0: 6.5 of 9 gradients in sums, 1.5 pending, 1.0 discarded")
     view.close()
 
 
@@ -281,3 +281,20 @@ def test_terminal_breaks_lines_between_words_and_keeps_paths_whole() -> None:
             Console(file=file, force_terminal=terminal, width=24), f"results of this run are in {path} and nowhere else"
         )
         assert file.getvalue().splitlines() == (lines or [f"results of this run are in {path} and nowhere else"])
+
+
+@pytest.mark.parametrize("width", [30, 40, 60, 79])
+def test_narrow_live_table_has_fewer_columns_and_no_cut_cell(folder: RunFolder, live: TrialView, width: int) -> None:
+    for rank in range(4):
+        append(folder, rank, simulate().lines[rank][0] | {"iteration": 12345, "injected_mean_s": 0.06})
+    live.poll()
+    slow = {"samples": 16, "lambda_s": 1.234, "lambda_low_s": 1.012, "lambda_high_s": 2.345}
+    live.update(ParseDict({"worker": [{"rank": rank} | slow for rank in range(4)], "k": 1}, kofn_pb2.Status()))
+    live.workers[-1].process = "not started"
+    file = StringIO()
+    Console(file=file, width=width, height=40, force_terminal=True, color_system=None).print(LiveTable(view=live))
+    lines = file.getvalue().splitlines()
+    assert max(map(len, lines)) <= width
+    assert not [line for line in lines if "\N{HORIZONTAL ELLIPSIS}" in line]
+    assert "state" in file.getvalue() and "not started" in file.getvalue()
+    assert ("1012-2345" in file.getvalue()) == (width > 60)

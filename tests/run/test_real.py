@@ -46,7 +46,7 @@ def test_two_passes_run_to_the_end(tmp_path: Path, target: str) -> None:
     assert summary["ok"] is True
     assert summary["provenance"]["switch"].startswith({"embedded": "kofn-switch ", "bmv2": "BMv2 "}[target])
     assert [entry["objective"] for entry in summary["trials"]] == [DEFAULT, "all"]
-    assert [entry["late_contributions"] for entry in summary["trials"]][1] == 0
+    assert [entry["late_gradients"] for entry in summary["trials"]][1] == 0
     assert all(entry["conservation_error"] is None for entry in summary["trials"])
     assert (run.out / "report.html").read_text().count("<svg") == 5
     merged = [json.loads(line) for line in (run.out / "metrics.jsonl").read_text().splitlines()]

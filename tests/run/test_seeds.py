@@ -14,6 +14,7 @@ from kofn.cli.main import main
 from kofn.report.interval import Interval
 from kofn_common.config.schema import Config
 from kofn_common.results.folder import RunFolder
+from tests.run.fake_run import two_trials
 from tests.sim.lab import COSTS, written
 
 
@@ -83,15 +84,32 @@ def test_runs_are_listed_and_reported_again(simulated: tuple[Path, Result]) -> N
     assert (out / "report.html").exists()
     (listed,) = json.loads(kofn("runs", "--folder", out.parent, "--json").stdout)
     assert (listed["result"], listed["trials"]) == ("ok", ["throughput", "all"])
-    refused = kofn("runs", "compare", out, out)
-    assert refused.exit_code == 2
-    assert "must be one run, got 3 runs with a seed each" in refused.output
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("runs", "compare", "out", "out"),
+        ("export", "out", "--to", "csv"),
+        ("schedule", "out"),
+        ("watch", "--web", "out"),
+        ("run", "--resume", "out"),
+    ],
+)
+def test_commands_of_one_run_refuse_a_run_of_several_seeds(tmp_path: Path, command: tuple[str, ...]) -> None:
+    out = tmp_path / "out"
+    two_trials(out).update_record(seeds=(4, 5, 6))
+    refused = kofn(*(str(out) if word == "out" else word for word in command))
+    assert refused.exit_code == 2, refused.output
+    assert f"{out} must be the folder of one run, got 3 runs with a seed each" in refused.output
+    assert f"{out}/seed-4 for example" in refused.output
+    assert not (out / "csv").exists()
 
 
 def test_stopped_run_shows_the_finished_seeds(simulated: tuple[Path, Result]) -> None:
     out, _ = simulated
     why = "stopped by SIGINT (Ctrl-C)"
-    parent, cut = RunFolder.open(out), RunFolder.open(out / "seed-6")
+    parent, cut = RunFolder.open(out, several_seeds=True), RunFolder.open(out / "seed-6")
     parent.update_record(finished=0, ended=why)
     cut.update_record(finished=1, ended=why)
     cut.jobs[0].trials[1].sums(0).unlink()

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -249,4 +250,6 @@ def test_failing_objective_is_a_failure(tmp_path: Path, costs: Path) -> None:
     )
     assert result.exit_code == 1
     (failure,) = json.loads(result.stdout)["failures"]
-    assert "failed: ZeroDivisionError: no data at iteration" in failure
+    assert re.search(
+        r"failed: ZeroDivisionError: no data \(.*/tests/controller/failing\.py:\d+\) at iteration", failure
+    )

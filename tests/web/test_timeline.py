@@ -12,7 +12,7 @@ from kofn.web.frames import Frame, Span
 from kofn.web.reader import RunReader
 from kofn.web.status_news import StatusNews
 from kofn.web.timeline import FINE_FRAMES, FRAME_S, LAG_S, next_frame
-from kofn.web.worker_track import phase_at, span_of
+from kofn.web.worker_track import WorkerTrack, phase_at, span_of
 from kofn_common.config.errors import ConfigError
 from kofn_common.results.folder import RunFolder
 from kofn_common.results.worker_metrics import Iteration
@@ -175,7 +175,7 @@ def test_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
 def test_folder_of_several_seeds_is_refused(folder: RunFolder) -> None:
     folder.update_record(seeds=(1, 2))
     with pytest.raises(
-        ConfigError, match=r"has a run for each seed: name the folder of one of them \(seed-1, seed-2\)"
+        ConfigError, match=r"must be the folder of one run, got 2 runs with a seed each: .*/seed-1 for example"
     ):
         RunReader(folder.path, over=lambda: True)
 
@@ -212,3 +212,14 @@ def test_statuses_give_news() -> None:
         ("worker", "worker 0 is lost, was training"),
         ("controller", "waiting: regrouping: worker 0"),
     ]
+
+
+def test_late_share_is_that_of_the_workers_gradients() -> None:
+    """Iterations that a worker catches up over have no gradient of the worker."""
+    track = WorkerTrack(2)
+    for number, given in enumerate(({"late": True}, {"late": True, "computed": False}, {"late": False}), 1):
+        track.finished(iteration(iteration=number, **given), 0.0)
+    for number in (4, 5, 6):
+        track.finished(iteration(iteration=number, computed=False, started=None), 0.0)
+    frame = track.frame("")
+    assert (frame.late, frame.late_share) == (2, 0.667)

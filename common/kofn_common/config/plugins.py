@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
+from traceback import walk_tb
 from typing import Any, TypeVar
 
 from kofn_common.config.errors import ConfigError
@@ -162,9 +163,29 @@ def _stems(folder: str) -> list[str]:
     return sorted(path.stem for path in (folder_of(package) / below).glob("[a-z]*.py"))
 
 
-def in_words(error: Exception) -> str:
-    """Return an exception in one line."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+def in_words(error: BaseException) -> str:
+    """Return an exception in one line, with its place in a user's code."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}{place_of(error)}"
+
+
+def place_of(error: BaseException) -> str:
+    """Return " (FILE:LINE)", the deepest line of the first module in the traceback that belongs to neither kofn nor
+    Python; empty without such a module."""
+    frames = [
+        (_package(frame.f_globals), frame.f_code.co_filename, line) for frame, line in walk_tb(error.__traceback__)
+    ]
+    users = next((package for package, *_ in frames if not _OURS.match(package)), None)
+    places = [f" ({file}:{line})" for package, file, line in frames if package == users]
+    return places[-1] if places else ""
+
+
+def _package(names: Mapping[str, Any]) -> str:
+    """Return the top package of a module, by the module's global names."""
+    return str(names.get("__name__", "__main__")).partition(".")[0]
+
+
+_OURS = re.compile(rf"kofn(_\w+)?$|__main__$|({'|'.join(sys.stdlib_module_names)})$")
+"""Matches top packages of kofn, Python and the main program."""
 
 
 CODECS = Registry(

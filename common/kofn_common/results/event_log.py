@@ -6,6 +6,8 @@ from pathlib import Path
 
 import msgspec
 
+from kofn_common.results.json_lines import read_json_lines
+
 
 class LoggedEvent(msgspec.Struct, frozen=True, kw_only=True):
     """One line of events.jsonl: the result of an event."""
@@ -43,9 +45,7 @@ class LoggedEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_event_log(path: Path) -> list[LoggedEvent]:
     """Return the lines of an events.jsonl; none without events."""
-    if not path.exists():
-        return []
-    return [msgspec.json.decode(line, type=LoggedEvent) for line in path.read_bytes().splitlines()]
+    return read_json_lines(path, LoggedEvent)
 
 
 def killed_for_good(events: Sequence[LoggedEvent]) -> set[str]:

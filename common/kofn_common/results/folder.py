@@ -156,13 +156,19 @@ class RunFolder:
         return folder
 
     @classmethod
-    def open(cls, path: Path) -> Self:
-        """Open a begun run by its record; ConfigError without a record.
+    def open(cls, path: Path, *, several_seeds: bool = False) -> Self:
+        """Open a begun run by its record; ConfigError without a record, or for a run of several seeds unless
+        `several_seeds`.
 
         A link, such as runs/latest, is followed once: a run that starts later changes it.
         """
         path = path.parent / path.readlink() if path.is_symlink() else path
         record = read_record(path)
+        if record.seeds and not several_seeds:
+            raise ConfigError(
+                f"{path} must be the folder of one run, got {len(record.seeds)} runs with a seed each: name the folder"
+                f" of one of them, {path}/seed-{record.seeds[0]} for example"
+            )
         objectives, jobs = [objective for objective, _ in record.trials], [job for job, _ in record.jobs]
         return cls(path=path, jobs=cls.at(path, objectives, jobs).jobs, started=record.started)
 

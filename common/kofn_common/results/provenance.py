@@ -17,6 +17,7 @@ import msgspec
 from kofn_common.places import folder_of
 
 TREE = Path(__file__).resolve().parents[3]
+UNKNOWN_COMMIT = "commit unknown"
 PROGRAM = folder_of("kofn_p4src") / "build" / "kofn.json"
 
 
@@ -51,11 +52,18 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True):
             memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         )
 
+    @property
+    def notes(self) -> list[str]:
+        """A warning if the commit is unknown, as for a copy that pip has made; empty if nothing was noted at all."""
+        if self.commit or not self.kofn:
+            return []
+        return [f"kofn {self.kofn}, {UNKNOWN_COMMIT}: kofn was not run from a git checkout, or git did not answer"]
+
     def rows(self) -> list[tuple[str, str]]:
         """Return labels and values as text, without unknown values."""
         rows = (
             ("command", self.command),
-            ("kofn", " ".join(filter(None, (self.kofn, self.commit and f"commit {self.commit}")))),
+            ("kofn", self.kofn and f"{self.kofn}, {f'commit {self.commit}' if self.commit else UNKNOWN_COMMIT}"),
             ("Python, NumPy", ", ".join(filter(None, (self.python, self.numpy)))),
             ("P4 program", self.program_sha256 and f"SHA-256 {self.program_sha256}"),
             ("switch", self.switch),

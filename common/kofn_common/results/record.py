@@ -11,6 +11,9 @@ from kofn_common.results.provenance import Provenance
 
 FILE = "run.json"
 
+SIMULATED = "simulated"
+"""The driver of a run in virtual time."""
+
 KILLED = "kofn run could not say why: it was killed (SIGKILL), or its disk was full"
 """The reason in the record of a run that could not write why it ended."""
 
@@ -28,6 +31,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
         ""  # why the run ended before all trials; empty: all trials ended, the run goes on, or SIGKILL ended it
     )
     seeds: tuple[int, ...] = ()  # seeds of the runs in folders seed-N, which have the trials; empty: this is one run
+    load: str = ""  # a remark about other processes that used the cores when the run began; empty: none did
     provenance: Provenance = Provenance()
 
     @property

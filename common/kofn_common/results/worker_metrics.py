@@ -5,7 +5,6 @@ host/ writes the files: one JSON object for each iteration, one {"logged": ...} 
 for each process that was not killed.
 """
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -15,6 +14,7 @@ from typing import Self
 import msgspec
 
 from kofn_common.config.schema import Config
+from kofn_common.json_text import json_text
 from kofn_common.results.account import Account
 from kofn_common.results.errors import ResultsError
 from kofn_common.results.event_log import killed_for_good, never_started, read_event_log
@@ -23,7 +23,8 @@ from kofn_common.results.memory import Memory
 from kofn_common.results.tail import LineTail
 
 TIME_PARTS = ("compute_s", "encode_s", "send_s", "wait_s", "receive_s", "sum_s", "decode_s", "step_s")
-"""Fields that an iteration's time is split into."""
+"""Fields that a worker's time is split into. If several iterations were applied at once, the first one's line has the
+times of all."""
 
 
 CLOSED = "closed"
@@ -48,7 +49,7 @@ class Iteration(msgspec.Struct, frozen=True, kw_only=True):
     iteration: int  # counted from 1
     started: float | None = None  # when the worker had its parameters
     time: float  # when the worker had applied the iteration's sum
-    computed: bool = True  # whether the worker began a gradient in the iteration
+    computed: bool = True  # whether the worker finished a gradient of the iteration
     loss: float | None = None  # loss of the worker's batch
     accuracy: float | None = None  # none if not evaluated (run.evaluate_every)
     owned_accuracy: float | None = None  # accuracy on the classes that only one worker has; none without [[shard]]
@@ -57,7 +58,9 @@ class Iteration(msgspec.Struct, frozen=True, kw_only=True):
     iteration_s: float | None = None  # from `started` to `time`
     blocking_s: float | None = None  # the blocking that was drawn for the computation of the gradient
     blocked_s: float | None = None  # computing time beyond model.compute_ms; also of a gradient that was given up
-    compute_s: float | None = None  # gradient and blocking; the times from compute_s to step_s add up to iteration_s
+    compute_s: float | None = (
+        None  # gradients and blocking; compute_s to step_s add up to the time since the previous line with them
+    )
     encode_s: float | None = None  # values to lanes; encode_s to decode_s are parts of kofn_host.stopwatch.Times
     send_s: float | None = None  # handing packets to the kernel
     wait_s: float | None = None  # waiting for other workers, links, switch, server, pacer or threads
@@ -90,7 +93,7 @@ class Iteration(msgspec.Struct, frozen=True, kw_only=True):
     k: int  # the switch's k when the sum was completed
     count: int  # counted contributions in the sum
     members: str = "0x0"  # the workers in the sum: bit r for rank r
-    late: bool = False  # whether this worker's gradient came after the sum was complete
+    late: bool = False  # whether this worker's gradient was late, or was given up because it would have been late
 
 
 def bitmap_of(ranks: Iterable[int]) -> str:
@@ -236,7 +239,7 @@ def merge(folder: RunFolder, configs: Sequence[Config]) -> Path:
         for job, config in zip(folder.jobs, configs, strict=True):
             for entry, rank in product(job.trials, range(config.job.workers)):
                 place = {"trial": entry.objective, "job": job.id, "worker": rank}
-                begun = json.dumps(place).removesuffix("}")
+                begun = json_text(place).removesuffix("}")
                 out.writelines(f"{begun}, {line.removeprefix('{')}" for line in _objects(entry.metrics(rank)))
     return path
 

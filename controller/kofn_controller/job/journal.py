@@ -1,6 +1,5 @@
 """The journal of decisions and samples, as JSON lines."""
 
-import json
 import math
 import time
 from collections.abc import Callable
@@ -8,6 +7,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from kofn_common.json_text import json_text
 from kofn_controller.errors import StartError
 from kofn_controller.job.agreement import Agreement
 from kofn_controller.policy.control_loop import Change, ControlLoop
@@ -112,7 +112,7 @@ class Journal:
 
     def _write(self, line: dict[str, Any]) -> None:
         if self._file is not None:
-            self._file.write(json.dumps(line, allow_nan=False) + "\n")
+            self._file.write(json_text(line) + "\n")
 
 
 def _lambda(control_loop: ControlLoop) -> list[float | None]:

@@ -12,7 +12,8 @@ from kofn_host.collectives.call import Array
 from kofn_host.compression.aggregate import Aggregate
 from kofn_host.compression.alignment import Alignment, Direction
 from kofn_host.kernels.sample import norm2
-from kofn_host.training.loop import Spent, Step, Work, iteration_line, report_of_updates
+from kofn_host.training.iteration_clock import IterationClock
+from kofn_host.training.loop import Step, Work, iteration_line, report_of_updates
 from kofn_host.training.metrics import Metrics
 from kofn_host.training.reducer import Reducer
 from kofn_host.workload.evaluation import Evaluation
@@ -23,13 +24,15 @@ from kofn_host.workload.straggler_source import StragglerSource
 class Begun:
     """The number, times and blocking of an iteration that this worker has begun.
 
-    `ready_s`, `first_s`: time.monotonic() when the parameters were ready, and when the first bucket was ready.
+    `ready_s`, `first_s`, `exchange_s`: time.monotonic() when the parameters were ready, when the first bucket was
+    ready, and when the exchange began.
     """
 
     iteration: int
     started: float  # since the epoch
     ready_s: float
     first_s: float
+    exchange_s: float
     blocking_s: float
     blocked_s: float
     decision: int
@@ -43,6 +46,7 @@ class IterationLog:
         self._alignment = Alignment(elements)
         self._direction: Direction | None = None
         self._last = config.run.max_iterations
+        self._clock = IterationClock()
         self.loss: float | None = None
 
     def step(self, reducer: Reducer, begun: Begun, exchange: Exchange, gradient: Floats) -> Step:
@@ -57,7 +61,9 @@ class IterationLog:
             blocked_s=begun.blocked_s,
             aborted=False,
         )
-        now, self._direction = time.monotonic(), None
+        self._clock.computed(begun.exchange_s)
+        self._clock.exchanged(exchange.times, min(begun.exchange_s + exchange.times.total, time.monotonic()))
+        self._direction = None
         return Step(
             iteration=begun.iteration,
             started=begun.started,
@@ -67,7 +73,6 @@ class IterationLog:
             catch_up_s=handed_s - begun.first_s if exchange.late else 0.0,
             account=reducer.account(),
             link_wait_s=reducer.link_wait_s(),
-            spent=Spent(compute_s=begun.first_s - begun.ready_s, times=exchange.times, reduced_s=now),
         )
 
     def applied(self, update: Aggregate, step: Step | None) -> Callable[..., None]:
@@ -78,9 +83,8 @@ class IterationLog:
         """
         direction, now = self._alignment.direction(update.mean), time.time()
         self._direction = direction if step else self._direction
-        more: dict[str, float] = {"injected_mean_s": self._blocking.mean_s(update.iteration)}
-        if step is not None and step.spent is not None:
-            more["step_s"] = time.monotonic() - step.spent.reduced_s
+        self._clock.stepped()
+        more = {"injected_mean_s": self._blocking.mean_s(update.iteration), **self._clock.take()}
 
         def write(*parameters: Array) -> None:
             evaluation = Evaluation(accuracy=None, owned_accuracy=None, params=fingerprint(*parameters))

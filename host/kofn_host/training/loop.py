@@ -26,9 +26,10 @@ from kofn_host.compression.aggregate import Aggregate
 from kofn_host.compression.alignment import Alignment, Direction
 from kofn_host.compression.job_coding import JobCoding
 from kofn_host.kernels.sample import norm2
-from kofn_host.stopwatch import Times
+from kofn_host.stopwatch import UNMEASURED
 from kofn_host.training.attempts import Attempts
 from kofn_host.training.divergence import DIVERGED, Divergence
+from kofn_host.training.iteration_clock import IterationClock
 from kofn_host.training.metrics import Metrics
 from kofn_host.training.reducer import Reducer
 from kofn_host.workload.evaluation import Evaluation
@@ -38,9 +39,13 @@ from kofn_host.workload.workload import load_workload, metric_of
 
 OWN = (
     *("started", "loss", "first_block_s", "iteration_s", "blocking_s", "gradient_norm2", "age", "account"),
-    *("schedule", "timeline", *TIME_PARTS),
+    *("schedule", "timeline"),
 )
 """Fields of a metrics line that are null where the worker did not compute the iteration."""
+
+UNTIMED = dict.fromkeys(TIME_PARTS)
+"""The parts of time in a metrics line whose iteration was applied together with the iteration before it, and in virtual
+time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +73,6 @@ class Step:
     catch_up_s: float = 0.0  # from the end of a late gradient's computation to its contribution
     account: Account | None = None  # account of all the worker's gradients so far
     link_wait_s: float | None = None  # the last packet's wait in the link; None: no new measurement
-    spent: "Spent | None" = None  # None: in virtual time
     schedule: str | None = None  # the schedule of this iteration, if any
     timeline: Sequence[tuple[str, str, float, float]] | None = None  # results.worker_metrics.TimelineEntry, if any
 
@@ -92,24 +96,7 @@ class Step:
             "account": self.account and shallow(self.account),
             "schedule": self.schedule,
             "timeline": self.timeline,
-            **(self.spent.fields() if self.spent else {}),
         }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Spent:
-    """The parts of an iteration's time up to its step, which began at `reduced_s` (time.monotonic).
-
-    `compute_s` begins at the end of the previous step, so it includes writing the previous iteration's metrics.
-    """
-
-    compute_s: float
-    times: Times
-    reduced_s: float
-
-    def fields(self) -> dict[str, float]:
-        """Return the parts as fields of a metrics line."""
-        return {"compute_s": self.compute_s, **{f"{part}_s": spent for part, spent in shallow(self.times).items()}}
 
 
 class Training:
@@ -118,7 +105,8 @@ class Training:
     def __init__(self, config: Config, rank: int) -> None:
         self._config = config
         self._blocking = load_stragglers(config, rank)
-        self._begun_s = self._since_s = time.monotonic()  # the training's begin; the latest step's end
+        self._begun_s = time.monotonic()
+        self._clock = IterationClock()
         self._attempts = Attempts()
         self._workload = workload = load_workload(config, rank)
         self.parameters = len(workload.parameters)
@@ -150,8 +138,10 @@ class Training:
         The reason is "target" (the metric's target is reached), "iterations" (the last iteration has ended) or
         "diverged".
         """
-        self._begun_s = self._since_s = time.monotonic()
-        reason = self._over(reducer.iteration - 1) or self._apply_all(reducer.catch_up(), None, metrics)
+        self._begun_s, self._clock = time.monotonic(), IterationClock()
+        caught_up = reducer.catch_up()
+        self._clock.exchanged(UNMEASURED)
+        reason = self._over(reducer.iteration - 1) or self._apply_all(caught_up, None, metrics)
         while reason is None:
             decision, ready = reducer.decision, time.monotonic()  # the decision known at the iteration's begin
             self._direction = None
@@ -169,7 +159,7 @@ class Training:
 
         Missed iterations are applied before a late gradient is contributed; a missed iteration may end the training.
         """
-        iteration, started, since, attempts = reducer.iteration, time.time(), self._since_s, self._attempts
+        iteration, started, attempts = reducer.iteration, time.time(), self._attempts
         attempts.begin()
         work = first = None if reducer.entered else self._work(reducer, iteration, ready)
         computed = time.monotonic()
@@ -180,6 +170,7 @@ class Training:
         def hear(exchange: Exchange) -> bool:
             """Apply ended iterations; return whether the training continues."""
             nonlocal step, reason
+            self._clock.exchanged(exchange.times)
             step = step or Step(
                 iteration=iteration,
                 started=started,
@@ -187,7 +178,6 @@ class Training:
                 work=first,
                 age=exchange.age,
                 account=reducer.account(),
-                spent=Spent(compute_s=computed - since, times=exchange.times, reduced_s=time.monotonic()),
             )
             reason = self._apply_all(exchange.ended, None if updates else step, metrics)
             updates.extend(exchange.ended)
@@ -217,6 +207,7 @@ class Training:
         self, reducer: Reducer, iteration: int, work: Work | None, missed: Callable[[Exchange], bool]
     ) -> Exchange:
         """Contribute a finished gradient; `work` is None for a gradient from before a restart."""
+        self._clock.computed()
         if work is not None and work.gradient is None:
             return Exchange(handed_s=time.monotonic(), ended=reducer.skip())
         stays = self._attempts.repeats(reducer.rule)
@@ -241,10 +232,10 @@ class Training:
                 self.saver.applied(begun, update.iteration, self.replica)
             if reason is not None:
                 break
-        self._since_s = time.monotonic()
+        self._clock.stepped()
+        if lines:
+            lines[0] |= self._clock.take()  # of all updates
         for line in lines:
-            if step is not None and step.spent is not None and line["computed"]:
-                line["step_s"] = self._since_s - step.spent.reduced_s  # of all applied updates
             metrics.write(**line)
         if self.saver is not None:
             self.saver.write()
@@ -315,10 +306,11 @@ def iteration_line(
         "k": aggregate.k,
         "count": aggregate.count,
         "members": bitmap_of(aggregate.members),
-        "late": aggregate.late,
+        "late": aggregate.late and step is not None,
         "blocked_s": step.work.blocked_s if step and step.work else None,
         **shallow(evaluation),
         **(dict.fromkeys(OWN) | own),
+        **UNTIMED,
         **(shallow(aggregate.encoding) if aggregate.encoding else {}),
     }
 

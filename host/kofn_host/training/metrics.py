@@ -1,6 +1,5 @@
 """A worker's output: a JSON line for each iteration, a summary at the end, and its ledger's checksums."""
 
-import json
 import os
 from dataclasses import asdict
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any, Self, TextIO
 import numpy as np
 import numpy.typing as npt
 
+from kofn_common.json_text import json_text
 from kofn_common.results.memory import Memory
 from kofn_host.arrays import Integers
 from kofn_host.compression.ledger_accounts import LedgerTotals
@@ -33,7 +33,7 @@ class Metrics:
         self._file.close()
 
     def write(self, **fields: Any) -> None:
-        self._file.write(json.dumps(fields) + "\n")
+        self._file.write(json_text(fields) + "\n")
 
     def sync(self) -> None:
         """Bring all lines to the disk."""

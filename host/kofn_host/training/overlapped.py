@@ -34,8 +34,8 @@ from kofn_host.schedule.pieces import Piece, partition
 from kofn_host.schedule.pipeline import LinkModel, leaving_order
 from kofn_host.schedule.search import Enumeration, GivenSchedule, Measured, Proposals, Search
 from kofn_host.schedule.wire_layout import WireLayout
-from kofn_host.stopwatch import Times
-from kofn_host.training.loop import Spent, Step, Training, Work
+from kofn_host.stopwatch import UNMEASURED
+from kofn_host.training.loop import Step, Training, Work
 from kofn_host.training.metrics import Metrics
 from kofn_host.training.reducer import Reducer
 from kofn_host.workload.layered import LayeredModel, LayeredWorkload
@@ -199,16 +199,17 @@ class OverlappedTraining(Training):
         if reducer.entered:  # this iteration's gradient was computed before a restart
             self._forwarded = None
             return super()._iterate(reducer, metrics, ready)
-        iteration, started, since, begun_s = reducer.iteration, time.time(), self._since_s, self._free_s()
-        self._timeline, self._waited_s = list[tuple[Kind, int, float, float]](), 0.0
+        iteration, started, begun_s = reducer.iteration, time.time(), self._free_s()
+        self._timeline = list[tuple[Kind, int, float, float]]()
         self._schedule = self._search.schedule
         if self._forwarded != iteration:
             self._forward(iteration)
         reduction, work, first_s = self._backward(reducer, iteration, ready)
         if reduction is not None:
             self._forward(iteration + 1, reduction)
+        self._clock.computed()
         exchange = Exchange(handed_s=None, ended=reducer.skip()) if reduction is None else reduction.result()
-        now = time.monotonic()
+        self._clock.exchanged(UNMEASURED)
         self._attempts.tried(in_time=reduction is not None and not exchange.late)
         if reduction is not None:
             self._timeline += [("transfer", *transfer) for transfer in reduction.transfers()]
@@ -221,7 +222,6 @@ class OverlappedTraining(Training):
             age=exchange.age,
             account=reducer.account(),
             link_wait_s=reducer.link_wait_s(),
-            spent=Spent(compute_s=now - since - self._waited_s, times=Times(wait=self._waited_s), reduced_s=now),
             schedule=str(self._schedule),
             timeline=[
                 (what, self._model.layers[layer].name, round(begin_s - ready, 6), round(end_s - ready, 6))
@@ -313,10 +313,11 @@ class OverlappedTraining(Training):
 
     def _wait(self, layer: int, wait: Callable[[], T]) -> T:
         """Wait for the input of a layer's pass; the timeline's entry begins when the previous passes have ended."""
-        begun_s, free_s = time.monotonic(), self._free_s()
+        free_s = self._free_s()
+        self._clock.computed()
         try:
             return wait()
         finally:
+            self._clock.exchanged(UNMEASURED)
             end_s = time.monotonic()
-            self._waited_s += end_s - begun_s
             self._timeline.append(("wait", layer, min(free_s, end_s), end_s))

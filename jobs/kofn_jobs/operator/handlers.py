@@ -4,7 +4,6 @@ A daemon takes a decision whenever an object of its request changes, and also at
 """
 
 import asyncio
-import json
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
@@ -14,6 +13,7 @@ import httpx2
 import kopf
 import msgspec
 
+from kofn_common.json_text import json_text
 from kofn_jobs.errors import RequestError
 from kofn_jobs.kinds import KINDS, OF_ATTEMPT
 from kofn_jobs.lifecycle import Action, Become, Observed, left_s, pause_s, step
@@ -182,7 +182,7 @@ def note_requester(userinfo: Mapping[str, Any], meta: Mapping[str, Any], patch: 
     if known["operation"] == "CREATE":
         patch.metadata.annotations[REQUESTER] = userinfo["username"]
         patch.metadata.annotations[REQUESTER_GROUPS] = ",".join(userinfo.get("groups", ()))
-        patch.metadata.annotations[REQUESTER_EXTRA] = json.dumps(dict(userinfo.get("extra") or {}), sort_keys=True)
+        patch.metadata.annotations[REQUESTER_EXTRA] = json_text(dict(sorted((userinfo.get("extra") or {}).items())))
         return
     before = known["old"].get("metadata", {}).get("annotations", {})
     for key in (REQUESTER, REQUESTER_GROUPS, REQUESTER_EXTRA):

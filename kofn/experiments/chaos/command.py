@@ -5,7 +5,6 @@ every iteration, and every gradient is conserved exactly. The scenario's configu
 `kofn run`.
 """
 
-import json
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -33,6 +32,7 @@ from kofn.run.switch_identity import bmv2
 from kofn_common.config.dump import to_toml
 from kofn_common.config.errors import ConfigError, KofnError
 from kofn_common.config.suggestion import did_you_mean
+from kofn_common.json_text import json_text
 from kofn_common.results.folder import RunFolder, default_path
 from kofn_switch.identity import BMV2
 
@@ -138,7 +138,7 @@ def _choose(names: Sequence[str], racks: int) -> list[FaultScenario]:
 
 def _list(chosen: Sequence[FaultScenario], console: Console, *, as_json: bool) -> None:
     if as_json:
-        click.echo(json.dumps([{"name": scenario.name, "story": scenario.story} for scenario in chosen], indent=2))
+        click.echo(json_text([{"name": scenario.name, "story": scenario.story} for scenario in chosen], indent=2))
         return
     table = Table("scenario", "what happens", box=None, pad_edge=False, header_style="bold")
     for scenario in chosen:
@@ -233,7 +233,7 @@ def _run(
 
 def _conclude(folder: Path, outcomes: dict[str, list[ScenarioOutcome]], console: Console, *, as_json: bool) -> int:
     """Write all outcomes to chaos.json and results.csv; return the exit code."""
-    text = json.dumps({target: [asdict(outcome) for outcome in each] for target, each in outcomes.items()}, indent=2)
+    text = json_text({target: [asdict(outcome) for outcome in each] for target, each in outcomes.items()}, indent=2)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "chaos.json").write_text(text + "\n")
     write(frame([outcome_row(target, outcome) for target, each in outcomes.items() for outcome in each]), folder)

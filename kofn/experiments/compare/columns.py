@@ -71,7 +71,7 @@ def time_columns(point: Point, workers: Sequence[WorkerMetrics]) -> Row:
 
 def reduce_s(workers: Sequence[WorkerMetrics]) -> float:
     """Return the median time of an all-reduce, over all iterations of all workers."""
-    known = [line for line in measured_lines(workers) if line.compute_s is not None]
+    known = [line for line in measured_lines(workers) if line.computed and line.compute_s is not None]
     return median([math.fsum(part_s(line, part) for part in REDUCE) for line in known] or [worker_iteration_s(workers)])
 
 

@@ -3,7 +3,6 @@
 A ceiling is the highest rate that this machine carries; a cell is a run.
 """
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,6 +32,7 @@ from kofn.run.preconditions import check_machine
 from kofn.run.runner import execute
 from kofn.run.state import another_run, running
 from kofn_common.config.errors import ConfigError
+from kofn_common.json_text import json_text
 
 QUESTION = "Parameter server, ring, all workers in the network, a fixed k, a chosen k: which is how fast?"
 
@@ -58,7 +58,7 @@ class Comparison:
         self._tell(plan)
         if as_json:
             names = [cell.title for cell in plan.cells]
-            click.echo(json.dumps({"runs": names, "estimate_s": plan.estimate_s, "left_s": plan.left_s}, indent=2))
+            click.echo(json_text({"runs": names, "estimate_s": plan.estimate_s, "left_s": plan.left_s}, indent=2))
 
     def run(self, *, as_json: bool) -> int:
         """Run all unfinished cells; return the exit code."""

@@ -4,7 +4,6 @@ A contender is a collective with a codec for its gradients; a setting is everyth
 number of workers, link rate.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
@@ -21,6 +20,7 @@ from kofn_common.config.k_bounds import bound_k
 from kofn_common.config.objectives import DEFAULT
 from kofn_common.config.schema import Config
 from kofn_common.config.stragglers import StragglerSection
+from kofn_common.json_text import json_text
 from kofn_host.training import load_codecs
 
 IN_NETWORK = ("full", "fixed", "adaptive")
@@ -149,9 +149,9 @@ class Point:
         if not self.setting.trained:
             own += [f"run.max_iterations={iterations}"]
         if self.setting.model.replay is not None:
-            own += [f"model.replay={json.dumps(str(self.setting.model.replay))}"]
+            own += [f"model.replay={json_text(str(self.setting.model.replay))}"]
         if self.setting.model.scripted:
-            own += [f"torch.script={json.dumps(str(GPT_SCRIPT))}"]
+            own += [f"torch.script={json_text(str(GPT_SCRIPT))}"]
             elastic = self.contender.collective in ("fixed", "adaptive")
             own += ['torch.group="worker"', 'torch.arguments=["--elastic"]'] if elastic else []
         config = load(self.setting.model.base, [*own, *settings], self.name)

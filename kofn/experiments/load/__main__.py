@@ -7,10 +7,10 @@ ends with the process.
 """
 
 import argparse
-import json
 from dataclasses import asdict
 
 from kofn.experiments.load.targets import TARGETS, laboratory, running
+from kofn_common.json_text import json_text
 
 WINDOW = 32
 """The number of blocks that a worker keeps in flight."""
@@ -21,7 +21,7 @@ def main() -> None:
     with laboratory() as folder, running(options.target, folder, options.workers) as target:
         size = 4 * options.values
         turns = [target.turn(seconds=options.seconds, size=size, window=WINDOW) for _ in range(options.turns)]
-    print(json.dumps({"turns": [asdict(turn) for turn in turns]}))
+    print(json_text({"turns": [asdict(turn) for turn in turns]}))
 
 
 def _options() -> argparse.Namespace:

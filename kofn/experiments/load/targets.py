@@ -23,6 +23,7 @@ from typing import Any
 from kofn.run.switch_identity import bmv2
 from kofn_common import wire
 from kofn_common.config.job import JobSection
+from kofn_common.json_text import json_text
 from kofn_controller.p4runtime.layout import SlotLayout
 from kofn_controller.p4runtime.planes.kofn import KofnPlane
 from kofn_controller.p4runtime.program import CompiledProgram
@@ -196,7 +197,7 @@ def program(name: str, folder: Path) -> CompiledProgram:
     document = json.loads(CompiledProgram().blob.read_bytes())
     document["checksums"] = [entry for entry in document["checksums"] if entry["target"] != ["kofn", "checksum"]]
     blob = folder / "unchecked.json"
-    blob.write_text(json.dumps(document))
+    blob.write_text(json_text(document))
     return CompiledProgram(blob=blob)
 
 

@@ -24,6 +24,7 @@ from kofn.sim.scale.simulation import simulate_scale
 from kofn_common.config.errors import ConfigError
 from kofn_common.config.plugins import in_words
 from kofn_common.config.schema import Config
+from kofn_common.json_text import json_text
 
 WORLD, ENDED, RESULTS = "world.toml", "tasks.jsonl", "results.csv"
 
@@ -45,7 +46,7 @@ class ScaleTask:
 
     @property
     def key(self) -> str:
-        return json.dumps(dict(self.values))
+        return json_text(dict(self.values))
 
     def config(self) -> Config:
         """Return the task's configuration, with the objective as the only trial. Raise ConfigError for a wrong
@@ -108,7 +109,7 @@ def run(wanted: Sequence[ScaleTask], folder: Path, engine: TaskEngine, ended: Ca
     left = [task for task in wanted if task.key not in known]
     with (folder / ENDED).open("a") as lines:
         for number, (_, line) in enumerate(engine.results(carried_out, left, failed), 1):
-            lines.write(json.dumps(line) + "\n")
+            lines.write(json_text(line) + "\n")
             lines.flush()
             ended(len(wanted) - len(left) + number, len(wanted))
 

@@ -11,6 +11,7 @@ from kofn.experiments.zero.contenders import CONTENDERS
 from kofn.experiments.zero.results import ShardedTraining, ZeroResults
 from kofn.experiments.zero.tables import arms, table
 from kofn.experiments.zero.training import TASKS, Learned, train
+from kofn.report.table import make_console
 from kofn.run.display import say
 
 
@@ -24,7 +25,7 @@ def trainings(task: str, names: Iterable[str], seeds: int, steps: int | None) ->
 
 def train_all(results: ZeroResults, asked: Sequence[ShardedTraining], processes: int) -> None:
     """Carry out the unfinished trainings at the same time, in `processes` processes."""
-    console, left = Console(stderr=True), [training for training in asked if training not in results.learned]
+    console, left = make_console(stderr=True), [training for training in asked if training not in results.learned]
     with children(processes) as pool:
         for number, (training, learned) in enumerate(pool.imap_unordered(_train, left), 1):
             results.add(training, learned)

@@ -9,7 +9,7 @@ import pytest
 from kofn_common.config import plugins
 from kofn_common.config.errors import ConfigError
 from kofn_common.config.objectives import OBJECTIVES
-from kofn_common.config.plugins import CODECS, COLLECTIVES, STRAGGLERS, WORKLOADS, Registry
+from kofn_common.config.plugins import CODECS, COLLECTIVES, STRAGGLERS, WORKLOADS, Registry, in_words
 
 ROOT = Path(__file__).parents[3]
 REGISTRIES = (CODECS, COLLECTIVES, OBJECTIVES, STRAGGLERS, WORKLOADS)
@@ -68,7 +68,7 @@ def test_module_of_the_working_folder_is_found(tmp_path: Path, monkeypatch: pyte
         WORKLOADS.load("my_number:five")
     assert str(raised.value).count(str(tmp_path)) == 1
     (tmp_path / "needs.py").write_text("import gone")
-    with pytest.raises(ConfigError, match=r"No module named 'gone'$"):
+    with pytest.raises(ConfigError, match=rf"No module named 'gone' \({tmp_path}/needs\.py:1\)$"):
         WORKLOADS.load("needs:five")
 
 
@@ -86,3 +86,28 @@ def test_installed_package_adds_a_name(registry: Registry, tmp_path: Path, monke
     assert registry.names == (*registry.built_in, "mine")
     assert registry.load("mine") == 5
     assert registry.load(shipped) != 5, "a registration must not replace a built-in"
+
+
+USERS = """
+import json
+
+def costs(text):
+    return decoded(text)
+
+def decoded(text):
+    return json.loads(text)
+
+NUMBER = costs("x")
+"""
+
+
+def test_error_in_a_users_module_is_named_with_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The place is the user's deepest line, although Python's own module raised the error."""
+    (tmp_path / "users_costs.py").write_text(USERS)
+    monkeypatch.chdir(tmp_path)
+    place = rf"JSONDecodeError: Expecting value: .* \({tmp_path}/users_costs\.py:8\)$"
+    with pytest.raises(ConfigError, match=place):
+        OBJECTIVES.load("users_costs:costs")
+    with pytest.raises(ConfigError, match=r"No module named 'no_costs' \(looked for in "):
+        OBJECTIVES.load("no_costs:costs")
+    assert in_words(ValueError("no")) == "ValueError: no"

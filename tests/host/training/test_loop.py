@@ -122,6 +122,14 @@ def train(
     return agent, report, json.loads((path / "worker-1.jsonl").read_text().splitlines()[0])
 
 
+def test_iteration_without_a_gradient_of_the_worker_has_no_late_gradient(tmp_path: Path) -> None:
+    """The controller, too, counts one late gradient, however many iterations the worker catches up over."""
+    _, report, _ = train("merge", tmp_path, over=False, compute_ms=1.0, tells=2, last=3)
+    lines = map(json.loads, (tmp_path / "worker-1.jsonl").read_text().splitlines()[:3])
+    assert [(line["iteration"], line["late"]) for line in lines] == [(1, True), (2, False), (3, False)]
+    assert report.late
+
+
 def first_gradients() -> list[np.ndarray]:
     """Return the gradients of the first iteration, one a batch."""
     shard, model = load_shard(1, Config().job.workers, Config().run.seed), Perceptron((4,), Config().run.seed)
