@@ -161,6 +161,7 @@ class RemoteChecks:
         await _connect(job.controller, "kofn controller")
         plan = ProbePlan(
             job=job.config.job.id,
+            exact=job.config.job.exact_id,
             rank=job.rank,
             workers=job.config.job.workers,
             racks=job.config.job.racks,
