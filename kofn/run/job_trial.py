@@ -276,7 +276,7 @@ class JobTrial:
         delay_s = max((event.after_s for event in self.config.event), default=0.0)
         limit_s = PROGRESS_S + (SCRIPT_S if self.config.torch.script else 0.0)
         limit_s = max(limit_s + delay_s, 20 * slowest_ms / 1e3)
-        if time.monotonic() - self.view.last_news > limit_s:
+        if self.view.idle_s > limit_s:
             raise RunError(
                 f"no worker finished an iteration for {limit_s:.0f} s; last: {self.view.headline()}; "
                 f"{self.view.reason()}; logs: {self.folder.path / 'logs'}"
