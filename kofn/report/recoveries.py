@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from kofn_common.results.event_log import LoggedEvent, restarts
+from kofn_common.results.tail import decoded
 
 Status = dict[str, Any]
 
@@ -56,13 +57,15 @@ def _totals(statuses: Sequence[Status], field: str) -> dict[str, int]:
     return {name: total([counters.get(name, 0) for counters in counted]) for name in names}
 
 
+_STATUS = msgspec.json.Decoder(dict[str, Any])
+
+
 def read_lines(path: Path) -> list[Status]:
     """Read the controller's statuses, or the lines of its journal; empty if the file is missing
     after an early failure."""
     if not path.exists():
         return []
-    lines = path.read_bytes().split(b"\n")[:-1]
-    return [msgspec.json.decode(line) for line in lines]
+    return list(decoded(path.read_bytes().split(b"\n")[:-1], _STATUS.decode, path))
 
 
 def total(counts: Sequence[int]) -> int:

@@ -188,7 +188,7 @@ class JobTrial:
 
     def _tell_objectives(self) -> None:
         """Show objectives that an operator has set, and faults of an objective; events are shown already."""
-        for note in objective_notes(self._journal.lines(), self.config.job.id):
+        for note in objective_notes(self._journal, self.config.job.id):
             if not note.planned:
                 self.view.happened(note.words)
 

@@ -185,7 +185,7 @@ def test_folder_that_is_no_run_is_named(tmp_path: Path) -> None:
 def test_damage_is_named(tmp_path: Path) -> None:
     folder = finished(tmp_path)
     append(folder, 1, {"iteration": "many"})
-    with pytest.raises(ResultsError, match=r"worker-1.jsonl: not a line of worker metrics"):
+    with pytest.raises(ResultsError, match=r"worker-1.jsonl: a line must have the fields"):
         _ = read(tmp_path).metrics
     (tmp_path / "summary.json").write_text('{"trials": 1}')
     with pytest.raises(ResultsError, match=r"summary.json: not the summary of a run"):

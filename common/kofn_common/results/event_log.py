@@ -6,6 +6,8 @@ from pathlib import Path
 
 import msgspec
 
+from kofn_common.results.tail import decoded
+
 
 class LoggedEvent(msgspec.Struct, frozen=True, kw_only=True):
     """One line of events.jsonl: the result of an event."""
@@ -41,11 +43,14 @@ class LoggedEvent(msgspec.Struct, frozen=True, kw_only=True):
         return what, {"kill": "killed", "start": "started"}.get(self.action, "set")
 
 
+_EVENT = msgspec.json.Decoder(LoggedEvent)
+
+
 def read_event_log(path: Path) -> list[LoggedEvent]:
     """Return the lines of an events.jsonl; none without events."""
     if not path.exists():
         return []
-    return [msgspec.json.decode(line, type=LoggedEvent) for line in path.read_bytes().splitlines()]
+    return list(decoded(path.read_bytes().splitlines(), _EVENT.decode, path))
 
 
 def killed_for_good(events: Sequence[LoggedEvent]) -> set[str]:
