@@ -1,5 +1,6 @@
 """One job in one trial: its workers' programs, its events, and its live view."""
 
+import contextlib
 import os
 import time
 from collections.abc import Iterator, Sequence
@@ -211,9 +212,11 @@ class JobTrial:
         self._record_status(await client.status(self.config.job.id))
 
     def _record_status(self, status: pb.Status | None) -> None:
-        if status is not None:
-            with self.folder.status.open("ab") as out:
-                out.write(msgspec.json.encode({"time": time.time(), **document(status)}) + b"\n")
+        """Write a status; without space or files the run goes on without this line."""
+        if status is None:
+            return
+        with contextlib.suppress(OSError), self.folder.status.open("ab") as out:
+            out.write(msgspec.json.encode({"time": time.time(), **document(status)}) + b"\n")
 
     async def _carry_out(self, event: Due, client: ControllerClient) -> str:
         """Carry out an event; return the reason if that is impossible, else an empty text."""
