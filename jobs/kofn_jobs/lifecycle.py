@@ -223,13 +223,14 @@ def pause_s(status: TrainingStatus, now: datetime.datetime) -> float:
 
 
 def left_s(request: TrainingRequest, now: datetime.datetime) -> float:
-    """Return the seconds until spec.activeDeadlineSeconds have passed since the request was accepted; inf: no limit."""
+    """Return the seconds until spec.activeDeadlineSeconds have passed since the request was accepted; inf: the request
+    has no limit, or has ended."""
     held = [
         condition
         for condition in request.status.conditions
         if condition.type == "Accepted" and condition.status == "True"
     ]
-    if request.spec.active_deadline_seconds is None or not held:
+    if request.spec.active_deadline_seconds is None or not held or request.status.phase in ENDED:
         return math.inf
     passed_s = (now - _parsed(held[0].last_transition_time)).total_seconds()
     return max(0.0, request.spec.active_deadline_seconds - passed_s)
@@ -259,9 +260,11 @@ def _retry(request: TrainingRequest, observed: Observed) -> tuple[Action, ...]:
 
 
 def _clean(request: TrainingRequest, observed: Observed) -> tuple[Action, ...]:
-    """Clean up by the policy. The workload ends its other pods by itself; the switch's pod runs until it is removed."""
+    """Clean up by the policy. A workload that has ended ends its pods itself; the switch's pod runs until it is
+    removed."""
     policy = "All" if request.status.phase == "Refused" else request.spec.clean_pod_policy
-    roles = {"All": OF_ATTEMPT, "Running": (Role.CONTROL,), "None": ()}[policy]
+    running = OF_ATTEMPT if observed.outcome is None else (Role.CONTROL,)
+    roles = {"All": OF_ATTEMPT, "Running": running, "None": ()}[policy]
     return tuple(Remove(role, attempt) for role, attempt in _of_attempts(observed) if role in roles)
 
 

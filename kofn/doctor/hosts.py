@@ -152,7 +152,7 @@ def _steps(log: Path) -> dict[str, ProbeStep]:
     for line in log.read_bytes().splitlines() if log.exists() else []:
         try:
             step = msgspec.json.decode(line, type=ProbeStep)
-        except (msgspec.DecodeError, msgspec.ValidationError):
+        except ValueError:
             continue
         found[step.step] = step
     return found

@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
-import msgspec
 from msgspec import structs
 from rich.console import Console
 
@@ -139,7 +138,7 @@ class Cell:
             effective = self.job().effective.read_text()
             several, partial = bool(self.scenario.others), self.scenario.may_fail
             trials = stored_trials(self.folder, several=several, partial=partial)
-        except (FileNotFoundError, msgspec.DecodeError, ResultsError):
+        except (FileNotFoundError, ValueError, ResultsError):
             return None
         if effective != to_toml(self.config.at_home(self.source.parent)):
             raise ConfigError(

@@ -291,7 +291,7 @@ def _timeline(worker: WorkerMetrics) -> Iterator[TimelineInterval]:
 def _stored(folder: Path) -> StoredSummary:
     try:
         return stored_summary(folder)
-    except msgspec.DecodeError as error:
+    except ValueError as error:
         raise ResultsError(f"{folder / 'summary.json'}: not the summary of a run: {error}") from error
 
 

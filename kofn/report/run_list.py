@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from kofn.report.summary import StoredSummary, stored_summary
 from kofn_common.config.errors import ConfigError
 from kofn_common.results.errors import ResultsError
@@ -148,7 +146,7 @@ def _result(path: Path, early_end: str) -> str:
         return early_end
     try:
         summary = stored_summary(path)
-    except (OSError, msgspec.DecodeError):
+    except (OSError, ValueError):
         return f"no summary; kofn report {path} makes it"
     return outcome(summary)
 

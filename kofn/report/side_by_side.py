@@ -38,7 +38,7 @@ class RunSide:
         folder = RunFolder.open(path)
         try:
             summary = stored_summary(path)
-        except (OSError, msgspec.DecodeError) as error:
+        except (OSError, ValueError) as error:
             raise ConfigError(f"{path} has no summary ({error}): kofn report {path} makes it") from error
         if len(folder.jobs) > 1:
             raise ConfigError(f"{path} must be a run of one job, got {len(folder.jobs)} jobs")

@@ -1,5 +1,6 @@
 """One job in one trial: its workers' programs, its events, and its live view."""
 
+import contextlib
 import os
 import time
 from collections.abc import Iterator, Sequence
@@ -188,7 +189,7 @@ class JobTrial:
 
     def _tell_objectives(self) -> None:
         """Show objectives that an operator has set, and faults of an objective; events are shown already."""
-        for note in objective_notes(self._journal.lines(), self.config.job.id):
+        for note in objective_notes(self._journal, self.config.job.id):
             if not note.planned:
                 self.view.happened(note.words)
 
@@ -211,9 +212,11 @@ class JobTrial:
         self._record_status(await client.status(self.config.job.id))
 
     def _record_status(self, status: pb.Status | None) -> None:
-        if status is not None:
-            with self.folder.status.open("ab") as out:
-                out.write(msgspec.json.encode({"time": time.time(), **document(status)}) + b"\n")
+        """Write a status; without space or files the run goes on without this line."""
+        if status is None:
+            return
+        with contextlib.suppress(OSError), self.folder.status.open("ab") as out:
+            out.write(msgspec.json.encode({"time": time.time(), **document(status)}) + b"\n")
 
     async def _carry_out(self, event: Due, client: ControllerClient) -> str:
         """Carry out an event; return the reason if that is impossible, else an empty text."""
@@ -276,7 +279,7 @@ class JobTrial:
         delay_s = max((event.after_s for event in self.config.event), default=0.0)
         limit_s = PROGRESS_S + (SCRIPT_S if self.config.torch.script else 0.0)
         limit_s = max(limit_s + delay_s, 20 * slowest_ms / 1e3)
-        if time.monotonic() - self.view.last_news > limit_s:
+        if self.view.idle_s > limit_s:
             raise RunError(
                 f"no worker finished an iteration for {limit_s:.0f} s; last: {self.view.headline()}; "
                 f"{self.view.reason()}; logs: {self.folder.path / 'logs'}"

@@ -6,6 +6,7 @@ module knows no processes.
 
 import re
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from kofn_common.results.tail import LineTail
 from kofn_common.results.worker_metrics import Iteration, Logged, Tail, Totals, last_logged
 from kofn_common.results.worker_state import worker_state
 from kofn_common.rpc import kofn_pb2
+from kofn_common.running_clock import RunningClock
 from kofn_host.workload import Metric
 
 SHOWN = 0.05
@@ -32,6 +34,8 @@ PRINTED_LENGTH = 200
 PYTORCH = re.compile(r"\[[IW]\d{4} [\d:.]+ \w+\.cpp:\d+\]")
 """The beginning of a line of PyTorch's own log, which is not shown."""
 
+PAUSE_S = 10.0
+"""The longest time between two polls of a running process: an event may take seconds."""
 RECENT_S = 5.0
 """The explanation of a stall names the events that came up to this long before the stall."""
 
@@ -125,19 +129,26 @@ class TrialView:
         self._printed = None if script is None else LineTail(folder.log("worker-0"))
         self.workers = [WorkerView(rank, Tail(folder.metrics(rank)), metric) for rank in range(workers)]
         self.status = kofn_pb2.Status()
-        self.last_news = self._begin = time.monotonic()
+        self.running: Callable[[], float] = RunningClock(PAUSE_S)
+        self.begin()
         self._lines: list[str] = []
         self._recent: list[tuple[float, str]] = []
         self._watch = Watch()
         self._away = False
 
     def begin(self) -> None:
-        self.last_news = self._begin = time.monotonic()
+        self._begin, self.last_news = time.monotonic(), self.running()
 
     def poll(self) -> None:
         """Read the workers' new lines."""
+        now_s = self.running()
         if any([worker.poll() for worker in self.workers]):
-            self.last_news = time.monotonic()
+            self.last_news = now_s
+
+    @property
+    def idle_s(self) -> float:
+        """The time since the last finished iteration, without the times in which this process did not run."""
+        return self.running() - self.last_news
 
     def happened(self, words: str) -> None:
         """Show an intervention in this job, and name it in the next stall's explanation."""
@@ -146,11 +157,11 @@ class TrialView:
 
     def remember(self, words: str) -> None:
         """Note an intervention that may stop this job, for the next stall's explanation."""
-        self._recent.append((time.monotonic(), words))
+        self._recent.append((self.running(), words))
 
     def watch_stall(self, *, expected: bool) -> None:
         """Explain a stall, if progress is expected."""
-        idle_s = time.monotonic() - self.last_news if expected else 0.0
+        idle_s = self.idle_s if expected else 0.0
         since = self.last_news - RECENT_S
         self._recent = [entry for entry in self._recent if entry[0] >= since]
         moves = self.newest and not all(worker.done for worker in self.workers)

@@ -280,7 +280,7 @@ class NetworkClient:
         try:
             async for line in self._process.stdout:
                 self._handle(msgspec.json.decode(line, type=dict[str, Any]))
-        except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        except ValueError as error:
             self._fail(f"the network process must write events, got another line: {error}; see {self._log}")
         if not self._stopped:
             self._fail(f"the network process has ended (log: {self._log}):\n{tail(self._log)}")

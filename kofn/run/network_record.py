@@ -48,5 +48,5 @@ def running_network() -> NetworkRecord | None:
 def _read(path: Path) -> NetworkRecord | None:
     try:
         return msgspec.json.decode(path.read_bytes(), type=NetworkRecord)
-    except (OSError, msgspec.DecodeError, msgspec.ValidationError):
+    except (OSError, ValueError):
         return None

@@ -8,7 +8,7 @@ import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import msgspec
 
@@ -81,29 +81,50 @@ def go_back(entry: TrialFolder) -> Resumed:
     checkpoints.go_back(iteration)
     again, last_s, began = 0, 0.0, set[int]()
     for path in entry.path.glob("worker-*"):
-        if path.suffix != ".jsonl":
+        rank = path.stem.removeprefix("worker-")
+        if path.suffix != ".jsonl" or not rank.isdecimal():
             path.unlink()  # a ledger, or the sums of a worker that had ended
             continue
-        kept, dropped = _filter(path, lambda line: "summary" not in line and line["iteration"] <= iteration)
-        again += sum(line.get("computed", False) for line in dropped)
-        last_s = max([last_s, *(line["time"] for line in kept)])
-        began |= {int(path.stem.removeprefix("worker-"))} if kept else set()
+        kept, dropped = _filter(path, _IterationLine, lambda line: line.iteration <= iteration)
+        again += sum(line.computed for line in dropped)
+        last_s = max([last_s, *(line.time for line in kept)])
+        began |= {int(rank)} if kept else set()
     for path in (entry.decisions, entry.status, entry.samples):
-        _filter(path, lambda line: line["time"] <= last_s)
-    _filter(entry.events, lambda line: line["iteration"] <= iteration)
+        _filter(path, _Line, lambda line: line.time <= last_s)
+    _filter(entry.events, LoggedEvent, lambda line: line.iteration <= iteration)
     lost = () if checkpoint is None else tuple(sorted(began.intersection(checkpoint.manifest.missing)))
     done = [event for event in read_event_log(entry.events) if not event.missed]
     return Resumed(iteration=iteration, done=done, again=again, lost=lost)
 
 
-def _filter(path: Path, wanted: Callable[[dict[str, Any]], bool]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Keep the wanted lines of a JSON lines file; return the kept and the removed ones, without damaged lines."""
-    kept, dropped = list[dict[str, Any]](), list[dict[str, Any]]()
+class _Line(msgspec.Struct, frozen=True):
+    """The time of a line."""
+
+    time: float
+
+
+class _IterationLine(msgspec.Struct, frozen=True):
+    """A line about one iteration of a worker."""
+
+    time: float
+    iteration: int
+    computed: bool = False
+
+
+T = TypeVar("T", _Line, _IterationLine, LoggedEvent)
+
+
+def _filter(path: Path, kind: type[T], wanted: Callable[[T], bool]) -> tuple[list[T], list[T]]:
+    """Keep the wanted lines of a JSON lines file; return the kept and the removed ones, without damaged lines and lines
+    of another kind."""
+    lines, kept, dropped = list[bytes](), list[T](), list[T]()
     if not path.exists():
         return kept, dropped
     for line in path.read_bytes().splitlines():
-        with contextlib.suppress(msgspec.DecodeError):  # torn by the crash
-            found = msgspec.json.decode(line, type=dict[str, Any])
+        with contextlib.suppress(ValueError):  # torn by the crash, or a worker's summary
+            found = msgspec.json.decode(line, type=kind)
+            if wanted(found):
+                lines.append(line + b"\n")
             (kept if wanted(found) else dropped).append(found)
-    write_synced(path, b"".join(msgspec.json.encode(line) + b"\n" for line in kept))
+    write_synced(path, b"".join(lines))
     return kept, dropped

@@ -40,15 +40,16 @@ class Sampler:
         self._windows: dict[int, SlotWindow] = {}
 
     async def run(self) -> None:
-        """Sample repeatedly; continue with a switch that returns."""
+        """Sample repeatedly; continue with a switch that returns, or when files can be opened and written again."""
         while True:
             async with AsyncExitStack() as connections:
-                with contextlib.suppress(InspectionError, fy.P4ClientError):
+                with contextlib.suppress(InspectionError, fy.P4ClientError, OSError):
                     for number in itertools.count(1):
                         with_slots = number % SLOTS_EVERY == 0 and self._watched()
                         await self._sample(connections if with_slots else None)
                         await asyncio.sleep(LINKS_S)
             self._windows.clear()
+            await asyncio.sleep(LINKS_S)
 
     async def _sample(self, connections: AsyncExitStack | None) -> None:
         """Write a sample for each job. With `connections`, which new connections to the switch enter, a sample has the

@@ -65,7 +65,7 @@ def _recorded() -> Running | None:
     """Return the state file's content; an orderly end leaves it empty."""
     try:
         return msgspec.json.decode(state_path().read_bytes(), type=Running)
-    except (FileNotFoundError, msgspec.DecodeError, msgspec.ValidationError):
+    except (FileNotFoundError, ValueError):
         return None
 
 

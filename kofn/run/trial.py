@@ -25,6 +25,7 @@ from kofn.run.switch_identity import answering
 from kofn_common.collectives.job_collective import load_collective
 from kofn_common.config.schema import Config
 from kofn_common.results.folder import RunFolder
+from kofn_common.running_clock import running_timeout
 
 START_TIMEOUT_S = 60.0
 POLL_S = 0.2
@@ -80,7 +81,7 @@ class Trial:
         begin = time.monotonic()
         client = ControllerClient(self._commands.loopback(), certificates=self._commands.certificates)
         try:
-            async with client, asyncio.timeout(self._limits.trial_deadline_s):
+            async with client, running_timeout(self._limits.trial_deadline_s):
                 await self._start_control_plane(client)
                 if check:
                     await self._check(quiet=quiet)
@@ -189,7 +190,7 @@ class Trial:
     async def _until_up(self, program: ProcessSpec, up: AsyncIterator[bool], what: str) -> None:
         """Wait until `up` yields True. Raise RunError if a process ends first, or the wait takes too long."""
         try:
-            async with asyncio.timeout(START_TIMEOUT_S):
+            async with running_timeout(START_TIMEOUT_S):
                 async for ready in up:
                     if ready:
                         return

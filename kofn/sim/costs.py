@@ -72,7 +72,7 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             return msgspec.json.decode(path.read_bytes(), type=cls)
         except OSError as error:
             raise ConfigError(f"--costs {path}: {error.strerror}") from error
-        except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        except ValueError as error:
             raise ConfigError(f"--costs {path}: {error}") from error
 
     def save(self, path: Path) -> None:

@@ -15,6 +15,7 @@ import socket
 import threading
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from urllib.parse import quote, unquote
 
 import msgspec
 import uvicorn
@@ -29,6 +30,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from kofn.web.connections import CONNECTIONS_MOST, LimitedProtocol
 from kofn.web.metrics import exposition
 from kofn.web.reader import RunReader
 from kofn_common.config.errors import ConfigError
@@ -37,6 +39,8 @@ LOOPBACK = "127.0.0.1"
 PAGE = Path(__file__).parent / "page"
 TOKEN_VARIABLE = "KOFN_WEB_TOKEN"
 POLL_S = 0.1
+NUMBER_DIGITS = 18
+"""The most digits of a frame's number."""
 CLOSE_S = 2.0
 """The time to complete running answers at the end."""
 
@@ -72,11 +76,13 @@ class Token:
                 headers = MutableHeaders(scope=message)
                 headers.update(HEADERS)
                 if self._is_token(asked):
-                    headers["Set-Cookie"] = f"{self._cookie}={self._token}; HttpOnly; SameSite=Strict; Path=/"
+                    headers["Set-Cookie"] = (
+                        f"{self._cookie}={quote(self._token, safe='')}; HttpOnly; SameSite=Strict; Path=/"
+                    )
             await send(message)
 
         bearer = request.headers.get("authorization", "").removeprefix("Bearer ")
-        if any(map(self._is_token, (asked, bearer, request.cookies.get(self._cookie, "")))):
+        if any(map(self._is_token, (asked, bearer, unquote(request.cookies.get(self._cookie, ""))))):
             await self._app(scope, receive, answer)
         else:
             await PlainTextResponse(REFUSED, status_code=403)(scope, receive, answer)
@@ -112,6 +118,8 @@ class PageServer:
                 log_level="warning",
                 lifespan="off",
                 ws="none",
+                http=LimitedProtocol,
+                backlog=CONNECTIONS_MOST,  # so many are accepted at once
                 timeout_graceful_shutdown=int(CLOSE_S),
             )
         )
@@ -120,7 +128,7 @@ class PageServer:
 
     @property
     def url(self) -> str:
-        return f"http://{LOOPBACK}:{self.port}/?token={self.token}"
+        return f"http://{LOOPBACK}:{self.port}/?token={quote(self.token, safe='')}"
 
     def __enter__(self) -> "PageServer":
         """Start to serve."""
@@ -144,7 +152,7 @@ def application(reader: RunReader, token: str, port: int, *, closing: Callable[[
 
     async def frames(request: Request) -> Response:
         last = request.headers.get("last-event-id", "")
-        first = int(last) + 1 if last.isdecimal() else 0
+        first = int(last) + 1 if last.isdecimal() and len(last) <= NUMBER_DIGITS else 0
         return StreamingResponse(stream(reader, first, closing), media_type="text/event-stream")
 
     async def metrics(_: Request) -> Response:

@@ -21,6 +21,7 @@ from kofn.web.worker_track import WorkerTrack, phase_at, span_of
 from kofn_common.config.schema import Config
 from kofn_common.results.event_log import LoggedEvent
 from kofn_common.results.folder import TrialFolder
+from kofn_common.results.json_lines import decoded
 from kofn_common.results.objective_notes import ObjectiveNote, objective_notes
 from kofn_common.results.samples import Sample
 from kofn_common.results.tail import LineTail
@@ -49,7 +50,7 @@ class TypedTail(LineTail):
         self._decoder = msgspec.json.Decoder(kind)
 
     def read(self) -> Iterator[Any]:
-        return map(self._decoder.decode, self.lines())
+        return decoded(self.lines(), self._decoder.decode, self.path)
 
 
 class NotesTail(LineTail):
@@ -60,7 +61,7 @@ class NotesTail(LineTail):
         self._job = job
 
     def read(self) -> Iterator[ObjectiveNote]:
-        return (note for note in objective_notes(self.lines(), self._job) if not note.planned)
+        return (note for note in objective_notes(self, self._job) if not note.planned)
 
 
 class Timeline:

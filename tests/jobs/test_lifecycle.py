@@ -144,6 +144,20 @@ def test_clean_pod_policy_decides_what_is_left(policy: str, left: set[Role]) -> 
     assert {role for role, attempt in ended.made if attempt} == left
 
 
+@pytest.mark.parametrize(
+    ("policy", "left"),
+    [("All", set()), ("Running", set()), ("None", {Role.WORKLOAD, Role.CONTROL})],
+)
+def test_failed_request_cleans_up_a_workload_that_still_runs(policy: str, left: set[Role]) -> None:
+    """The workload has no outcome, as at a deadline or after the last attempt's switch was deleted."""
+    status = TrainingStatus(phase="Failed", attempt=1, workload="JobSet")
+    made = frozenset({(Role.CONTROL, 1), (Role.WORKLOAD, 1)})
+    failed = Cluster(spec=replace(SPEC, clean_pod_policy=policy), status=status, made=made)
+    for action in failed.actions():
+        failed = failed.done(action, failed.version)
+    assert {role for role, _ in failed.made} == left and not failed.actions()
+
+
 def test_fifteen_workers_are_split_into_ten_and_five() -> None:
     ended = last(Cluster(spec=TrainingSpec(accelerators=15)))
     assert [(part.node, part.accelerators) for part in ended.status.parts] == [("a", 10), ("b", 5)]
@@ -225,6 +239,7 @@ def test_request_fails_at_its_deadline(phase: Phase) -> None:
         assert left_s(cluster.request, now) == 60 - seconds
     assert become[0].message == f"spec.activeDeadlineSeconds is 60, and {phase} was: no room"
     assert left_s(Cluster(spec=SPEC, status=status).request, now) == math.inf
+    assert left_s(msgspec.structs.replace(cluster.request, status=become[0]), now) == math.inf
     ended = step(cluster.request, replace_seen(cluster, now=now, outcome=AttemptOutcome.SUCCEEDED))
     assert phase == "Retrying" or [each.status.phase for each in ended if isinstance(each, Become)] == ["Succeeded"]
 

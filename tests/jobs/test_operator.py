@@ -176,6 +176,18 @@ def test_refused_job_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     run(course)
 
 
+def test_passed_deadlines_leave_the_operator_serving() -> None:
+    async def course(made: Lab) -> None:
+        made.ends = lambda name, attempt: "" if name == "late" else "Completed"
+        await made.submit("early", activeDeadlineSeconds=2)
+        await made.submit("late", activeDeadlineSeconds=2, cleanPodPolicy="Running")
+        await made.until(lambda: (made.phase("early"), made.phase("late")) == ("Succeeded", "Failed"))
+        await made.submit("next")
+        await made.until(lambda: made.phase("next") == "Succeeded" and not left(made))
+
+    run(course)
+
+
 @pytest.mark.parametrize(
     ("quantity", "whole"), [("4", 4), ("1k", 1000), ("2e1", 20), ("4.5", 4), ("3920m", 3), ("1Ki", 1024)]
 )

@@ -201,7 +201,7 @@ def test_ended_trial_without_its_files_is_no_empty_trial(tmp_path: Path) -> None
 def test_damage_is_named(tmp_path: Path) -> None:
     folder = finished(tmp_path)
     append(folder, 1, {"iteration": "many"})
-    with pytest.raises(ResultsError, match=r"worker-1.jsonl: not a line of worker metrics"):
+    with pytest.raises(ResultsError, match=r"worker-1.jsonl: a line must have the fields"):
         _ = read(tmp_path).metrics
     entry = folder.jobs[0].trials[0]
     entry.status.write_text('{"iteration": NaN}\n')

@@ -128,8 +128,19 @@ def test_worker_without_iterations_is_named(tmp_path: Path) -> None:
 def test_damaged_line_names_its_file(tmp_path: Path) -> None:
     folder = two_trials(tmp_path)
     folder.jobs[0].trials[1].metrics(2).write_text('{"iteration": "x"}\n')
-    with pytest.raises(ResultsError, match=r"all/worker-2.jsonl: not a line of worker metrics"):
+    with pytest.raises(ResultsError, match=r"all/worker-2.jsonl: a line must have the fields"):
         summarise(folder.jobs[0], Config())
+
+
+def test_lines_that_a_power_cut_has_damaged_are_skipped(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = two_trials(tmp_path)
+    sound = summarise(folder.jobs[0], Config())
+    trial = folder.jobs[0].trials[1]
+    for path in (trial.metrics(2), trial.events, trial.status, trial.decisions):
+        with path.open("ab") as file:
+            file.write(b"\0" * 100 + b'\n\xff\n{"iterat\n')
+    assert summarise(folder.jobs[0], Config()) == sound
+    assert "worker-2.jsonl: skipping a damaged line" in caplog.text
 
 
 KILLED = '{"time": 1.0, "iteration": 9, "action": "kill", "name": "worker-2"}\n'

@@ -2,13 +2,14 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
 from kofn.run.resume import go_back
-from kofn.run.runner import command
+from kofn.run.runner import certificates, command
 from kofn_common.config.dump import to_toml
 from kofn_common.config.run import RunSection
 from kofn_common.config.schema import Config
@@ -119,3 +120,27 @@ def test_folder_without_a_run_is_not_resumed(tmp_path: Path) -> None:
     result = CliRunner().invoke(command, ["--resume", str(tmp_path)])
     assert result.exit_code == 2
     assert "is no run's folder" in " ".join(result.output.split())
+
+
+def test_damaged_lines_and_files_of_others_change_nothing(folder: RunFolder) -> None:
+    entry = folder.jobs[0].trials[1]
+
+    def gone_back(*lines: bytes) -> tuple[Any, dict[str, bytes]]:
+        cut_off(entry)
+        files = [entry.metrics(0), entry.metrics(1), entry.status, entry.samples, entry.decisions, entry.events]
+        for path in files:
+            path.write_bytes(path.read_bytes() + b"".join(line + b"\n" for line in lines))
+        return go_back(entry), {path.name: path.read_bytes() for path in files}
+
+    sound = gone_back()
+    (entry.path / "worker-0 (copy).jsonl").write_text("{}")
+    assert gone_back(b"\0" * 40, b"{}", b"[]", b'{"time": "2.0"}', b'{"name": "\xff"}', b'{"iteration": 9}') == sound
+
+
+def test_certificates_that_a_power_cut_has_left_are_replaced(folder: RunFolder) -> None:
+    plan: Any = SimpleNamespace(shared=Config(), configs=[Config()])
+    for left in ("old.key", "older.key"):
+        folder.certificates.mkdir()
+        (folder.certificates / left).write_text("old")
+        with certificates(plan, folder) as found:
+            assert found == folder.certificates and not (folder.certificates / left).exists()

@@ -1,6 +1,5 @@
 """The live view merges the workers' files with the controller's status."""
 
-import time
 from collections.abc import Iterator
 from io import StringIO
 from pathlib import Path
@@ -10,11 +9,12 @@ from google.protobuf.json_format import ParseDict
 from rich.console import Console
 
 from kofn.run.display import Display, say
-from kofn.run.live import PRINTED_LINES, TrialView
+from kofn.run.live import PAUSE_S, PRINTED_LINES, TrialView
 from kofn.run.live_table import LiveTable
 from kofn.run.stall import START_S
 from kofn_common.results.folder import RunFolder
 from kofn_common.rpc import kofn_pb2
+from kofn_common.running_clock import RunningClock
 from kofn_host.workload import Metric
 from tests.run.fake_run import append, compress, simulate
 
@@ -78,7 +78,7 @@ def test_end_of_all_workers_is_no_stall(live: TrialView, folder: RunFolder, monk
     for worker in live.workers:
         worker.finished = "the target is reached"
     for idle_s, said in ((START_S - 1, 0), (START_S + 1, 1)):
-        monkeypatch.setattr(live, "last_news", time.monotonic() - idle_s)
+        monkeypatch.setattr(live, "last_news", live.running() - idle_s)
         live.watch_stall(expected=True)
         assert len(live.news()) == said
 
@@ -169,6 +169,7 @@ def test_stall_and_its_end_are_reported(
 ) -> None:
     clock = [100.0]
     monkeypatch.setattr("kofn.run.live.time.monotonic", lambda: clock[0])
+    live.running = lambda: clock[0]
     live.begin()
     for rank in range(4):
         append(folder, rank, *simulate().lines[rank][: 2 if rank else 1])
@@ -191,9 +192,9 @@ def test_stall_and_its_end_are_reported(
     assert live.news() == ["round (1 of 1)     3.0 s  goes on after 3.0 s"]
 
 
-def test_no_stall_is_reported_where_no_progress_is_expected(live: TrialView, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_stall_is_reported_where_no_progress_is_expected(live: TrialView) -> None:
     live.begin()
-    monkeypatch.setattr("kofn.run.live.time.monotonic", lambda: live.last_news + 50.0)
+    live.running = lambda: live.last_news + 50.0
     live.watch_stall(expected=False)
     assert live.news() == []
 
@@ -298,3 +299,16 @@ def test_narrow_live_table_has_fewer_columns_and_no_cut_cell(folder: RunFolder, 
     assert not [line for line in lines if "\N{HORIZONTAL ELLIPSIS}" in line]
     assert "state" in file.getvalue() and "not started" in file.getvalue()
     assert ("1012-2345" in file.getvalue()) == (width > 60)
+
+
+def test_view_counts_a_stop_of_this_process_as_one_poll(live: TrialView) -> None:
+    now = [0.0]
+    live.running = RunningClock(PAUSE_S, lambda: now[0])
+    live.begin()
+    now[0] += 75.0
+    live.poll()
+    assert live.idle_s == PAUSE_S
+    for _ in range(60):
+        now[0] += 1.0
+        live.poll()
+    assert live.idle_s == PAUSE_S + 60

@@ -1,5 +1,6 @@
 """Access to the page, and its stream."""
 
+import contextlib
 import http.client
 import json
 import socket
@@ -9,9 +10,11 @@ from typing import Any
 
 import pytest
 
+from kofn.web import connections
 from kofn.web.reader import RunReader
 from kofn.web.server import PageServer
 from kofn_common.config.errors import ConfigError
+from tests.waiting import until
 from tests.web.lab import recorded
 
 
@@ -141,3 +144,52 @@ def test_configured_token_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         assert server.url == f"http://127.0.0.1:{server.port}/?token=mine"
         assert get(server, "/metrics", Authorization="Bearer mine")[0] == 200
         assert get(server, "/metrics", Authorization="Bearer other")[0] == 403
+
+
+@pytest.mark.parametrize("token", ["a&b=c", "a b+c;d", "caf\u00e9", "#/?%"])
+def test_any_token_is_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, token: str) -> None:
+    monkeypatch.setenv("KOFN_WEB_TOKEN", token)
+    folder = recorded(tmp_path / "run", trials=1)
+    with PageServer(RunReader(folder.path, over=lambda: True)) as server:
+        status, headers, _ = get(server, server.url.partition(str(server.port))[2])
+        assert status == 200
+        assert get(server, "/page.js", Cookie=headers["Set-Cookie"].partition(";")[0])[0] == 200
+
+
+@pytest.mark.parametrize("last", ["9" * 5000, "9" * 19, "-1", "\u00b2", "x"])
+def test_wrong_event_number_begins_at_the_first_frame(page: PageServer, last: str) -> None:
+    status, _, body = get(page, f"/frames?token={page.token}", **{"Last-Event-ID": last})
+    assert status == 200 and events(body.decode())[1]["id"] == "0"
+
+
+def test_half_open_connections_are_few_and_soon_closed(page: PageServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "CONNECTIONS_MOST", 4)
+    monkeypatch.setattr(connections, "HEADER_S", 0.5)
+    with contextlib.ExitStack() as held:
+        clients = [held.enter_context(socket.create_connection(("127.0.0.1", page.port), 20)) for _ in range(12)]
+        for client in clients:
+            with contextlib.suppress(OSError):
+                client.send(b"GET / HTTP/1.1\r\nHost: localhost\r\nX")
+        until(lambda: sum(map(closed, clients)) >= len(clients) - 4)  # at once
+        until(lambda: all(closed(client) for client in clients))
+    assert get(page, f"/?token={page.token}")[0] == 200
+
+
+def closed(client: socket.socket) -> bool:
+    client.setblocking(False)
+    try:
+        return client.recv(1) == b""
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+
+
+def test_second_request_of_a_connection_has_the_same_limit(page: PageServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "HEADER_S", 0.2)
+    connection = http.client.HTTPConnection("127.0.0.1", page.port, timeout=20)
+    connection.request("GET", f"/page.js?token={page.token}")
+    assert connection.getresponse().read()
+    with connection.sock as client:
+        client.send(b"GET / HT")
+        assert client.recv(1) == b""

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from kofn_common.nativebuild.errors import CompileError, CompilerMissing
+from kofn_common.results.files import sync_folder, write_synced
 
 FLAGS = ("-std=gnu11", "-D_GNU_SOURCE", "-march=native", "-ffp-contract=off", "-fPIC", "-shared", "-pthread")
 FASTEST = ("-O3",)
@@ -76,9 +77,9 @@ def compile_texts(
     included = {path.name: path.read_text() for path in include.glob("*.[ch]")} if include else {}
     flags = (*FLAGS, *optimise)
     library = _cache() / f"{_digest(texts, included, compiler, flags)}.so"
-    if not library.exists():
+    if not _is_whole(library):
         with _one_builder(library):
-            if not library.exists():
+            if not _is_whole(library):
                 _build(library, texts, sources, include, [*compiler, *flags])
         _prune(library.parent)
     _note_use(library)
@@ -103,7 +104,7 @@ def _one_builder(library: Path) -> Iterator[None]:
 def _build(
     library: Path, texts: Mapping[str, str], sources: Sequence[str], include: Path | None, compiler: Sequence[str]
 ) -> None:
-    """Compile and link in a folder beside the library, and move the result to its place."""
+    """Compile and link in a folder beside the library, append a checksum, and move the result to its place."""
     with _folder_beside(library) as folder:
         for name, text in texts.items():
             (folder / name).write_text(text)
@@ -117,7 +118,20 @@ def _build(
         if os.environ.get("KOFN_KEEP_C"):
             for name, text in texts.items():
                 library.with_suffix(f".{name}").write_text(text)
+        content = built.read_bytes()
+        write_synced(built, content, hashlib.sha256(content).digest())
         os.replace(built, library)
+        sync_folder(library.parent)
+
+
+def _is_whole(library: Path) -> bool:
+    """Return whether a library exists, and ends with the checksum of its content: a disk may have damaged it."""
+    try:
+        data = library.read_bytes()
+    except FileNotFoundError:
+        return False
+    end = len(data) - hashlib.sha256().digest_size
+    return end > 0 and hashlib.sha256(data[:end]).digest() == data[end:]
 
 
 @contextlib.contextmanager

@@ -1,10 +1,11 @@
 """The lines about objectives in decisions.jsonl: each change during the run with its author, and each fault."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 
+from kofn_common.results.json_lines import decoded
 from kofn_common.results.tail import LineTail
 
 
@@ -33,9 +34,9 @@ class ObjectiveNote(msgspec.Struct, frozen=True, kw_only=True):
 _NOTE = msgspec.json.Decoder(ObjectiveNote)
 
 
-def objective_notes(lines: Iterable[bytes], job: int) -> Iterator[ObjectiveNote]:
-    """Yield the notes about a job among the journal's lines."""
-    notes = (_NOTE.decode(line) for line in lines)
+def objective_notes(journal: LineTail, job: int) -> Iterator[ObjectiveNote]:
+    """Yield the notes about a job among the journal's new lines."""
+    notes = decoded(journal.lines(), _NOTE.decode, journal.path)
     return (note for note in notes if note.objective and note.job == job)
 
 
@@ -43,6 +44,6 @@ def read_objective_notes(decisions: Path, job: int) -> list[ObjectiveNote]:
     """Read all notes about a job; none without a file."""
     tail = LineTail(decisions)
     try:
-        return list(objective_notes(tail.lines(), job))
+        return list(objective_notes(tail, job))
     finally:
         tail.close()

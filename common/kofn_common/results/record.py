@@ -50,5 +50,5 @@ def read_record(path: Path) -> RunRecord:
         return msgspec.json.decode((path / FILE).read_bytes(), type=RunRecord)
     except OSError as error:
         raise ConfigError(f"{path} is no run's folder: {FILE}: {error.strerror}") from error
-    except msgspec.DecodeError as error:
+    except ValueError as error:
         raise ResultsError(f"{path / FILE}: {error}") from error

@@ -19,6 +19,7 @@ from kofn_common.results.account import Account
 from kofn_common.results.errors import ResultsError
 from kofn_common.results.event_log import killed_for_good, never_started, read_event_log
 from kofn_common.results.folder import RunFolder, TrialFolder
+from kofn_common.results.json_lines import decoded
 from kofn_common.results.memory import Memory
 from kofn_common.results.tail import LineTail
 
@@ -151,13 +152,9 @@ _LOGGED = msgspec.json.Decoder(Logged)
 _ITERATION = msgspec.json.Decoder(Iteration)
 
 
-def parse(line: bytes, source: Path) -> Iteration | Logged | Totals:
-    """Return one line of a metrics file; ResultsError names the file."""
-    try:
-        kind = _LINE.decode(line)
-        return kind.summary or (_ITERATION if kind.logged is None else _LOGGED).decode(line)
-    except (msgspec.DecodeError, msgspec.ValidationError) as error:
-        raise ResultsError(f"{source}: not a line of worker metrics: {error}: {line[:80]!r}") from error
+def _decode(line: bytes) -> Iteration | Logged | Totals:
+    kind = _LINE.decode(line)
+    return kind.summary or (_ITERATION if kind.logged is None else _LOGGED).decode(line)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,8 +173,7 @@ class Tail(LineTail):
 
     def read(self) -> Iterator[Iteration | Logged | Totals]:
         """Yield every complete new line; an incomplete line waits for the next read."""
-        for line in self.lines():
-            yield parse(line, self.path)
+        return decoded(self.lines(), _decode, self.path)
 
 
 def read_worker(folder: TrialFolder, rank: int) -> WorkerMetrics:

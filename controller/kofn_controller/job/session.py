@@ -6,7 +6,6 @@ switch. `lifecycle` decides which workers take part.
 
 import asyncio
 import logging
-import time
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
@@ -18,6 +17,7 @@ from kofn_common.config.job import JobSection
 from kofn_common.config.objectives import check_objective
 from kofn_common.config.plugins import MODULE
 from kofn_common.rpc import kofn_pb2 as pb
+from kofn_common.running_clock import RunningClock
 from kofn_controller.errors import AttachError, PushError
 from kofn_controller.estimate.measurements import Arrival
 from kofn_controller.job import messages
@@ -36,6 +36,8 @@ _LOG = logging.getLogger(__name__)
 
 AGAIN_S = 1.0
 """Time after which a write that the switch refused is repeated."""
+PAUSE_S = 2.0
+"""The longest time between two ticks of a running controller."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -46,6 +48,8 @@ class JobSession:
     control_loop: ControlLoop
     journal: Journal
     slots: Slots
+    clock: RunningClock = field(default_factory=lambda: RunningClock(PAUSE_S))
+    """The time of all decisions: while the controller does not run, no worker is silent."""
     agreement: Agreement = field(default_factory=Agreement)
     job_state: JobState = field(init=False)
     life: Lifecycle = field(init=False)
@@ -92,7 +96,7 @@ class JobSession:
         if hello.job != self.job.id:
             raise AttachError(grpc.StatusCode.INVALID_ARGUMENT, f"job {hello.job}: this is job {self.job.id}")
         self.version += 1
-        return self.life.attach(hello, time.monotonic())
+        return self.life.attach(hello, self.clock())
 
     def take(self, stream: Stream, message: pb.WorkerMessage) -> None:
         """Take a worker's message after its Hello; ignore it if it comes on a replaced stream."""
@@ -104,30 +108,30 @@ class JobSession:
                 self._report(rank, message.report)
                 return
             case "ready":
-                self.life.ready(rank, message.ready.iteration, time.monotonic())
+                self.life.ready(rank, message.ready.iteration, self.clock())
             case "regrouped":
-                self.life.recovery.answer(rank, message.regrouped.generation, time.monotonic())
+                self.life.recovery.answer(rank, message.regrouped.generation, self.clock())
             case "slot_ahead":
-                self.life.slot_ahead(rank, message.slot_ahead, time.monotonic())
+                self.life.slot_ahead(rank, message.slot_ahead, self.clock())
             case "saved":
-                self.job_state.checkpoints.saved(rank, message.saved, time.monotonic())
+                self.job_state.checkpoints.saved(rank, message.saved, self.clock())
             case "finished":
                 if not any(seat.finished for seat in self.members.seats):
                     self._decide()  # by all measurements so far: from now on silence is no sign of a slow worker
-                self.life.finish(rank, message.finished.reason, time.monotonic())
+                self.life.finish(rank, message.finished.reason, self.clock())
             case other:
                 _LOG.warning("job %d: worker %d sends %s after its Hello: ignored", self.job.id, rank, other)
         self.version += 1
 
     def leave(self, stream: Stream) -> None:
         """Note that a worker's stream has ended."""
-        self.life.leave(stream, time.monotonic())
-        self.job_state.checkpoints.look(time.monotonic())
+        self.life.leave(stream, self.clock())
+        self.job_state.checkpoints.look(self.clock())
         self.version += 1
 
     def _report(self, rank: int, report: pb.Report) -> None:
         """Take a worker's report of one iteration."""
-        before, now_s = self.control_loop.iteration, time.monotonic()
+        before, now_s = self.control_loop.iteration, self.clock()
         if not self.control_loop.report(rank, report, now_s):
             return
         if self.control_loop.iteration > before:
@@ -143,31 +147,31 @@ class JobSession:
 
     def arrival(self, arrival: Arrival) -> None:
         if self.started:
-            self.control_loop.measurements.arrival(arrival, time.monotonic())
+            self.control_loop.measurements.arrival(arrival, self.clock())
 
     def _found(self, found: Found | None) -> None:
-        self.life.found(found, time.monotonic())
+        self.life.found(found, self.clock())
         self.version += 1
 
     def _lost(self, why: str) -> None:
         """Recover from the loss of the job's slots."""
-        self.life.lost(why, time.monotonic())
+        self.life.lost(why, self.clock())
         self.version += 1
 
     # -- k
 
     def look(self) -> None:
         """Decide on k, if a decision is due and the pacer allows it."""
-        if self._pacer.now(time.monotonic()):
+        if self._pacer.now(self.clock()):
             self._decide()
 
     def _decide(self) -> None:
         """Decide on k, if a decision is due."""
-        begin_s = time.monotonic()
+        begin_s = self.clock()
         if self.job_state.phase is not Phase.RUNNING or not self.control_loop.due(begin_s):
             return
         self._apply(self.control_loop.choose(begin_s))
-        self._pacer.decided(begin_s, time.monotonic())
+        self._pacer.decided(begin_s, self.clock())
         self.version += 1
 
     def set_objective(self, text: str, *, planned: bool = False) -> None:
@@ -181,7 +185,7 @@ class JobSession:
                 f"objective must be a module:Name that the job's configuration names, got {text!r}"
                 " (run.trials, policy.objective, event.objective)"
             )
-        change = self.control_loop.set_objective(text, time.monotonic())
+        change = self.control_loop.set_objective(text, self.clock())
         _LOG.info("job %d: objective: %s", self.job.id, text)
         self.journal.objective(self.job.id, self.control_loop, planned=planned)
         self.version += 1
@@ -191,7 +195,7 @@ class JobSession:
         """Check periodically for silent workers, due decisions and long waits, until cancelled."""
         while True:
             await asyncio.sleep(TICK_S)
-            now_s = time.monotonic()
+            now_s = self.clock()
             self.life.tick(now_s)
             self.look()
             self.version += self.waiting.look(now_s)
@@ -242,7 +246,7 @@ class JobSession:
         try:
             await self.slots.admit(generation, k)
         finally:
-            self.life.admitted(generation, time.monotonic())
+            self.life.admitted(generation, self.clock())
             self.version += 1
             if self.control_loop.k != k:
                 self._wanted.set()

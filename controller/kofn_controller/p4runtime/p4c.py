@@ -39,7 +39,7 @@ class Stamp(msgspec.Struct, frozen=True, kw_only=True):
         """Return the stamp of a source's output, None if there is none or it is not a stamp."""
         try:
             return msgspec.json.decode(_stamp_of(program).read_bytes(), type=cls)
-        except (FileNotFoundError, msgspec.DecodeError):
+        except (FileNotFoundError, ValueError):
             return None
 
 

@@ -3,9 +3,9 @@
 import asyncio
 import contextlib
 import logging
-import time
 from collections.abc import Callable
 
+from kofn_common.running_clock import RunningClock
 from kofn_host.compression.pieces import Pieces
 from kofn_host.errors import AgentError
 from kofn_host.protocol.core import Protocol
@@ -19,7 +19,7 @@ GIVE_UP_AFTER_S = 60.0
 class IterationWait:
     """Waits for the iterations of `protocol`, one after another; `ask` asks the switch which workers are missing.
 
-    `give_up_s`: the longest time without a closed block, or without a new piece.
+    `give_up_s`: the longest time without a closed block, or without a new piece, while this process runs.
     """
 
     def __init__(
@@ -32,6 +32,7 @@ class IterationWait:
     ) -> None:
         self._protocol, self._ask, self._give_up_s = protocol, ask, give_up_s
         self._workers = workers
+        self._step_s = min(EXPLAIN_AFTER_S, give_up_s / 4)
         self._error: Exception | None = None
         self._ended, self._put = asyncio.Event(), asyncio.Event()
 
@@ -51,34 +52,41 @@ class IterationWait:
 
     async def wait_for_pieces(self, pieces: Pieces) -> None:
         """Wait until every piece was put; AgentError after `give_up_s` without a new one."""
-        since = time.monotonic()
+        clock = self._clock()
+        put_s, since_s = pieces.put_s, clock()
         while not pieces.whole:
             self._put.clear()
-            left_s = max(since, pieces.put_s) + self._give_up_s - time.monotonic()
-            if left_s <= 0:
-                raise AgentError(pieces.awaited(self._give_up_s))
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(left_s):
+                async with asyncio.timeout(self._step_s):
                     await self._put.wait()
             if self._error is not None:
                 raise self._error
+            now_s = clock()
+            if put_s != pieces.put_s:
+                put_s, since_s = pieces.put_s, now_s
+            elif now_s - since_s >= self._give_up_s:
+                raise AgentError(pieces.awaited(self._give_up_s))
 
     async def wait(self) -> None:
         """Wait for the iteration's end; AgentError after `give_up_s` without a closed block."""
-        loop = asyncio.get_running_loop()
-        share, since = self._protocol.share, loop.time()
+        clock = self._clock()
+        share, since_s = self._protocol.share, clock()
         self._ended.clear()
         while self._error is None and not self._ended.is_set():
             try:
-                async with asyncio.timeout(min(EXPLAIN_AFTER_S, self._give_up_s / 4)):
+                async with asyncio.timeout(self._step_s):
                     await self._ended.wait()
             except TimeoutError:
+                now_s = clock()
                 if share != self._protocol.share:
-                    share, since = self._protocol.share, loop.time()
+                    share, since_s = self._protocol.share, now_s
                 else:
-                    self._explain(loop.time() - since)
+                    self._explain(now_s - since_s)
         if self._error is not None:
             raise self._error
+
+    def _clock(self) -> RunningClock:
+        return RunningClock(2 * self._step_s, asyncio.get_running_loop().time)
 
     def _explain(self, waited_s: float) -> None:
         """Log the missing blocks and the switch's answer; AgentError after `give_up_s`."""

@@ -151,9 +151,9 @@ class CheckpointFolder:
 
     def go_back(self, iteration: int) -> None:
         """Remove incomplete checkpoints, and checkpoints of later iterations than this one (0: all)."""
-        for path in self.path.glob("*"):
-            if path.suffix == PART or int(path.name) > iteration:
-                shutil.rmtree(path)
+        newer = [path for path in self._completed() if int(path.name) > iteration]
+        for path in (*self.path.glob("*" + PART), *newer):
+            shutil.rmtree(path)
 
     def _checked(self, path: Path) -> Manifest:
         """Return the manifest of a whole checkpoint; CheckpointError names the damaged file."""
@@ -166,14 +166,14 @@ class CheckpointFolder:
                 for name, checksum in manifest.files.items():
                     if xxhash.xxh3_128((path / name).read_bytes()).hexdigest() != checksum:
                         raise CheckpointError(f"{path} is damaged: {name} has another checksum than {MANIFEST} says")
-            except (OSError, msgspec.DecodeError) as error:
+            except (OSError, ValueError) as error:
                 raise CheckpointError(f"{path} is damaged: {error}") from error
             self._whole[path] = manifest
         return self._whole[path]
 
     def _completed(self) -> list[Path]:
         """Return the folders of completed checkpoints, the oldest first."""
-        return sorted(path for path in self.path.glob("*") if path.name.isdecimal())
+        return sorted(path for path in self.path.glob("*") if path.name.isdecimal() and path.is_dir())
 
     def _part(self, iteration: int) -> Path:
         return self._final(iteration).with_suffix(PART)

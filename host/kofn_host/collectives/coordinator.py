@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Sequence
 
+from kofn_common.running_clock import RunningClock
 from kofn_host.collectives.call import Key, named
 from kofn_host.collectives.matching import Matching, Mismatch
 from kofn_host.collectives.messages import Agreed, Channel, Gone, Leaving, Message, Over, Ping, Posted, Trouble
@@ -34,6 +35,7 @@ class Coordinator(threading.Thread):
         super().__init__(name="coordinator", daemon=True)
         self._channels = dict(enumerate(channels))
         self._timeout_s = timeout_s
+        self._clock = RunningClock(4 * tick_s(timeout_s))
         self._matching = Matching(len(channels))
         self._notes: dict[Key, bytes] = {}
         self._selector = selectors.DefaultSelector()
@@ -49,7 +51,7 @@ class Coordinator(threading.Thread):
             while True:
                 for key, events in self._selector.select(tick_s(self._timeout_s)):
                     self._serve(key.data, events)
-                self._check_deadlines(time.monotonic())
+                self._check_deadlines(self._clock())
         except _End as end:
             self._finish(end.over)
         except Mismatch as mismatch:
@@ -81,7 +83,7 @@ class Coordinator(threading.Thread):
     def _take_message(self, rank: int, message: Message) -> None:
         match message:
             case Posted(key, call, note):
-                agreed = self._matching.post(rank, key, call, time.monotonic())
+                agreed = self._matching.post(rank, key, call, self._clock())
                 self._notes[key] = largest_of(note, self._notes.get(key, note))
                 if agreed:
                     self._tell_all(Agreed(key=key, note=self._notes.pop(key)))
@@ -101,7 +103,7 @@ class Coordinator(threading.Thread):
         """Ping all workers before blaming one of them."""
         if self._silence is None:
             self._silence, self._unheard = silence, set(self._channels)
-            self._verdict_s = time.monotonic() + grace_s(self._timeout_s)
+            self._verdict_s = self._clock() + grace_s(self._timeout_s)
             self._tell_all(Ping())
 
     def _let_go(self, rank: int) -> None:

@@ -18,6 +18,7 @@ from typing import NoReturn
 import numpy as np
 
 from kofn_common.config.job import JobSection
+from kofn_common.running_clock import RunningClock
 from kofn_common.wire.packet import HEADER_BYTES, WORD_BYTES, WORD_LANES
 from kofn_common.wire.sizes import WEIGHT_MAX
 from kofn_host.arrays import Integers
@@ -213,10 +214,11 @@ class ExactSums(LaneCommunicator):
 
     def _wait(self) -> None:
         """Wait until the iteration is complete; Stalled if no block closes within the time-out."""
-        share, moved_s = self._protocol.share, time.monotonic()
+        clock = RunningClock(self._timeout_s / 2)
+        share, moved_s = self._protocol.share, clock()
         while not self._is_complete():
             self._readable.poll(250 * self._timeout_s)
-            now = time.monotonic()
+            now = clock()
             if share != self._protocol.share:
                 share, moved_s = self._protocol.share, now
             elif now - moved_s >= self._timeout_s:

@@ -186,7 +186,7 @@ class Channel:
                 return
             try:
                 message: Message = _decoder.decode(self._unread[_LENGTH.size : end])
-            except msgspec.DecodeError as error:
+            except ValueError as error:
                 raise Gone from error
             del self._unread[:end]
             yield message

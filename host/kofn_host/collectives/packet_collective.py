@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from kofn_common.config.job import JobSection
 from kofn_common.config.schema import Config
+from kofn_common.running_clock import RunningClock
 from kofn_common.wire.packet import SERVICE, WORD_LANES
 from kofn_host.collectives.call import Array
 from kofn_host.collectives.communicator import Task
@@ -171,7 +172,8 @@ class PacketCollective(LaneCommunicator):
         """Carry packets between speaker and socket until no block is left; Stalled if no block closes in time."""
         poll = select.poll()
         poll.register(self._socket, select.POLLIN)
-        now = moved_s = time.monotonic()
+        clock = RunningClock(self._timeout_s / 4)
+        now, moved_s = time.monotonic(), clock()
         self._send(speaker.begin(now), watch)
         while left := speaker.left:
             if self._interrupted:
@@ -185,8 +187,8 @@ class PacketCollective(LaneCommunicator):
             if now >= speaker.deadline_s:
                 self._send(speaker.expire(now), watch)
             if speaker.left < left:
-                moved_s = now
-            elif now - moved_s >= self._timeout_s:
+                moved_s = clock()
+            elif clock() - moved_s >= self._timeout_s:
                 raise Stalled(f"no block was summed for {self._timeout_s:g} s; {speaker.left} are left")
         self._counts["retransmissions"] += speaker.retransmissions
 

@@ -1,10 +1,10 @@
 """A worker's connection to the coordinator: it sends calls, and receives agreed calls."""
 
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from kofn_common.running_clock import RunningClock
 from kofn_host.collectives.call import Key
 from kofn_host.collectives.coordinator import FAREWELL_S, grace_s, tick_s
 from kofn_host.collectives.messages import Agreed, Channel, Gone, Leaving, Message, Over, Ping, Posted, Trouble
@@ -32,6 +32,7 @@ class Participant(threading.Thread):
         super().__init__(name="participant", daemon=True)
         self._channel, self._listener = channel, listener
         self._tick_s, self._grace_s = tick_s(timeout_s), grace_s(timeout_s)
+        self._clock = RunningClock(4 * self._tick_s)
         self._patience_s = timeout_s + 3 * self._grace_s
         self._posted: dict[Key, float] = {}
         """The calls that are not agreed yet, with the times when they were made."""
@@ -40,13 +41,13 @@ class Participant(threading.Thread):
 
     def post(self, key: Key, call: str, note: bytes) -> None:
         """Send a call; `note`: as in messages.Posted."""
-        self._posted[key] = time.monotonic()
+        self._posted[key] = self._clock()
         self._channel.send(Posted(key=key, call=call, note=note))
 
     def report(self, reason: str, *, silent: bool, key: Key | None = None) -> None:
         """Report that a call cannot be carried out, so that the coordinator ends all calls; `silent`, `key`: as in
         Trouble."""
-        self._trouble, self._trouble_s = reason, time.monotonic()
+        self._trouble, self._trouble_s = reason, self._clock()
         self._channel.send(Trouble(reason=reason, silent=silent, key=key))
 
     def leave(self, trouble: str) -> None:
@@ -69,7 +70,7 @@ class Participant(threading.Thread):
         """Handle received messages; return whether more messages may come."""
         messages = self._channel.receive(self._tick_s)
         if not messages:
-            self._check_deadlines(time.monotonic())
+            self._check_deadlines(self._clock())
         for message in messages:
             if isinstance(message, Over):
                 self._over(message.reason, at_once=message.at_once)

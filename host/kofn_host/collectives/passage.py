@@ -5,12 +5,12 @@ A chunk may be added to the worker's values on the way.  Neighbours know which b
 
 import select
 import socket
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from kofn_common.running_clock import RunningClock
 from kofn_host.collectives.call import Array
 from kofn_host.collectives.peers import Stalled
 from kofn_host.errors import CollectiveError
@@ -95,11 +95,12 @@ class Passage:
     def run(self, timeout_s: float) -> None:
         """Run to the end; Stalled if nothing moves for `timeout_s`, CollectiveError if a neighbour is gone."""
         self._expect()
-        moved_s = time.monotonic()
+        clock = RunningClock(timeout_s / 4)
+        moved_s = clock()
         while not self._done:
             if self._move():
-                moved_s = time.monotonic()
-            elif time.monotonic() - moved_s > timeout_s:
+                moved_s = clock()
+            elif clock() - moved_s > timeout_s:
                 raise Stalled(self._silence(timeout_s))
             else:
                 self._wait(timeout_s / 8)

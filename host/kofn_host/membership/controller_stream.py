@@ -14,6 +14,7 @@ import grpc
 from kofn_common.rpc import kofn_pb2, kofn_pb2_grpc
 from kofn_common.rpc.failures import refused_handshake
 from kofn_common.rpc.security import CONTROLLER, Credentials, channel, reconnect
+from kofn_common.running_clock import RunningClock
 from kofn_host.errors import AgentError
 
 log = logging.getLogger(__name__)
@@ -93,15 +94,15 @@ class ControllerStream:
         self._finished = kofn_pb2.WorkerMessage(finished=kofn_pb2.Finished(reason=reason))
         if self._call is not None:
             await self._write(self._call, self._finished)
-        loop = asyncio.get_running_loop()
-        began = seen = loop.time()
-        while not self.stopped.is_set() and loop.time() < min(began + timeout_s, seen + AWAY_S):
+        clock = RunningClock(4 * AGAIN_S, asyncio.get_running_loop().time)
+        began = seen = clock()
+        while not self.stopped.is_set() and clock() < min(began + timeout_s, seen + AWAY_S):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(AGAIN_S):
                     await self.stopped.wait()
-            seen = seen if self._call is None else loop.time()
+            seen = seen if self._call is None else clock()
         if not self.stopped.is_set():
-            log.warning("no Stop from the controller in %.0f s", loop.time() - began)
+            log.warning("no Stop from the controller in %.0f s", clock() - began)
 
     async def close(self) -> None:
         if self._keeper is not None:

@@ -6,7 +6,6 @@ process died, takes a peer's replica and learns from peers' results which of its
 
 import asyncio
 import logging
-import time
 from collections.abc import Coroutine, Iterable, Mapping
 from typing import Protocol
 
@@ -15,6 +14,7 @@ import grpc
 from kofn_common.config.late_rules import RULES, LatePolicy
 from kofn_common.rpc import kofn_pb2, kofn_pb2_grpc
 from kofn_common.rpc.security import Credentials, add_port, grpc_server
+from kofn_common.running_clock import RunningClock
 from kofn_host.checkpoint.saver import Saver
 from kofn_host.errors import AgentError
 from kofn_host.membership.controller_stream import ControllerStream
@@ -115,9 +115,10 @@ class Member:
 
     async def _peer_state(self) -> ReplicaState:
         """Ask until a peer sends its replica; AgentError after STATE_TIMEOUT_S without a replica."""
-        deadline = time.monotonic() + STATE_TIMEOUT_S
+        clock = RunningClock(STATE_TIMEOUT_S / 4)
+        deadline = clock() + STATE_TIMEOUT_S
         while (state := await self._peers.state()) is None:
-            if time.monotonic() > deadline:
+            if clock() > deadline:
                 raise AgentError(
                     f"job {self._job} is running, but no other worker sent its parameters in {STATE_TIMEOUT_S:.0f} s:"
                     " a job whose workers all died cannot continue"

@@ -124,7 +124,8 @@ class Handlers:
         known = self._observed(request, indices)  # an answer, or an object in the way, makes no event
         if (known.permission, known.foreign, known.refused) != (before.permission, before.foreign, before.refused):
             return 0.0
-        return min(LOOK_S, pause_s(request.status, known.now) or LOOK_S, left_s(request, known.now))
+        at_deadline_s = max(BEHIND_S, left_s(request, known.now))
+        return min(LOOK_S, pause_s(request.status, known.now) or LOOK_S, at_deadline_s)
 
     async def _with_progress(self, request: TrainingRequest, seen: Observed, indices: Mapping[str, Any]) -> Observed:
         """Add the progress that the controller of a running request reports."""

@@ -81,7 +81,7 @@ class Ceilings(msgspec.Struct, frozen=True, kw_only=True):
         """Return the stored ceilings. Raise ConfigError if they are of another target."""
         try:
             found = msgspec.json.decode((folder / "ceiling.json").read_bytes(), type=cls)
-        except (FileNotFoundError, msgspec.DecodeError):
+        except (FileNotFoundError, ValueError):
             return cls(target=target)
         if found.target != target:
             raise ConfigError(f"{folder} holds a comparison on {found.target}: choose another --out for {target}")

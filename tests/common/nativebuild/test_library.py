@@ -11,7 +11,7 @@ from typing import NoReturn
 
 import pytest
 
-from kofn_common.nativebuild.library import ABANDONED_S, BUILDING, compile_texts
+from kofn_common.nativebuild.library import ABANDONED_S, BUILDING, compile_texts, load_library
 from tests.common.nativebuild.compiler import NotingCompiler
 from tests.waiting import until
 
@@ -110,3 +110,27 @@ def test_cache_that_cannot_be_written_is_named(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("KOFN_CACHE", "/sys")
     with pytest.raises(OSError, match=r"^/sys, where compiled .* cannot be written: .*; KOFN_CACHE names another$"):
         build()
+
+
+def test_damaged_library_is_built_again(cache: Path) -> None:
+    """A power cut may leave no content, half of it, or zeros."""
+    whole = (library := build()).read_bytes()
+    for damaged in (b"", whole[: len(whole) // 2], bytes(len(whole)), whole[:400] + b"\1" + whole[401:]):
+        library.unlink()
+        library.write_bytes(damaged)
+        assert build() == library
+        load_library(library, {})
+        assert library.read_bytes() == whole
+    assert list(cache.iterdir()) == [library]
+
+
+def test_library_is_on_the_disk_before_it_has_its_name(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced, replace = list[int](), os.replace
+    monkeypatch.setattr("os.fsync", lambda file: synced.append(os.fstat(file).st_ino))
+
+    def checked(source: Path, target: Path) -> None:
+        assert source.stat().st_ino in synced
+        replace(source, target)
+
+    monkeypatch.setattr("os.replace", checked)
+    assert build().exists() and cache.stat().st_ino in synced

@@ -13,12 +13,17 @@ import grpc
 import numpy as np
 import pytest
 
+from kofn_common.config.job import JobSection
 from kofn_common.config.policy import PolicySection
 from kofn_common.results.objective_notes import read_objective_notes
 from kofn_common.rpc import kofn_pb2 as pb
+from kofn_common.running_clock import RunningClock
+from kofn_controller.job.recovery import ANSWER_S
+from kofn_controller.job.session import PAUSE_S
+from kofn_controller.job.state import Phase
 from kofn_controller.job.status_message import status_message
 from kofn_controller.policy.control_loop import ControlLoop
-from tests.controller.harness import controller, until
+from tests.controller.harness import controller, setup, until
 
 
 async def refusal(call: object) -> grpc.aio.AioRpcError:
@@ -358,3 +363,17 @@ def test_status_has_the_latest_metric_that_is_a_number() -> None:
         report = pb.Report(iteration=iteration, first_block_s=0.01, iteration_s=0.02, metric=metric)
         assert control_loop.report(0, report, float(iteration))
     assert status_message(control_loop).metric == 0.7
+
+
+def test_stop_of_the_controller_is_no_silence_of_the_workers() -> None:
+    now = [0.0]
+    session = setup(JobSection(workers=2))
+    session.clock = RunningClock(PAUSE_S, lambda: now[0])
+    session.job_state.enter(Phase.REGROUPING, session.clock())
+    session.life.recovery.waiting = {0}
+    now[0] += 75.0
+    assert session.life.recovery.overdue(session.clock()) == []
+    for _ in range(int(ANSWER_S)):
+        now[0] += 1.0
+        overdue = session.life.recovery.overdue(session.clock())
+    assert overdue == [0]

@@ -87,6 +87,29 @@ def test_one_flipped_bit_is_found_and_the_checkpoint_before_is_taken(
     assert "00000040 is damaged" in caplog.text and "taking the checkpoint before it" in caplog.text
 
 
+def test_every_byte_of_a_manifest_is_checked(tmp_path: Path) -> None:
+    """A flipped highest bit makes the file no UTF-8."""
+    save(CheckpointFolder(tmp_path), 40)
+    path = tmp_path / "00000040" / "manifest.json"
+    data = path.read_bytes()
+    for place in range(len(data)):
+        for bit in (0x80, 0x04):
+            path.write_bytes(data[:place] + bytes([data[place] ^ bit]) + data[place + 1 :])
+            assert CheckpointFolder(tmp_path).latest() is None
+
+
+def test_other_entries_of_the_folder_are_left_alone(tmp_path: Path) -> None:
+    folder = CheckpointFolder(tmp_path)
+    save(folder, 20)
+    (tmp_path / "lost+found").mkdir()
+    for name in (".nfs0000000000a1b2c3", "00000099", "notes"):
+        (tmp_path / name).write_text("")
+    folder.go_back(0)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        *(".nfs0000000000a1b2c3", "00000099", "lost+found", "notes")
+    ]
+
+
 @pytest.mark.parametrize("name", ["manifest.json", "ledger-1"])
 def test_missing_or_torn_file_is_damage(tmp_path: Path, name: str) -> None:
     for damage in ("missing", "torn"):
