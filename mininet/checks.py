@@ -242,7 +242,9 @@ def _drain(receiver: socket.socket, quiet_s: float) -> None:
 
 
 def _transfer(sender: socket.socket, receiver: socket.socket, frame: int, skipped: int, seconds: float) -> Rates:
-    """Send and receive until `seconds` after the first `skipped` bytes, and until FRAMES_LEAST frames, have arrived."""
+    """Send and receive. The measurement begins when `skipped` bytes have arrived. The measurement ends `seconds` later,
+    or when FRAMES_LEAST frames have arrived, if that is later still.
+    """
     payload = bytes(frame - FRAME_HEADER - IP_UDP_HEADER)
     buffer = bytearray(len(payload))
     sent = received = 0

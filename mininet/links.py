@@ -7,10 +7,10 @@ from typing import Any
 from errors import NetworkError
 
 PORTS_MAX = 64
-"""A member bitmap has 64 bits, so there are at most 64 hosts on a switch, on ports 1 to 64; an uplink may have 65."""
+"""A member bitmap has 64 bits, so a switch has at most 64 hosts, on ports 1 to 64; an uplink may be on port 65."""
 
 RATE_MBPS = (0.1, 100_000.0)
-"""The bandwidths that htb can keep. At less, one 9000-byte frame lasts a second; a veth is slower than more."""
+"""The bandwidths that htb can keep. Below 0.1, one 9000-byte frame takes a second; above 100,000, a veth is slower."""
 
 
 class TopologyError(NetworkError):
@@ -68,9 +68,7 @@ class Links:
         each, rest = divmod(len(hosts), len(leaves))
         if rest or switches != [leaf for leaf in leaves for _ in range(each)]:
             found = ", ".join(f"{switches.count(leaf)} of {leaf}" for leaf in leaves)
-            raise TopologyError(
-                f"hosts must be those of one leaf after those of another, equally many of each, got {found}"
-            )
+            raise TopologyError(f"hosts must be listed leaf by leaf, equally many of each, got {found}")
         return leaves
 
     def root(self, leaves: Sequence[str]) -> tuple[str, ...]:

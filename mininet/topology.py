@@ -8,9 +8,9 @@ The file has the form of the p4lang tutorials, which users know:
 
 A link is a host and a switch port in either order, then a latency and a bandwidth in Mbit/s. The latency must be 0,
 because links cannot delay; a bandwidth of null, or none, means that the link is not shaped. A host's rank is its place
-in "hosts". In a tree each rack's hosts are on a leaf switch. Every leaf has a link, two switch ports, to the root,
-which is the one switch without hosts (links.py). This module only reads and checks; it must not know processes,
-namespaces or interfaces of this machine.
+in "hosts". In a tree each rack's hosts are on a leaf switch. Every leaf has a link to the root, which is the one switch
+without hosts (links.py). A link between switches is written as two switch ports. This module only reads and checks; it
+must not know processes, namespaces or interfaces of this machine.
 """
 
 import json

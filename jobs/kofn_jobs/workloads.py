@@ -63,7 +63,7 @@ def mpi_job(request: TrainingRequest, attempt: int) -> Document:
     workers = worker_template(request, attempt, "$OMPI_COMM_WORLD_RANK", _evenly(request, attempt))
     workers["spec"]["containers"][0]["command"] = ["/usr/sbin/sshd", "-De"]
     workers["spec"]["containers"][0]["readinessProbe"] = {"tcpSocket": {"port": 22}, "periodSeconds": 2}
-    del workers["spec"]["restartPolicy"]  # the operator's own
+    del workers["spec"]["restartPolicy"]  # the MPI operator sets the pods' restart policy
     run = ["mpirun", "--allow-run-as-root", "-n", str(count), "--bind-to", "none"]
     ours = "POD_IP=$(hostname -i); " + worker_command(request, "$OMPI_COMM_WORLD_RANK")
     launcher = {"name": "launcher", "image": request.spec.worker_image, "command": [*run, "sh", "-c", ours]}

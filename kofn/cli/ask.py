@@ -63,7 +63,7 @@ class Asking:
         folder = self._folder
         used = f"{folder}" if folder else "none"
         if reason := refused_handshake(error, secure=folder is not None):
-            advice = "--certs DIR names the folder of its certificates, for a run RUNFOLDER/certs"
+            advice = "--certs DIR must be the folder of the controller's certificates (RUNFOLDER/certs of a run)"
             return f"{self.address} answers, but {reason} (certificates: {used}): {advice}", EXIT_REFUSED
         if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
             advice = unknown_host(self.address) or "`make run` or `kofn run` starts a controller"

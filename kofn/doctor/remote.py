@@ -40,7 +40,7 @@ from kofn_common.wire.packet import WORD_BYTES
 
 CONNECT_S = 3.0
 CLOCK_MOST_S = 60.0
-"""The most that clocks may differ: certificates are valid from five minutes before their making on, and times in logs
+"""The most that clocks may differ. A certificate is valid from five minutes before it was made, and times in logs
 should be comparable."""
 
 
@@ -94,7 +94,7 @@ class RemoteChecks:
         if folder is None:
             raise CheckSkipped("plaintext: no --certs")
         name = worker_name(config.job.id, self._job.rank)
-        advice = f"copy ca.pem, {name}.pem, {name}.key and the job's token to {folder}: all of one `kofn certs`"
+        advice = f"copy ca.pem, {name}.pem, {name}.key and the job's token to {folder}: one `kofn certs` must make all"
         try:
             self._credentials = Credentials.load(folder, name, [config.job.id])
         except SecurityError as error:
@@ -118,7 +118,7 @@ class RemoteChecks:
             address = data_address(job.config, job.source, job.rank)
             self._tunnel = Tunnel.to(job.switch, job.rank, address)
         except KofnError as error:
-            raise CheckError(str(error), "root, on a machine of its own") from None
+            raise CheckError(str(error), "run the check as root, on a machine for this worker alone") from None
         self._echo = Echo(address=ECHO_ADDRESS, interface=self._tunnel.interface)
         if not self._echo.comes_back(UDP_BYTES):
             alive = Echo(address=self._address).comes_back(UDP_BYTES)
@@ -134,7 +134,8 @@ class RemoteChecks:
         words = self._job.config.job.words
         needed, most = packet_bytes(self._job.config.job), self._most - TUNNEL_BYTES
         if needed <= most and self._echo.comes_back(needed):
-            return f"packets of {needed} bytes (job.words = {words}) pass in one piece, {needed + TUNNEL_BYTES} outside"
+            outside = f"{needed + TUNNEL_BYTES} with their tunnel"
+            return f"packets of {needed} bytes (job.words = {words}), {outside}, pass in one piece"
         passes = self._echo.largest(min(needed, most))
         fitting = max(0, words - -(-(needed - passes) // WORD_BYTES))
         where = f"{self._device} has MTU {self._most}" if needed > most else f"{self._device} would take them"
@@ -150,7 +151,7 @@ class RemoteChecks:
         ahead_s = self._echo.clock_ahead_s()
         if ahead_s is None:
             raise CheckSkipped(f"{self._address} does not tell its time (ICMP)")
-        words = f"that of {self._address} is {abs(ahead_s):.2f} s {'ahead' if ahead_s > 0 else 'behind'}"
+        words = f"the clock of {self._address} is {abs(ahead_s):.2f} s {'ahead' if ahead_s > 0 else 'behind'}"
         if abs(ahead_s) > CLOCK_MOST_S:
             raise CheckError(words, "set both clocks (NTP): certificates are valid for a limited time")
         return words
@@ -179,14 +180,14 @@ class RemoteChecks:
         """Check, on the controller's machine, that the switch accepts the controller's certificate."""
         job = self._job
         if job.p4runtime is None:
-            raise CheckSkipped("no --p4runtime: it is between controller and switch")
+            raise CheckSkipped("no --p4runtime: only the controller's machine needs this check")
         await _connect(job.p4runtime, "kofn switch")
         try:
             await asyncio.wait_for(_channel(job.p4runtime, job.p4runtime_certs), CONNECT_S)
         except TimeoutError:
             raise CheckError(
                 f"{job.p4runtime} does not agree on {'plaintext' if job.p4runtime_certs is None else 'TLS'}",
-                "the client's files of `kofn certs --p4runtime`, of the folder that the switch has the server's of",
+                "copy the client's files from the `kofn certs --p4runtime` folder that has the switch's server files",
             ) from None
         except OSError as error:
             raise CheckError(f"{error.filename}: {error.strerror}", "kofn certs --p4runtime") from None
@@ -221,7 +222,7 @@ async def _connect(address: str, command: str) -> None:
         ) from None
     except ConnectionRefusedError:
         raise CheckError(
-            f"{address}: no process listens", f"`{command}` there, at an address that is reached"
+            f"{address}: no process listens", f"start `{command}` there, at an address that this machine reaches"
         ) from None
     except (socket.gaierror, ValueError, OSError) as error:
         raise CheckError(f"{address}: {error}", "the address must be HOST:PORT") from None

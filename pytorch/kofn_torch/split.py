@@ -1,8 +1,8 @@
 """Computes a module's weight gradients apart from its error terms, so that a schedule can say when to compute each.
 
 A layer of a kind in SPLIT computes its outputs on a separate graph. A backward pass evaluates that graph twice: once
-for the error term of the inputs, and once, then or later, for the weight gradient. So the gradients are equal, to the
-bit, to those of PyTorch's own kernels. Layers of other kinds compute both at once, as usual.
+for the error term of the inputs, and once for the weight gradient, immediately or later. So the gradients are equal, to
+the bit, to those of PyTorch's own kernels. Layers of other kinds compute both at once, as usual.
 """
 
 import time
@@ -68,7 +68,7 @@ class SplitBackward:
         self._later: frozenset[int] = frozenset()
         self._begun = set[int]()  # split layers that the backward pass has reached
         self._left = dict[int, Callable[[], None]]()
-        self._added = set[int]()  # parameters, by id(), with all that autograd adds
+        self._added = set[int]()  # id() of each parameter whose part from autograd is complete
         self._own = dict[int, tuple[torch.Tensor, int]]()  # gradients of split layers' calls, with their versions
         self._reading = set[int]()  # layers of this pass whose gradients autograd has changed
         self._whole = set[int]()  # layers that were reported to `computed`
@@ -118,7 +118,7 @@ class SplitBackward:
                 yield parameter.register_post_accumulate_grad_hook(partial(self._accumulate, at))
 
     def _accumulate(self, at: int, parameter: nn.Parameter) -> None:
-        """Note that autograd has added its whole part to a gradient. The part is empty if only a split call reads the
+        """Record that autograd has added its whole part to a gradient. The part is empty if only a split call reads the
         parameter."""
         if not self.running:
             raise TorchError(

@@ -1,7 +1,8 @@
 """The part of a training's state that is in no model, optimizer or scheduler, for the checkpoints of a script.
 
-A state is a dictionary of tensors, numbers and texts: "of", "workers" and "iteration", other entries that all workers
-share, and one entry for each worker, "worker-0" for example. So the union of several workers' states is a state.
+A state is a dictionary of tensors, numbers and texts. All workers share the entries "of" (the kind of object whose
+state it is), "workers", "iteration" and some others. Each worker adds one entry, "worker-0" for example. So the union
+of several workers' states is a state.
 """
 
 import logging
@@ -72,7 +73,7 @@ class ResumableSession(ABC):
     @property
     def save_every(self) -> int:
         """The number of iterations from one state to the next; 0: no state. A script must set it if k < n, because the
-        other workers may be further when the script asks for the state."""
+        other workers may already be in a later iteration when the script asks for the state."""
         return 0 if self.reducer.ledger is None else self.reducer.ledger.state.copy_every
 
     @save_every.setter
@@ -93,7 +94,7 @@ class ResumableSession(ABC):
             if found is None:
                 raise TorchError(
                     f"session.save_every must divide iteration {iteration}, got {self.save_every}: later sums already"
-                    " have some of the gradients that were pending in it"
+                    f" have some of the gradients that were pending after iteration {iteration}"
                 )
             own["pending"] = self._named(found.values)
             if found.weights.any():

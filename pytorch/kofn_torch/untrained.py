@@ -38,8 +38,9 @@ class UntrainedState:
             known = id(parameter) in self._trained
             if parameter.requires_grad and not known and name not in self._ignored:
                 raise TorchError(
-                    f"{name} is trained, and was frozen or another parameter when kofn_torch was given the model: call"
-                    " requires_grad_() and load_state_dict(assign=True) before, else no other worker gets its gradient"
+                    f"{name} is trained, but was frozen or was another parameter when kofn_torch was given the model:"
+                    " call requires_grad_() and load_state_dict(assign=True) before that, because no other worker gets"
+                    " the gradient of this parameter"
                 )
             if known and not parameter.requires_grad and not freezes:
                 raise TorchError(

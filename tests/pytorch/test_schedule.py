@@ -484,8 +484,8 @@ AMISS: dict[str, Callable[[Any, torch.optim.Optimizer], object]] = {
     "gets a gradient outside of session.backward": lambda model, optimizer: model(torch.ones(2, 8)).sum().backward(),
     "step() must not be called": lambda model, optimizer: optimizer.step(),
     "2.weight was frozen": lambda model, optimizer: model[2].requires_grad_(False),
-    "0.weight is trained, and was frozen": lambda model, optimizer: model[0].requires_grad_(True),
-    "2.weight is trained, and was frozen or another": lambda model, optimizer: model.load_state_dict(
+    "0.weight is trained, but was frozen": lambda model, optimizer: model[0].requires_grad_(True),
+    "2.weight is trained, but was frozen or was another": lambda model, optimizer: model.load_state_dict(
         model.state_dict(), assign=True
     ),
 }

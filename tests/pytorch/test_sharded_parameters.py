@@ -213,8 +213,8 @@ def test_values_that_the_shards_do_not_get_are_refused(stage: int, write: Callab
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda model: model[0].requires_grad_(True), "0.weight is trained, and was frozen"),
-        (lambda model: setattr(model[2], "bias", nn.Parameter(torch.ones(2))), "2.bias is trained, and was"),
+        (lambda model: model[0].requires_grad_(True), "0.weight is trained, but was frozen"),
+        (lambda model: setattr(model[2], "bias", nn.Parameter(torch.ones(2))), "2.bias is trained, but was"),
         (lambda model: model[2].requires_grad_(False), "2.weight was frozen after"),
     ],
 )

@@ -1,7 +1,7 @@
 """The rules for a late gradient, whose iteration ended without it, by name.
 
-    merge       finished; added to the open iteration, but not counted among its k (the source's rule, with an age
-                weight of 1: docs/explanation/sources.md)
+    merge       finished; added to the open iteration, but not counted among its k (document 003's rule,
+                with an age weight of 1: docs/explanation/sources.md)
     async       finished; counts among the k of the open iteration (K-async SGD)
     batch-sync  given up; finished workers continue with another batch until k gradients are there (K-batch-sync SGD)
     stash       finished; added to the worker's next contribution that is in time
@@ -25,7 +25,7 @@ RuleChoice = Literal["auto", RuleName]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LateRule:
-    """A worker's behaviour.
+    """A worker's treatment of its late gradients.
 
     `counts`: a late gradient counts among the k. `keeps`: a late gradient waits for the worker's next contribution in
     time; else it is merged at once. `discards`: no part of a late gradient is used. `gives_up`: a worker stops

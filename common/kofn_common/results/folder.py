@@ -17,7 +17,7 @@ runs/NAME-YYYYmmdd-HHMMSS/
   TRIAL/logs/NAME.log            the output of every process
   metrics.jsonl summary.json report.html
   alone/worker-0.jsonl           with run.alone, the training of one worker alone
-  seed-N/                        with run.seeds, a whole run each; summary.json and report.html above are over them all
+  seed-N/                        with run.seeds, one whole run for each seed; summary.json and report.html cover all
   figures/NAME.svg, .pdf, .csv   the report's figures, and what they show as numbers
 
 Where several jobs run, each has its own job-ID.toml and job-ID-effective.toml, and a trial's folder holds a folder
@@ -52,7 +52,7 @@ class TrialFolder:
     path: Path
     objective: str
     shared: Path
-    """The trial's own folder: `path`, or its parent folder with several jobs."""
+    """The trial's folder: `path` in a run of one job; in a run of several jobs the parent of `path`, for all jobs."""
 
     @property
     def name(self) -> str:
@@ -160,7 +160,7 @@ class RunFolder:
         """Open a begun run by its record; ConfigError without a record, or for a run of several seeds unless
         `several_seeds`.
 
-        A link, such as runs/latest, is followed once: a run that starts later changes it.
+        A symbolic link, such as runs/latest, is resolved here, because a later run points it elsewhere.
         """
         path = path.parent / path.readlink() if path.is_symlink() else path
         record = read_record(path)

@@ -1,4 +1,5 @@
-"""Generates what repeats KofnHeader and sizes.py: the C header, p4src/sizes.p4, tables of docs/reference/protocol.md.
+"""Generates the texts that repeat KofnHeader and sizes.py: the C header, p4src/sizes.p4 and the tables of
+docs/reference/protocol.md.
 
 `python -m kofn_common.wire.header_text` (`make header`) writes these files; tests fail while one of them is stale.
 """
@@ -54,7 +55,7 @@ MEANINGS = {
         " the same scale"
     ),
     "count": (
-        "CONTRIBUTE: the number of the k contributions that this packet stands for. A host sends 1, or 0 for a packet"
+        "CONTRIBUTE: how many of the k counted contributions the packet contains. A host sends 1, or 0 for a packet"
         " that is *merged*: added, but not counted. PULL: 1. Answers: the number of counted contributions in the sum"
     ),
     "part": "0 to 3: number of the worker's contribution to this block; answers keep the sender's",

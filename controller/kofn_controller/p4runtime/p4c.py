@@ -44,8 +44,10 @@ class Stamp(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def compiled(program: Path) -> CompiledProgram:
-    """Return p4c's output of a program: for a P4 source the files in build/ in its folder, compiled now if its sources
-    have changed; for p4c's JSON this file, and the p4info in the same folder.
+    """Return p4c's output of a program.
+
+    For a P4 source, the output is in build/ in the source's folder; the source is compiled first if it or an included
+    file has changed. For p4c's JSON, the output is the JSON file and the p4info in the same folder.
 
     ConfigError if a file or p4c is missing, or p4c refuses the source.
     """
@@ -98,7 +100,7 @@ def compile_program(program: Path) -> Stamp:
     command = [COMPILER, "--arch", "v1model", "-I", "src", "-I", "include"]
     command += ["-o", f"build/{files.blob.name}", "--p4runtime-files", f"build/{files.p4info.name}", program.name]
     with tempfile.TemporaryDirectory() as name:
-        # p4c gets copies, because it removes a source that it cannot preprocess: it does not accept a space in a path.
+        # p4c gets copies, because p4c deletes a source that it cannot preprocess, as when a path has a space.
         folder = Path(name)
         (folder / "build").mkdir()
         (folder / "src").symlink_to(program.parent.resolve())

@@ -59,7 +59,7 @@ class ControlLoop:
     workers: int
     policy: PolicySection
     average: Average = "gradients"  # model.average: the divisor of an iteration's sum
-    racks: int = 1  # job.racks: workers of equal numbers, rack by rack
+    racks: int = 1  # job.racks: each rack has equally many workers, of consecutive ranks
     chooser: Chooser = field(init=False)
     measurements: Measurements = field(init=False)
     live: BoolArray = field(init=False)
@@ -319,7 +319,7 @@ class ControlLoop:
     def _choose(self, reason: str, margin: float, iterations: int | None = None) -> Change | None:
         """Choose by the present estimate (`Chooser.choose`), and add the choice's numbers to the reason.
 
-        If the objective gives no costs, k stays, or becomes n if fewer workers are live.
+        If the objective gives no costs, k stays; if fewer than k workers are live, k becomes their number.
         """
         assert self.estimate is not None
         known = Known(

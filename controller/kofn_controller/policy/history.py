@@ -58,7 +58,7 @@ class HistoryLog:
         self._late = np.zeros(shape, np.bool_)
 
     def report(self, rank: int, report: pb.Report, k: int, now_s: float) -> None:
-        """Take a worker's report. The first report of an iteration gives its end. A report older than all rows is
+        """Take a worker's report. An iteration ends at the time of its first report. A report older than all rows is
         ignored."""
         row = report.iteration % self._rows
         if report.iteration > self._iteration[row]:

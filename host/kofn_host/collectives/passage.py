@@ -143,7 +143,7 @@ class Passage:
             self._left_with(size, pieces)
 
     def _left_with(self, size: int, pieces: Sequence[memoryview]) -> None:
-        """Note that the kernel has accepted `size` bytes of these pieces."""
+        """Record that the kernel has accepted `size` bytes of these pieces."""
         self.sent += size
         for piece in pieces:
             if size < len(piece):

@@ -64,7 +64,7 @@ static int told(const struct slots *slots, struct slot *slot, const struct heade
     return 1;
 }
 
-/* Put the counts into the answer; words of the packet that they do not fill stay unchanged. */
+/* Put the vote counts into the answer. Words of the packet beyond the counts stay unchanged. */
 static void put_votes(struct slots *slots, const struct slot *slot, const uint8_t *values, struct answer *answer) {
     const int32_t counts = votes_planes(slots->room) * votes_bytes(slot->size);
     memcpy(slots->votes, values, (size_t)slot->size);
@@ -74,7 +74,7 @@ static void put_votes(struct slots *slots, const struct slot *slot, const uint8_
     answer->header.words = (uint8_t)(answer->size / KOFN_WORD_BYTES);
 }
 
-/* Put the members of all racks into the answer, whose recipient's leaf alone gets the sum. */
+/* Put the members of all racks into the answer. If the answer has a recipient, only the leaf of that recipient gets the sum. */
 static void put_racks(struct slots *slots, const struct slot *slot, struct answer *answer) {
     for (int32_t rack = 0; rack < slots->racks; rack++)
         header_put_members(slot->members[rack], slots->bitmaps + rack * KOFN_MEMBERS_BYTES);

@@ -32,7 +32,7 @@ from kofn_host.zero.shards import Shards
 log = logging.getLogger(__name__)
 
 STILL = 0.01
-"""The share of parameters without a gradient up to which there is no warning."""
+"""The greatest share of parameters without a gradient that causes no warning."""
 
 OPTIMIZERS: dict[str, type[ShardOptimizer]] = {"adam": ShardAdam, "lamb": ShardLamb}
 
@@ -87,7 +87,7 @@ class ZeroOptimizer:
         """Put a unit's gradient (size,); the array may be reused at once."""
         place = self.shards.units[unit]
         if unit in self._put:
-            raise ZeroError(f"a unit must have one gradient a step: unit {unit} has its own already")
+            raise ZeroError(f"a unit must get one gradient a step, got a second one for unit {unit}")
         if gradient.shape != (place.size,):
             raise ZeroError(f"the gradient of unit {unit} must have shape ({place.size},), got {gradient.shape}")
         self._put.add(unit)
@@ -214,7 +214,7 @@ class ZeroOptimizer:
         return own, shared
 
     def resume(self, steps: int, workers: int, own: Mapping[int, Arrays], shared: Arrays, taken: Sequence[int]) -> None:
-        """Continue after these steps of a training of `workers` workers.
+        """Continue a training of `workers` workers after its first `steps` steps.
 
         `own`, `shared`: the arrays of state(); `own` by rank, for the ranks that needs() returns.  `taken`: the ranks
         whose ledgers this worker has taken over.

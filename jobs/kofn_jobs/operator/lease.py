@@ -1,7 +1,7 @@
 """One operator at a time: the holder of the Lease `kofn-operator`.
 
-The holder renews the Lease. A holder that fails to renew for the Lease's duration ends, so that two operators act at
-once no longer than their clocks differ. (Two operators at once do no harm: tests/jobs/test_lifecycle.py.)
+The holder renews the Lease. A holder that cannot renew the Lease for the Lease's duration ends. So two operators can
+act at once only for as long as their clocks differ. (Two operators at once do no harm: tests/jobs/test_lifecycle.py.)
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""A training's progress, from its controller, asked with the operator's certificate of the request's Secret."""
+"""Asks a training's controller for the progress, with the operator's certificate from the request's Secret."""
 
 import base64
 from collections.abc import Mapping

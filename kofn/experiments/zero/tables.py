@@ -15,10 +15,10 @@ NEAR = 0.005
 LEGEND = (
     "loss: held-out loss after the last step, median over the seeds; x 32 bits: loss over the loss of uncompressed Adam"
     " with the same seed; steps: until the loss is within 0.5 % of the last loss of uncompressed Adam; within 0.5 %:"
-    " number of seeds whose last loss is; lost: L2 norm of the values that were discarded to keep residuals in fewer"
-    " bits, over the gradients' norm; too large: share of blocks whose votes had too large a step for the residual to"
-    " shrink, the most of any seed; sound: all workers have the same parameters, and every ledger is conserved. With"
-    " 32 bits all stages are the same training."
+    " number of seeds whose last loss is that low; lost: L2 norm of the values that were discarded to keep residuals in"
+    " fewer bits, over the gradients' norm; too large: share of blocks whose quantisation step was too large for the"
+    " residual to shrink, from the seed with the largest share; sound: all workers have the same parameters, and every"
+    " ledger is conserved. With 32 bits all stages are the same training."
 )
 
 Trainings = Mapping[tuple[str, int], Learned]

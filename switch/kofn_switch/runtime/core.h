@@ -14,14 +14,14 @@
 #define PORTS FAULT_PORTS   // port numbers are bit<9>
 #define GROUPS 65536
 #define BATCH 32            // packets received at once
-#define PACKET_BYTES 9728   // of a receive buffer: 9,216 and encapsulations
+#define PACKET_BYTES 9728   // bytes of a receive buffer: a frame of 9,216 and its encapsulations
 #define HEADROOM 64         // before the buffer: a VLAN tag that the kernel removed is restored there
 #define SEND_QUEUE 1024     // packets sent at once
 #define ARENA_BYTES (8u << 20)  // headers of the packets waiting to be sent
 #define RING_BYTES (4u << 20)
 #define SOCKET_BUFFER (32 << 20)
 
-_Static_assert(HEADROOM + PACKET_BYTES <= PACKET_MAX, "a program must bear every packet");
+_Static_assert(HEADROOM + PACKET_BYTES <= PACKET_MAX, "a received packet must not be longer than PACKET_MAX");
 
 struct port {
     int socket;  // -1: not open

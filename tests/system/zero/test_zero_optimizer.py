@@ -452,7 +452,7 @@ def test_unit_has_one_gradient_a_step() -> None:
         with pytest.raises(ZeroError, match=r"must have shape \(17,\), got \(2,\)"):
             zero.put(1, np.zeros(2, np.float32))
         zero.put(1, np.zeros(17, np.float32))
-        with pytest.raises(ZeroError, match="a unit must have one gradient a step: unit 1 has its own already"):
+        with pytest.raises(ZeroError, match="a unit must get one gradient a step, got a second one for unit 1"):
             zero.put(1, np.zeros(17, np.float32))
         with pytest.raises(ZeroError, match=r"units \[0, 2\] have no gradient in step 1"):
             zero.step(RATE)

@@ -1,4 +1,7 @@
-"""Header fields from packet bytes and back; each run of fields ends on a byte boundary."""
+"""Generates C statements that load header fields from packet bytes, and store them.
+
+Fields up to the next byte boundary form a run, which one statement loads or stores if it has at most 64 bits.
+"""
 
 from dataclasses import dataclass
 
@@ -18,7 +21,7 @@ class Part:
 def load_header(kind: HeaderType, base: str, source: str) -> list[str]:
     """Return statements that set the header at the C lvalue `base` from the bytes at `source`.
 
-    The length of the header's variable field must be set before, in bits, as a whole number of bytes.
+    The length of the header's variable field must be set before. The length is in bits, and must be a multiple of 8.
     """
     before, variable, after = _split(kind, base)
     lines = load(before, source)
@@ -53,7 +56,10 @@ def _load_variable(field: Field, base: str, source: str, before: list[Part]) -> 
 
 
 def _split(kind: HeaderType, base: str) -> tuple[list[Part], Field | None, list[Part]]:
-    """Return the parts before the variable field, that field, and the parts after it as if it were empty."""
+    """Return the parts before the variable field, that field, and the parts after it.
+
+    The offsets of the parts after the variable field are those for an empty variable field.
+    """
     offset, parts, before = 0, list[Part](), list[Part]()
     for field in kind.fields:
         if field.variable:
