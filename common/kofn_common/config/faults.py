@@ -7,7 +7,7 @@ from msgspec import Meta
 
 from kofn_common.config.errors import ConfigError
 from kofn_common.config.job import JobSection
-from kofn_common.config.section import NotNegative, PositiveInt, Probability, Section
+from kofn_common.config.section import NotNegative, PositiveInt, Probability, Section, WholeNumber
 
 
 class FaultSection(Section, frozen=True):
@@ -16,11 +16,11 @@ class FaultSection(Section, frozen=True):
     where: Literal["host", "switch", "uplink"] = (
         "host"  # a worker's transport, the switch's port to a worker, a leaf's uplink
     )
-    workers: tuple[Annotated[int, Meta(ge=0)], ...] | None = None  # None: all; not with where = "uplink"
-    racks: tuple[Annotated[int, Meta(ge=0)], ...] | None = None  # racks of the uplinks; None: all
+    workers: tuple[WholeNumber, ...] | None = None  # None: all; not with where = "uplink"
+    racks: tuple[WholeNumber, ...] | None = None  # racks of the uplinks; None: all
     direction: Literal["send", "receive", "both"] = "both"  # seen from the worker; at an uplink, from the rack
     packets: tuple[PositiveInt, ...] | None = None  # only these packets, counted from 1 for each worker and direction
-    blocks: tuple[Annotated[int, Meta(ge=0)], ...] | None = None  # only packets of these blocks; needs where = "host"
+    blocks: tuple[WholeNumber, ...] | None = None  # only packets of these blocks; needs where = "host"
     drop: Probability = 0.0  # a packet is lost
     duplicate: Probability = 0.0  # a packet arrives twice
     corrupt: Probability = 0.0  # one bit of a packet flips, anywhere

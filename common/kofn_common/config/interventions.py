@@ -8,7 +8,7 @@ from msgspec import Meta
 from kofn_common.config.errors import ConfigError
 from kofn_common.config.job import JobSection
 from kofn_common.config.objectives import check_objective
-from kofn_common.config.section import Mbps, NotNegative, PositiveInt, Section
+from kofn_common.config.section import Mbps, NotNegative, PositiveInt, Section, WholeNumber
 from kofn_common.config.suggestion import did_you_mean
 
 ACTIONS = ("kill", "start", "objective")
@@ -49,7 +49,7 @@ class EventSection(Section, frozen=True):
 class LinkSection(Section, frozen=True):
     """A new rate of some workers' links, in both directions, until a later entry for the same worker."""
 
-    workers: tuple[Annotated[int, Meta(ge=0)], ...]  # as straggler.workers
+    workers: tuple[WholeNumber, ...]  # as straggler.workers
     mbps: Mbps
     at_iteration: PositiveInt  # the rate changes once any worker has finished this iteration
     after_s: NotNegative = 0.0  # additional delay, for example into the middle of an iteration
@@ -69,9 +69,9 @@ class CpuSection(Section, frozen=True):
     Only `kofn run` limits processors; the effect can be recorded (--record-stragglers) and then simulated.
     """
 
-    workers: tuple[Annotated[int, Meta(ge=0)], ...]
+    workers: tuple[WholeNumber, ...]
     share: Annotated[float, Meta(ge=0.05, le=1)]  # share of one processor; 1: no limit
-    at_iteration: Annotated[int, Meta(ge=0)] = 0  # begin: once any worker has finished this iteration; 0: the start
+    at_iteration: WholeNumber = 0  # begin: once any worker has finished this iteration; 0: the start
     after_s: NotNegative = 0.0  # additional delay
 
     def check(self, job: JobSection) -> None:

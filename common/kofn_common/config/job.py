@@ -36,7 +36,7 @@ class JobSection(Section, frozen=True):
     rto_ms: Positive = 50.0  # first retransmission timeout
     packets: Literal["fast", "scapy"] = "fast"  # the packet codec
     modules: str | None = None  # folder of module:Name, searched after the working folder; None: the TOML file's folder
-    gradient_range: Annotated[float, Meta(gt=0, le=2**20)] = (
+    gradient_range: Annotated[float, Meta(ge=2**-20, le=2**20)] = (
         64.0  # largest magnitude of a worker's value until the first sum; the rest goes into the residual
     )
 

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from kofn_common.config.errors import ConfigError
-from kofn_common.config.section import Mbps, Section
+from kofn_common.config.section import Mbps, Section, WholeNumber
 
 
 class NetworkSection(Section, frozen=True):
@@ -26,9 +26,7 @@ class NetworkSection(Section, frozen=True):
     device_id: Annotated[int, Meta(ge=0, le=2**63 - 1)] = (
         0  # id of the switch; in a tree of the root: the leaves have the next ids
     )
-    trace: Annotated[int, Meta(ge=0)] = (
-        0  # number of packets whose way through the program the switch writes to switch.log
-    )
+    trace: WholeNumber = 0  # number of packets whose way through the program the switch writes to switch.log
     pcap: bool = False  # keep every frame of every link of the switch, in pcap/ below the trial
     tls: bool = True  # workers, peers, controller and commands authenticate (docs/explanation/security.md)
 

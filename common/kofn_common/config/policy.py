@@ -7,7 +7,7 @@ from msgspec import Meta
 from kofn_common.config.late_rules import AGE_WEIGHT, LatePolicy, RuleChoice
 from kofn_common.config.late_rules import DEFAULT as DEFAULT_RULE
 from kofn_common.config.objectives import DEFAULT
-from kofn_common.config.section import NotNegative, PositiveInt, Probability, Section
+from kofn_common.config.section import NotNegative, PositiveInt, Probability, Section, WholeNumber
 
 
 class PolicySection(Section, frozen=True):
@@ -17,14 +17,14 @@ class PolicySection(Section, frozen=True):
         DEFAULT  # of a run's first trial, if run.trials is empty, and of a controller that is started by hand
     )
     margin: NotNegative = 0.05  # change k or rule only when the predicted gain is above this share
-    window: PositiveInt = 16  # blocks that an estimate rests on
+    window: Annotated[int, Meta(ge=1, le=256)] = 16  # blocks that an estimate rests on
     decide_every: PositiveInt = 1  # iterations between decisions
-    warm_up: PositiveInt = 1  # number of reports from every live worker before the first decision
-    include_after: Annotated[int, Meta(ge=0)] = 0  # await a worker after this many late iterations in a row; 0: never
+    warm_up: Annotated[int, Meta(ge=1, le=256)] = 1  # reports from every live worker before the first decision
+    include_after: WholeNumber = 0  # await a worker after this many late iterations in a row; 0: never
     late_gradient: RuleChoice = "auto"  # the rule for late gradients (late_rules.py); auto: the objective chooses
     age_weight: Probability | None = None  # factor of a late gradient's weight for each iteration of its age;
     # None: with late_gradient = "auto" the objective chooses, else 0.5
-    age_limit: Annotated[int, Meta(ge=1)] = 64  # most iterations of age of a gradient in a sum
+    age_limit: PositiveInt = 64  # most iterations of age of a gradient in a sum
 
     @property
     def late_policy(self) -> LatePolicy:

@@ -7,7 +7,7 @@ keys.
 >>> import kofn
 >>> kofn.Config.parse("[[straggler]]\\nworkers = [0, -1]\\nmean_ms = 1")
 Traceback (most recent call last):
-kofn_common.config.errors.ConfigError: straggler[0].workers[1] must be 0 or more, got -1
+kofn_common.config.errors.ConfigError: straggler[0].workers[1] must be 0 to 1e+09, got -1
 """
 
 import re
@@ -18,7 +18,6 @@ import msgspec
 from msgspec import inspect
 
 from kofn_common.config.errors import ConfigError
-from kofn_common.config.section import LARGEST
 from kofn_common.config.suggestion import did_you_mean
 
 Number = inspect.IntType | inspect.FloatType
@@ -49,8 +48,7 @@ def refusal(error: msgspec.ValidationError, document: Mapping[str, Any], kind: t
         assert isinstance(found, inspect.StructType)
         return ConfigError(_key(key["name"], found, place, missing="missing" in key[1]))
     if isinstance(found, inspect.IntType | inspect.FloatType) and _is_number(value, found):
-        finite = " and finite" if value == float("inf") and found.le == LARGEST else ""
-        return ConfigError(f"{place} must be {bounds(found)}{finite}, got {value}")
+        return ConfigError(f"{place} must be {bounds(found)}, got {value}")
     names = found.values if isinstance(found, inspect.LiteralType) else ()
     meant = did_you_mean(value, map(str, names)) if isinstance(value, str) else ""
     return ConfigError(f"{place} must be {allowed(found)}, got {_shown(value)}{meant}")
@@ -74,7 +72,7 @@ def bounds(kind: Number) -> str:
     """Return both ends: '1 to 64', 'more than 0', '0 to less than 1'; empty without any."""
     low = "" if kind.ge is None else f"{kind.ge:.7g}"
     low = low if kind.gt is None else f"more than {kind.gt:.7g}"
-    high = "" if kind.le in (None, LARGEST) else f"{kind.le:.7g}"
+    high = "" if kind.le is None else f"{kind.le:.7g}"
     high = high if kind.lt is None else f"less than {kind.lt:.7g}"
     if kind.gt is not None and high:
         return f"{low}, at most {high}" if kind.lt is None else f"{low}, {high}"

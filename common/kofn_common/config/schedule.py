@@ -5,7 +5,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from kofn_common.config.errors import ConfigError
-from kofn_common.config.section import Section
+from kofn_common.config.section import NotNegative, PositiveInt, Section, WholeNumber
 
 AUTO = "auto"
 
@@ -20,12 +20,10 @@ WITH_THRESHOLD = ("priority", *WITH_FRONT)
 class LayerSection(Section, frozen=True):
     """One layer of model.workload = "accelerator", in order."""
 
-    elements: Annotated[int, Meta(ge=1)]
-    forward_ms: Annotated[float, Meta(ge=0)] = 0.0
-    error_ms: Annotated[float, Meta(ge=0)] = (
-        0.0  # time for the error term of the layer's input; the first layer has none
-    )
-    weight_ms: Annotated[float, Meta(ge=0)] = 0.0  # time for the layer's weight gradient
+    elements: PositiveInt
+    forward_ms: NotNegative = 0.0
+    error_ms: NotNegative = 0.0  # time for the error term of the layer's input; the first layer has none
+    weight_ms: NotNegative = 0.0  # time for the layer's weight gradient
     name: str = ""  # empty: the layer's number
 
 
@@ -38,9 +36,7 @@ class ScheduleSection(Section, frozen=True):
     threshold_kb: Annotated[float, Meta(gt=0, le=1e6)] = (
         256.0  # size in float32: smaller layers are sent together, larger layers in pieces of at most this size
     )
-    front: Annotated[int, Meta(ge=0)] = (
-        0  # number of first layers whose weight gradients are computed early (front-first, late-front)
-    )
+    front: WholeNumber = 0  # number of first layers whose weight gradients are computed early (front-first, late-front)
 
     enumerate: bool = False  # find threshold and front by trying all (source 001), which takes hundreds of iterations
 

@@ -1,18 +1,20 @@
 """The base class of every table of the run's TOML file, and types of numbers with bounds."""
 
-import sys
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
-LARGEST = sys.float_info.max
-"""The upper bound of finite values."""
+LARGEST = 1e9
+"""The upper bound of values: 11 days in milliseconds. With it, times in nanoseconds fit 64 bits, and products of a few
+values are finite."""
 
-Positive = Annotated[float, Meta(gt=0, le=LARGEST)]
+Positive = Annotated[float, Meta(ge=1 / LARGEST, le=LARGEST)]
 NotNegative = Annotated[float, Meta(ge=0, le=LARGEST)]
+Finite = Annotated[float, Meta(ge=-LARGEST, le=LARGEST)]
 Probability = Annotated[float, Meta(ge=0, le=1)]
-PositiveInt = Annotated[int, Meta(ge=1)]
+PositiveInt = Annotated[int, Meta(ge=1, le=10**9)]
+WholeNumber = Annotated[int, Meta(ge=0, le=10**9)]
 MBPS = (0.1, 100_000.0)
 Mbps = Annotated[float, Meta(ge=MBPS[0], le=MBPS[1])]
 

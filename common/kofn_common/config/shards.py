@@ -8,7 +8,7 @@ from msgspec import Meta
 from kofn_common.config.errors import ConfigError
 from kofn_common.config.job import JobSection
 from kofn_common.config.model import ModelSection
-from kofn_common.config.section import Section
+from kofn_common.config.section import Section, WholeNumber
 
 CLASSES = 10
 """The number of classes of images: the ten digits."""
@@ -17,7 +17,7 @@ CLASSES = 10
 class ShardSection(Section, frozen=True):
     """One worker that alone holds all training images of some classes, and no others."""
 
-    worker: Annotated[int, Meta(ge=0)]
+    worker: WholeNumber
     classes: tuple[Annotated[int, Meta(ge=0, lt=CLASSES)], ...]
 
     def check(self, owners: dict[int, int]) -> None:

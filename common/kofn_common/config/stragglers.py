@@ -6,7 +6,7 @@ from msgspec import Meta
 
 from kofn_common.config.errors import ConfigError
 from kofn_common.config.job import JobSection
-from kofn_common.config.section import NotNegative, Positive, PositiveInt, Probability, Section
+from kofn_common.config.section import NotNegative, Positive, PositiveInt, Probability, Section, WholeNumber
 
 Law = Literal["poisson", "constant", "exponential", "pareto", "bursty"]
 """The law of blocking times. poisson: a Poisson number of events of event_ms; constant: always mean_ms; exponential;
@@ -16,7 +16,7 @@ pareto: shape 2, from 0 on; bursty: a Markov chain with equal blocking in bursts
 class StragglerSection(Section, frozen=True):
     """Blocking of some workers from an iteration on, until a later entry for the same worker."""
 
-    workers: tuple[Annotated[int, Meta(ge=0)], ...]  # ranks, or text: "all", "rack 3", "0,8-15", "0-:10" (every 10th)
+    workers: tuple[WholeNumber, ...]  # ranks, or text: "all", "rack 3", "0,8-15", "0-:10" (every 10th)
     mean_ms: NotNegative  # mean blocking time of an iteration; lambda of law = "poisson"
     law: Law = "poisson"
     event_ms: Positive = 5.0  # tau: duration of one blocking event of law = "poisson"
@@ -38,7 +38,7 @@ class StragglerSection(Section, frozen=True):
 class ShockSection(Section, frozen=True):
     """Periods in which every gradient that some workers begin takes longer; several entries add up."""
 
-    workers: tuple[Annotated[int, Meta(ge=0)], ...]  # as straggler.workers
+    workers: tuple[WholeNumber, ...]  # as straggler.workers
     blocking_ms: Positive  # the additional time
     for_ms: Positive  # length of a period
     share: Probability  # share of all time that the periods take

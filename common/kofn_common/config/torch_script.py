@@ -1,14 +1,12 @@
 """The TOML file's [torch]: a script in PyTorch in place of kofn's own training."""
 
 from collections.abc import Sequence
-from typing import Annotated, Literal
-
-from msgspec import Meta
+from typing import Literal
 
 from kofn_common.config.errors import ConfigError
 from kofn_common.config.interventions import CpuSection
 from kofn_common.config.late_rules import RULES, RuleChoice
-from kofn_common.config.section import Section
+from kofn_common.config.section import Section, WholeNumber
 
 SCRIPT = "script"
 """The model.workload of trainings by torch.script."""
@@ -25,7 +23,7 @@ class TorchSection(Section, frozen=True):
     group: Literal["job", "worker"] = (
         "job"  # job: one process group of all workers; worker: one for each worker, which may rejoin
     )
-    max_restarts: Annotated[int, Meta(ge=0)] = (
+    max_restarts: WholeNumber = (
         0  # most times that torchrun restarts a worker that dies; with group = "job", all workers
     )
     device: Literal["script", "auto"] = "script"  # auto: each worker sees one accelerator of this machine, in turn

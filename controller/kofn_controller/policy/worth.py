@@ -49,6 +49,12 @@ DIVERGES = 2.0
 DIVERGENCE = 3.0
 """Addition to log N above DIVERGES."""
 
+NEEDED_MAX = 300.0
+"""Upper bound of log N: the worth stays above 0."""
+
+LEAST_WEIGHT = 1e-12
+"""Lower bound of a sum's weight: with an age weight of 0, late gradients have no weight."""
+
 SHARE_MIN = 1e-3
 """Lower bound of a share, as a multiple of an equal share."""
 
@@ -94,14 +100,18 @@ class WorthModel:
         """
         weights = weights_of(age_weight)
         delays = prediction.delays
-        total, square = delays.weighted(weights), delays.weighted(weights**2)
+        total, square = (np.maximum(delays.weighted(each), LEAST_WEIGHT) for each in (weights, weights**2))
         gradients = prediction.gradients * total**2 / square
         age = delays.weighted(weights * np.arange(AGES + 1)) / total
         length = self.correlation.length
         turned = factor * AGE * age / length
         noise = factor * NOISE * min(self.noise_scale, NOISE_MAX) / length * prediction.workers
         needed = turned + noise / gradients + DIVERGENCE * (turned > DIVERGES)
-        return np.asarray(np.exp(-needed) * self._step(prediction) * self._shared(prediction, live, age_weight))
+        return np.asarray(
+            np.exp(-np.minimum(needed, NEEDED_MAX))
+            * self._step(prediction)
+            * self._shared(prediction, live, age_weight)
+        )
 
     @property
     def noise_scale(self) -> float:
