@@ -21,7 +21,7 @@ from kofn_host.workload import Metric
 Floats = npt.NDArray[np.float64]
 
 SIZE_INCHES = (9.0, 4.2)
-TRIAL_COLOURS = ("#0b6e99", "#d1495b", "#6a994e", "#7b5ea7", "#e09f3e")
+TRIAL_COLOURS = ("#0b6e99", "#d1495b", "#6a994e", "#7b5ea7", "#e09f3e", "#8d6e63", "#4d4d4d", "#d16ba5")
 WORKER_COLOURS = ("#0b6e99", "#e09f3e", "#6a994e", "#d1495b", "#7b5ea7", "#8d6e63", "#4d4d4d", "#d16ba5")
 LEGEND_WORKERS = 8
 LEGEND_COLUMNS = 3
@@ -164,7 +164,7 @@ def iteration_figure(trials: Sequence[TrialSeries]) -> Figure:
                     label = f"{entry.name}, {words}"
                     axes.plot(series.x, series.y, style, color=colour, linewidth=1.1, label=label)
         axes.set(title="Iteration time", xlabel="iteration", ylabel="iteration time [ms]", ylim=(0, _top(trials)))
-        figure.legend(loc="outside lower center", ncols=LEGEND_COLUMNS)
+        figure.legend(loc="outside lower center", ncols=min(len(trials), LEGEND_COLUMNS))
         _draw_marks([axes], trials, over="iteration")
         return figure
 

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -35,7 +35,7 @@ class VirtualTime:
     """A clock that stands still unless a part of the training's time is spent."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now_s, self.spent_s = 100.0, Counter[str]()
+        self.now_s, self.spent_s = 100.0, defaultdict[str, float](float)
         functions = SimpleNamespace(
             monotonic=self.now, time=self.now, thread_time=lambda: 0.0, sleep=lambda s: self.spend("compute", s)
         )
