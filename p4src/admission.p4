@@ -21,8 +21,9 @@ control Admission(inout headers_t hdr, inout metadata_t meta, inout standard_met
         meta.generation = generation;
         meta.racks = racks;
     }
-    // `everyone`: part 0 of the rack's workers. `shift`: the open buffer is due when it has as many contributions as the
-    // root misses >> shift; 0: when the rack is complete. `base`: the job's first buffer; a slot has two.
+    // `everyone`: part 0 of the rack's workers. `shift`: the open buffer is due when it has at least (contributions that the
+    // root still misses) >> shift; with shift 0 it is due when the rack is complete. `base`: the job's first buffer; a slot
+    // has two.
     action set_leaf(bit<16> k, bit<16> group, bit<32> base, bit<32> mask, bit<32> generation, bit<8> racks, bit<8> rack,
             bit<9> uplink, bit<256> everyone, bit<8> shift) {
         set_job(k, group, base + ((bit<32>)hdr.kofn.slot & mask), mask, generation, 0, racks);

@@ -1,17 +1,18 @@
 // A slot sums one block at a time. Its block_id, (generation, iteration, block), only grows, so a new generation
-// supersedes whatever a slot holds.
+// supersedes whatever a slot holds. "These" are the contributions of the packet: one of a worker, several of a leaf.
 //
 //   block_id < slot's                        STALE            the slot has moved on
 //   block_id > slot's, too far (IsAhead)     AHEAD            nothing is added
 //   block_id > slot's                        OPENED           members := {contribution}, the values are stored
 //   block_id = slot's, other words           FORMAT_MISMATCH  nothing is added, the slot's format returns
 //   block_id = slot's, closed                LATE             the sum returns to the sender
-//   block_id = slot's, has contribution      DUPLICATE        nothing is added
+//   block_id = slot's, has all of these      DUPLICATE        nothing is added
 //   block_id = slot's, other scale or lanes  FORMAT_MISMATCH  as above
-//   block_id = slot's, has some of its parts OVERLAP          nothing is added
+//   block_id = slot's, has some of these     OVERLAP          nothing is added
 //   block_id = slot's, open                  ADDED            members + contribution
-//   not counted, no room beside k counted    FULL             nothing is added, no block is opened
-//   ... and k counted ones are in the sum    CLOSED           until the block changes; after k is lowered a duplicate closes
+//   not counted, and k counted contributions
+//     would no longer fit beside it          FULL             nothing is added, no block is opened
+//   ... and k counted ones are in the sum    CLOSED           until the block changes. After k was lowered a duplicate closes it
 //   ... and no room for more                 CLOSED           k was raised after uncounted ones had been added
 //   PULL of anything but a closed block      NOT_READY
 //

@@ -1192,12 +1192,13 @@ class WorkerStatus(_message.Message):
     dispersion: _builtins.float
     """variance / (tau * mean) of the blocking times: 1 where Poisson fits"""
     late: _builtins.int
-    """iterations in which it came too late"""
+    """its gradients that were late"""
     reports: _builtins.int
     arrivals: _builtins.int
     """first blocks that the switch saw"""
     last_first_block_s: _builtins.float
     late_in_a_row: _builtins.int
+    """its latest gradients that were late, in a row"""
     silent_s: _builtins.float
     """since it should have begun, without a word while others went on; 0: not silent"""
     disagreements: _builtins.int
