@@ -192,7 +192,6 @@ def test_server_and_workers_are_told_each_others_addresses(tmp_path: Path, objec
     given = server_command.make_context("server", list(program.argv[3:])).params
     assert given["workers"] == ("10.0.0.1", "10.0.0.2", "10.0.0.3")
     assert (given["address"], given["k"], given["job"], given["slots"]) == ("10.0.0.9", int(k), 4, 64)
-    assert given["generation"] is None
     assert made.programs._summed() == ["--service", "10.0.0.9"]
 
 

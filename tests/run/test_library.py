@@ -139,5 +139,5 @@ def test_errors_name_no_temporary_file() -> None:
 
 
 def test_two_jobs_need_two_ids() -> None:
-    with pytest.raises(kofn.ConfigError, match=r"job\.id is 1, as in "):
+    with pytest.raises(kofn.ConfigError, match=r"job\.id must differ from every other job's, got 1, as in "):
         kofn.run({}, {}, progress=False)

@@ -85,7 +85,7 @@ def test_processor_shares_are_not_simulated(tmp_path: Path) -> None:
         ("workers = []\nshare = 0.5", "cpu.workers must have one or more numbers, got none"),
         ("workers = [4]\nshare = 0.5", "cpu.workers must be 0 to 3 .job.workers - 1., got 4"),
         ("workers = [1]\nshare = 0.01", r"cpu\[0\].share must be 0.05 to 1, got 0.01"),
-        ("workers = [1]", r"cpu\[0\].share is missing"),
+        ("workers = [1]", r"cpu\[0\].share must be a number \(0.05 to 1\), got none"),
     ],
 )
 def test_invalid_processor_shares_are_refused(text: str, words: str) -> None:
