@@ -236,9 +236,9 @@ def test_messages_that_cannot_be_decoded_leave_one_line(caplog: pytest.LogCaptur
     async def course() -> None:
         async with controller(2) as running:
             for _ in range(5):
-                call = running.channel.unary_unary("/kofn.Inspector/GetStatus")(b"\xff\xff\xff")
+                ask: Any = running.channel.unary_unary("/kofn.Inspector/GetStatus")
                 with pytest.raises(grpc.aio.AioRpcError):
-                    await call
+                    await ask(b"\xff\xff\xff")
 
     asyncio.run(course())
     found = [record for record in caplog.records if record.name == SERVER_LOG]
