@@ -8,6 +8,8 @@ from kofn.run.errors import RunError
 from kofn.run.network import NetworkClient, ProcessSpec
 
 KILL_TIMEOUT_S = 5.0
+TOGETHER_S = 0.2
+"""The time in which the ends of several processes are one event."""
 
 
 class ProcessState(Enum):
@@ -88,11 +90,20 @@ class Processes:
         codes = {self._exits.pop(exit_): exit_.result() for exit_ in done}
         well = [name for name in self._programs if codes.get(name) == 0 and not self._programs[name].endless]
         self._states.update(dict.fromkeys(well, ProcessState.DONE))  # first: a worker's good end may excuse a failure
-        for name in sorted(codes.keys() - set(well), key=list(self._programs).index):
-            if not excused(name):
-                raise self._network.died(name, codes[name])
-            self._states[name] = ProcessState.LATE
+        failed = sorted(codes.keys() - set(well), key=list(self._programs).index)
+        if unexcused := [name for name in failed if not excused(name)]:
+            raise await self._failure(unexcused[0], codes)
+        self._states.update(dict.fromkeys(failed, ProcessState.LATE))
         return well
+
+    async def _failure(self, first: str, codes: dict[str, int]) -> RunError:
+        """Return the error for a failed process; it also names the processes that failed at the same time."""
+        if self._exits:
+            done, _ = await asyncio.wait(self._exits, timeout=TOGETHER_S)
+            codes = codes | {self._exits.pop(exit_): exit_.result() for exit_ in done}
+        others = [f"{name} with exit code {code}" for name, code in sorted(codes.items()) if code and name != first]
+        error = self._network.died(first, codes[first])
+        return RunError(f"{error}\nended at the same time: {', '.join(others)}") if others else error
 
     def forget(self) -> None:
         """Stop waiting for processes."""

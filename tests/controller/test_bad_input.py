@@ -1,9 +1,11 @@
 """Any input in any order keeps k within 1..live, breaks nothing, and each fault is logged once."""
 
+import asyncio
 import logging
 import math
 from typing import Any
 
+import grpc
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -12,10 +14,12 @@ from hypothesis import strategies as st
 from kofn_common.config.errors import ConfigError
 from kofn_common.config.policy import PolicySection
 from kofn_common.rpc import kofn_pb2 as pb
+from kofn_common.rpc.garbage import SERVER_LOG, GarbageFilter
 from kofn_controller.estimate.measurements import AHEAD_MAX, Arrival
 from kofn_controller.job.agreement import Agreement, AnnouncedK
 from kofn_controller.policy.control_loop import ControlLoop
 from kofn_controller.policy.expected_time import expected_times
+from tests.controller.harness import controller
 
 WORKERS = 4
 
@@ -222,3 +226,21 @@ def test_invalid_iteration_time_is_not_measured() -> None:
         assert world.control_loop.report(0, report, 0.02 * iteration)
     assert world.control_loop.overhead_s == 0.0
     world.check()
+
+
+def test_messages_that_cannot_be_decoded_leave_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    log = logging.getLogger(SERVER_LOG)
+    for each in [each for each in log.filters if isinstance(each, GarbageFilter)]:
+        log.removeFilter(each)
+
+    async def course() -> None:
+        async with controller(2) as running:
+            for _ in range(5):
+                ask: Any = running.channel.unary_unary("/kofn.Inspector/GetStatus")
+                with pytest.raises(grpc.aio.AioRpcError):
+                    await ask(b"\xff\xff\xff")
+
+    asyncio.run(course())
+    found = [record for record in caplog.records if record.name == SERVER_LOG]
+    assert len(found) == 1 and found[0].exc_info is None
+    assert "a message must have its method's type" in caplog.text

@@ -41,6 +41,8 @@ BAD = [
         f"run.trials must be {', '.join(OBJECTIVES.names)}, module:Name, or fixed:K, merge:K, async:K",
     ),
     ("[run]\ntrials = ['fixed:5']", "K <= workers = 4, got 'fixed:5'"),
+    ("[run]\ntrials = ['fixed:\uff12']", "K <= workers = 4, got 'fixed:\uff12'"),
+    (f"[run]\ntrials = ['fixed:{'2' * 5000}']", "K <= workers = 4, got 'fixed:2222"),
     ("[run]\ntrials = ['fixed:0']", "K <= workers = 4, got 'fixed:0'"),
     ("[run]\ntarget = 'high'", "run.target must be a number (-1e+09 to 1e+09), got 'high'"),
     ("[run]\nmax_iterations = 0", "run.max_iterations must be 1 to 1e+09, got 0"),

@@ -100,6 +100,19 @@ def test_exit_code_0_is_no_failure_and_another_is() -> None:
     in_loop(test)
 
 
+def test_processes_that_fail_together_are_all_named() -> None:
+    async def test(network: FakeNetwork, processes: Processes) -> None:
+        for name in ("worker-0", "worker-1", "worker-2"):
+            await processes.launch(program(name))
+        network.exit("worker-0", -9)
+        asyncio.get_running_loop().call_later(0.05, network.exit, "worker-1", -9)
+        with pytest.raises(RunError, match=r"worker-0 .*\n.*worker-1 with exit code -9") as caught:
+            await processes.ended(1.0)
+        assert "worker-2" not in str(caught.value)
+
+    in_loop(test)
+
+
 def test_controller_that_ends_is_always_a_failure() -> None:
     async def test(network: FakeNetwork, processes: Processes) -> None:
         await processes.launch(program("controller", endless=True))
@@ -350,12 +363,12 @@ def test_objective_without_a_controller_is_not_set(tmp_path: Path) -> None:
     in_loop(test)
 
 
-def test_run_without_progress_ends_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_without_progress_ends_with_the_reason(tmp_path: Path) -> None:
     async def test(network: FakeNetwork, processes: Processes) -> None:
         folder, training = await started(tmp_path, network, processes)
         append(folder, 0, simulate().lines[0][0])
         await training.step(cast(ControllerClient, FakeInspector()))
-        monkeypatch.setattr("kofn.run.job_trial.time.monotonic", lambda: training.view.last_news + 61.0)
+        training.view.running = lambda: training.view.last_news + 61.0
         with pytest.raises(RunError, match=r"no worker finished an iteration for 60 s; .*; worker 0 at iteration 1"):
             await training.step(cast(ControllerClient, FakeInspector()))
 

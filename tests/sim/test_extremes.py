@@ -19,7 +19,7 @@ from kofn_common.config.dump import to_toml
 from kofn_common.config.errors import ConfigError
 from kofn_common.config.schema import Config
 from kofn_controller.job.journal import Journal
-from kofn_host.compression.job_coding import JobCoding
+from kofn_host.training import JobCoding
 from kofn_host.workload import load_stragglers
 from tests.sim.lab import COSTS
 

@@ -19,6 +19,7 @@ from typing import Any, TypeAlias
 import grpc
 
 from kofn_common.rpc.credentials import Credentials
+from kofn_common.rpc.garbage import quieten
 from kofn_common.rpc.names import CONTROLLER, OPERATOR, Identity, host_name, identity, worker_name
 
 __all__ = [
@@ -71,6 +72,7 @@ def reconnect(first_ms: int, most_ms: int) -> Options:
 def grpc_server(credentials: Credentials | None, options: Options = ()) -> grpc.aio.Server:
     """Return a server that listens on no port yet."""
     interceptors = [] if credentials is None else [_Guard(credentials.tokens)]
+    quieten()
     return grpc.aio.server(interceptors=interceptors, options=options)
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from kofn_common.numerals import is_number
 from kofn_common.wire.packet import SERVICE
 from kofn_host.errors import PlaceError
 from kofn_host.worker.rendezvous import RENDEZVOUS, fetch
@@ -80,6 +81,6 @@ class JobPlace:
 
 
 def _number(name: str, text: str) -> int:
-    if not text.isdecimal():
+    if not is_number(text):
         raise PlaceError(f"{name} must be a number from 0 on, got {text!r}")
     return int(text)
