@@ -234,20 +234,7 @@ class Communicator(ABC):
 
     def _break(self, task: Task, error: Exception) -> None:
         """Handle a failed call."""
-        self._fail(self._blame(error))
-
-    def _blame(self, error: Exception) -> str:
-        """Return an error's message with the responsible worker, which a CollectiveError already names.
-
-        An unexpected error, as a user's protocol may raise it, is logged with its traceback.
-        """
-        if isinstance(error, CollectiveError):
-            return str(error)
-        words = str(error) if isinstance(error, HostError) else f"{type(error).__name__}: {error}"
-        if not isinstance(error, HostError | OSError):
-            _LOG.error("a collective call failed", exc_info=error)
-            words += " (traceback in its log)"
-        return f"worker {self.rank}: {words}"
+        self._fail(blame(self.rank, error))
 
     def _agreed(self, key: Key, note: bytes = b"") -> None:
         """Queue a call that all workers have made."""
@@ -326,3 +313,17 @@ class Communicator(ABC):
 def _check_name(name: str) -> None:
     if not isinstance(name, str) or len(name) > NAME_MOST:
         raise CollectiveError(f"name must be a string of up to {NAME_MOST} characters, got {name!r}")
+
+
+def blame(rank: int, error: Exception) -> str:
+    """Return an error's message with the responsible worker: this one, or the one that a CollectiveError names.
+
+    An unexpected error, as a user's protocol may raise it, is logged with its traceback.
+    """
+    if isinstance(error, CollectiveError):
+        return str(error)
+    words = str(error) if isinstance(error, HostError) else f"{type(error).__name__}: {error}"
+    if not isinstance(error, HostError | OSError):
+        _LOG.error("a collective call failed", exc_info=error)
+        words += " (traceback in its log)"
+    return f"worker {rank}: {words}"

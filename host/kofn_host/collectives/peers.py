@@ -15,7 +15,7 @@ import numpy as np
 
 from kofn_common.collectives.job_collective import JobCollective
 from kofn_host.collectives.call import Array, CollectiveCall
-from kofn_host.collectives.communicator import Communicator, Task
+from kofn_host.collectives.communicator import Communicator, Task, blame
 from kofn_host.collectives.coordinator import Coordinator, grace_s
 from kofn_host.collectives.meeting import Meeting, meet
 from kofn_host.collectives.messages import Hello
@@ -61,7 +61,7 @@ class PeerCommunicator(Communicator, JobCollective):
             self._take_part(meeting)
             self._connect(meeting.welcome.cards, meeting.welcome.secret, meet_s)
         except Exception as error:
-            reason = self._failed or self._blame(error)
+            reason = self._failed or blame(self.rank, error)
             self._abandon(reason)
             raise CollectiveError(reason) from error
 
@@ -122,7 +122,7 @@ class PeerCommunicator(Communicator, JobCollective):
 
     def _break(self, task: Task, error: Exception) -> None:
         """Report a failed call; the coordinator's reason has precedence, because it knows all workers."""
-        reason = f"{self._blame(error)}, in {task}"
+        reason = f"{blame(self.rank, error)}, in {task}"
         if not self._failed:
             assert self._participant is not None
             self._participant.report(reason, silent=isinstance(error, Stalled))

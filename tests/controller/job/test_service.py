@@ -23,6 +23,7 @@ from kofn_controller.job.session import PAUSE_S
 from kofn_controller.job.state import Phase
 from kofn_controller.job.status_message import status_message
 from kofn_controller.policy.control_loop import ControlLoop
+from tests.controller import failing
 from tests.controller.harness import controller, setup, until
 
 
@@ -300,7 +301,8 @@ def test_journal_has_the_faults_of_an_objective(tmp_path: Path) -> None:
 
     asyncio.run(scenario())
     (note,) = read_objective_notes(path, 1)
-    assert note.fault == "objective 'tests.controller.failing:costs' failed: ZeroDivisionError: no data"
+    place = f"{Path(failing.__file__)}:7"
+    assert note.fault == f"objective 'tests.controller.failing:costs' failed: ZeroDivisionError: no data ({place})"
     assert not note.by_hand
 
 
