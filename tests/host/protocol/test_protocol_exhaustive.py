@@ -454,7 +454,7 @@ def test_every_interleaving_ends(setting: Setting, states: int) -> None:
         (Setting(k=(2,), duplications=1, scattered=True), 44888),
         (Setting(k=(3,), deaths=1), 6537),
         (Setting(k=(1,), workers=2, every=2, last=3, rule="batch-sync"), 10197),
-        (Setting(k=(2,), every=2, last=3, rule="merge"), 27049),
+        (Setting(k=(2,), every=2, last=3, rule="merge"), 21665),
         (Setting(k=(2,), every=2, last=3, rule="async"), 22730),
         (Setting(k=(2,), every=2, last=3, rule="abort"), 20966),
     ],
