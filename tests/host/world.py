@@ -16,7 +16,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from kofn_common.config.late_rules import RULES
-from kofn_common.wire.packet import EVERYONE, Kind, KofnHeader, Lanes, bit_of
+from kofn_common.wire.packet import EVERYONE, WORD_BYTES, Kind, KofnHeader, Lanes, bit_of
 from kofn_common.wire.sizes import PARTS, WEIGHT_UNIT
 from kofn_host.agent.driver import Driver
 from kofn_host.compression.age_weight import AgeWeight
@@ -32,7 +32,7 @@ from kofn_host.protocol.instructions import Packed, Send
 from kofn_host.protocol.results import BlockId, BlockResults, Result
 from tests.host.lab import add, to_fixed
 from tests.host.protocol.specification.both import Both as Protocol
-from tests.host.protocol.specification.slot_model import SlotModel, SlotState, to_numbers
+from tests.host.protocol.specification.slot_model import SlotModel, to_numbers
 
 SWITCH = -1
 WRONG = 1 << 20
@@ -545,11 +545,15 @@ class World:
         self.uninformed, self.resuming = frozenset(range(len(self.workers))), frozenset()
 
     def occupy(self, index: int) -> None:
-        """Let a damaged packet that passes all checks occupy a slot."""
+        """Let a damaged packet that passes all checks occupy a slot; its answers are lost."""
         index %= len(self.switch.slots)
         _, iteration, _ = self.switch.slots[index].block_id
-        slot = SlotState((self.generation, iteration + 1, WRONG), bit_of(0, 0), 1, 1, WEIGHT_UNIT)
-        self.switch.slots[index], self.account.occupied = slot, True
+        header = KofnHeader(
+            job=1, words=1, generation=self.generation, iteration=iteration + 1, block=WRONG, slot=index
+        )
+        self.switch.handle(header, bytes(WORD_BYTES))
+        slot, self.account.occupied = self.switch.slots[index], True
+        assert slot.block_id[2] == WRONG
         self.account.slots[index] = slot.block_id, slot.members, slot.values[:LANES].copy()
 
     def finds_ahead(self, rank: int) -> bool:
