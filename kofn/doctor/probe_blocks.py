@@ -38,7 +38,7 @@ class ProbePlan(msgspec.Struct, frozen=True, kw_only=True):
     """The probe's identity, and the addresses to probe."""
 
     job: int
-    exact: int  # the job of exact sums, where a packet may have a k of its own
+    exact: int  # the job of exact sums, whose packets may set k
     rank: int
     workers: int
     racks: int

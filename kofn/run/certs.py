@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from kofn_common.json_text import json_text
-from kofn_common.numerals import is_number
+from kofn_common.numerals import is_numeral
 from kofn_common.rpc.errors import SecurityError
 from kofn_common.rpc.names import CONTROLLER, OPERATOR, worker_name
 from kofn_common.wire.sizes import JOB_MAX, WORKERS_MAX
@@ -23,7 +23,7 @@ def _sizes(context: click.Context, parameter: click.Parameter, values: tuple[str
     sizes: dict[int, int] = {}
     for value in values:
         job, _, workers = value.partition(":")
-        if not (is_number(job) and is_number(workers)):
+        if not (is_numeral(job) and is_numeral(workers)):
             raise click.BadParameter(f"must be two numbers, 1:4 for the four workers of job 1, got {value!r}")
         if not (1 <= int(job) <= JOB_MAX and 1 <= int(workers) <= WORKERS_MAX):
             raise click.BadParameter(f"must be a job of 1 to {JOB_MAX} and 1 to {WORKERS_MAX} workers, got {value!r}")

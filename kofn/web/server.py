@@ -34,7 +34,7 @@ from kofn.web.connections import CONNECTIONS_MOST, LimitedProtocol
 from kofn.web.metrics import exposition
 from kofn.web.reader import RunReader
 from kofn_common.config.errors import ConfigError
-from kofn_common.numerals import is_number
+from kofn_common.numerals import is_numeral
 
 LOOPBACK = "127.0.0.1"
 PAGE = Path(__file__).parent / "page"
@@ -151,7 +151,7 @@ def application(reader: RunReader, token: str, port: int, *, closing: Callable[[
 
     async def frames(request: Request) -> Response:
         last = request.headers.get("last-event-id", "")
-        first = int(last) + 1 if is_number(last) else 0
+        first = int(last) + 1 if is_numeral(last) else 0
         return StreamingResponse(stream(reader, first, closing), media_type="text/event-stream")
 
     async def metrics(_: Request) -> Response:

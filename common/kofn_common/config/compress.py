@@ -69,7 +69,7 @@ class CompressSection(Section, frozen=True):
     ratio: Annotated[float, Meta(gt=0, le=1)] = (
         1.0  # sent share of the float32 gradient's bytes; if all lanes need more, only some blocks are sent
     )
-    max_send_interval: Annotated[int, Meta(ge=1, le=1000)] = 8  # most iterations until a block is sent again
+    max_send_interval: Annotated[int, Meta(ge=1, le=1000)] = 8  # most iterations between two transmissions of a block
     ratio_control: RatioControl = "off"  # how the ratio follows the link's rate; needs codec = "auto"
     rate_stability: Annotated[float, Meta(gt=0, lt=1)] = (
         0.1  # the rate is stable if successive rates differ by at most this share

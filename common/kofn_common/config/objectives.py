@@ -7,7 +7,7 @@ from kofn_common.config.k_bounds import bound_k
 from kofn_common.config.late_rules import RULES, RuleName
 from kofn_common.config.plugins import Registry
 from kofn_common.config.suggestion import did_you_mean
-from kofn_common.numerals import is_number
+from kofn_common.numerals import is_numeral
 
 DEFAULT = "progress"
 """The default objective (docs/explanation/experiments.md gives the reasons)."""
@@ -30,7 +30,7 @@ def check_objective(text: str, workers: int, field: str) -> Fixed | None:
     text."""
     name, colon, number = text.partition(":")
     if colon and (name == "fixed" or name in RULES):
-        if not is_number(number) or int(number) != bound_k(int(number), workers):
+        if not is_numeral(number) or int(number) != bound_k(int(number), workers):
             raise ConfigError(f"{field} must be {allowed(workers)}, got {text!r}")
         return Fixed(int(number), RULES[name].name if name in RULES else None)
     if not OBJECTIVES.known(text):

@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 import grpc
 
-from kofn_common.numerals import is_number
+from kofn_common.numerals import is_numeral
 from kofn_common.rpc import kofn_pb2 as pb
 from kofn_controller.errors import AttachError
 
@@ -146,7 +146,7 @@ class Members:
             message = f"rank {hello.rank}: job {self.job} has the ranks 0 to {self.workers - 1}"
             raise AttachError(grpc.StatusCode.INVALID_ARGUMENT, message)
         host, _, port = hello.peer_address.rpartition(":")
-        if not (host and is_number(port) and 0 < int(port) < 65536):
+        if not (host and is_numeral(port) and 0 < int(port) < 65536):
             message = f"peer_address {hello.peer_address!r} of worker {hello.rank}: HOST:PORT is expected"
             raise AttachError(grpc.StatusCode.INVALID_ARGUMENT, message)
         if hello.iteration and not hello.generation:

@@ -99,7 +99,8 @@ class MissedResults:
             return
         for block in stale:
             if block.iteration == protocol.iteration and block.block in protocol.missing:
-                await self.source.report_ahead(block, generation)
+                await self.source.report_ahead(block, generation)  # one report begins the generation for all blocks
+                return
 
     async def _resync(self, iteration: int) -> None:
         """Take a whole replica and settle the ledger: no worker holds this iteration's sums any more."""

@@ -1,4 +1,4 @@
-"""The interface for fetching results and replicas from other workers, and for reporting a slot without use."""
+"""The interface for fetching results and replicas from other workers, and for reporting an occupied slot."""
 
 from collections.abc import AsyncIterator
 from typing import Protocol

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from kofn_common.numerals import is_number
+from kofn_common.numerals import is_numeral
 from kofn_common.wire.packet import FORWARDED_PORT
 from kofn_host.collectives.call import named
 from kofn_host.collectives.messages import Channel, Gone, Hello, Over, Welcome
@@ -37,7 +37,7 @@ class Meeting:
 def place_of(address: str) -> tuple[str, int]:
     """Return host and port of HOST or HOST:PORT."""
     host, colon, port = address.partition(":")
-    if colon and not (is_number(port) and 1 <= int(port) <= 65535):
+    if colon and not (is_numeral(port) and 1 <= int(port) <= 65535):
         raise CollectiveError(f"an address must be HOST or HOST:PORT, with a port from 1 to 65535, got {address!r}")
     return host, int(port) if colon else FORWARDED_PORT
 

@@ -76,7 +76,7 @@ def _remaking(reader: ModuleType, maker: ModuleType, carry: Carry) -> Carry:
     """Return `carry` behind two packet modules: one reads each packet, and the other makes it again."""
 
     def remade(datagram: bytes) -> bytes:
-        with contextlib.suppress(WireError):  # what is no packet stays as it is
+        with contextlib.suppress(WireError):  # a datagram that is no packet stays unchanged
             made: bytes = maker.encode(reader.decode_header(datagram), datagram[HEADER_BYTES:])
             return made
         return datagram

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from kofn_common.numerals import is_number
+from kofn_common.numerals import is_numeral
 from kofn_common.wire.packet import SERVICE
 from kofn_host.errors import PlaceError
 from kofn_host.worker.rendezvous import RENDEZVOUS, fetch
@@ -81,6 +81,6 @@ class JobPlace:
 
 
 def _number(name: str, text: str) -> int:
-    if not is_number(text):
+    if not is_numeral(text):
         raise PlaceError(f"{name} must be a number from 0 on, got {text!r}")
     return int(text)

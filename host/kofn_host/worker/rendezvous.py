@@ -17,7 +17,7 @@ from socketserver import StreamRequestHandler, ThreadingTCPServer
 import msgspec
 from cryptography.fernet import Fernet, InvalidToken
 
-from kofn_common.numerals import is_number
+from kofn_common.numerals import is_numeral
 from kofn_host.errors import PlaceError
 
 RENDEZVOUS, KEY = "KOFN_RENDEZVOUS", "KOFN_RENDEZVOUS_KEY"
@@ -107,6 +107,6 @@ def _own_address(controller: str) -> str:
 
 def split(address: str) -> tuple[str, int]:
     host, _, port = address.rpartition(":")
-    if not host or not is_number(port) or int(port) > 65535:
+    if not host or not is_numeral(port) or int(port) > 65535:
         raise PlaceError(f"an address must be HOST:PORT, with a port up to 65535, got {address!r}")
     return host, int(port)
