@@ -12,10 +12,12 @@ Nothing here imports a distribution that may be missing: the tests of a room als
 """
 
 import os
+import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from types import FrameType
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -60,6 +62,28 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if expression and collection_path.match("test_*.py") and not may_match(collection_path, expression):
         return True
     return None
+
+
+class TimeOut(BaseException):
+    """A test took too long. Hypothesis takes every Exception for a finding, and would shrink it."""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_timeout_set_timer() -> Generator[None, bool, bool]:
+    """End a test that takes too long by TimeOut."""
+    is_set = yield
+    fail = signal.getsignal(signal.SIGALRM)
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        __tracebackhide__ = True
+        try:
+            fail(number, frame)
+        except pytest.fail.Exception as error:
+            raise TimeOut(str(error)) from None
+
+    if callable(fail):  # not where pytest-timeout uses a thread
+        signal.signal(signal.SIGALRM, handle)
+    return is_set
 
 
 PROCESSES = 4

@@ -114,7 +114,7 @@ class RealRun:
     def kofn(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run another command on the same "machine"."""
         command = [sys.executable, "-c", KOFN, *arguments]
-        return subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=30, check=False)
+        return subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=120, check=False)
 
     def processes(self) -> list[int]:
         """Return all living processes of the run."""
@@ -133,7 +133,7 @@ class RealRun:
         """Return the number of iterations that a worker has written."""
         return _read(self.out / name / f"worker-{rank}.jsonl").count(b"\n")
 
-    def until(self, condition: Callable[[], bool], what: str, timeout_s: float = 60.0) -> None:
+    def until(self, condition: Callable[[], bool], what: str, timeout_s: float = 180.0) -> None:
         """Wait for an action of another process."""
         deadline = time.monotonic() + timeout_s
         while not condition():
@@ -153,7 +153,7 @@ class RealRun:
         assert len(self.processes()) >= 6, "runner, boot, switch, controller and two workers must run"
         assert {"s1-eth1", "s1-eth2"} <= set(self._interfaces())
 
-    def wait(self, timeout_s: float = 90.0) -> int:
+    def wait(self, timeout_s: float = 240.0) -> int:
         """Wait for the run's end and return its exit code."""
         try:
             return self.process.wait(timeout_s)

@@ -96,13 +96,16 @@ def test_packets_wait_where_the_interface_is_slow() -> None:
         engine = Engine({1: "s1", OUT: "s2"})
         engine.load((PROGRAMS / "metadata.json").read_bytes())
         engine.start()
-        for _ in range(250):
-            first.send(ask(DEPTHS, 1400))
+        second.settimeout(1)
         seen = list[int]()
         while len(seen) < 100:
-            frame = second.recv(65536)
-            if len(frame) >= 1400:  # the kernel's packets are shorter
-                seen.append(depths(frame))
+            for _ in range(250):  # on a busy machine the switch's socket drops some
+                first.send(ask(DEPTHS, 1400))
+            with contextlib.suppress(TimeoutError):
+                while len(seen) < 100:
+                    frame = second.recv(65536)
+                    if len(frame) >= 1400:  # the kernel's packets are shorter
+                        seen.append(depths(frame))
         engine.stop()
         assert seen[0] == 0
         assert 32 < max(seen) < 130, seen

@@ -242,7 +242,7 @@ def test_fewer_workers_continue_where_fewer_complete_a_sum(kind: Summed) -> None
     """One worker is gone and one gives NaN: the rest continue without them."""
     arrays = [given(rank, (20,)) for rank in range(4)]
     arrays[2][:] = np.nan
-    with kind.team(4, k=2, timeout_s=SHORT_S) as team:
+    with kind.team(4, k=2) as team:
         team.communicators[3].close()
         (refused,) = team.errors(lambda worker: reduce(worker, arrays[2]), [2])
         reduced = team.all(lambda worker: reduce(worker, arrays[worker.rank]), [0, 1])
@@ -277,7 +277,7 @@ def test_late_worker_gets_all_missed_results(kind: Summed) -> None:
 def test_notes_are_compared_with_any_codec(kind: Summed, codec: str) -> None:
     """All workers have the same result."""
     arrays = [np.random.default_rng(rank).normal(size=900).astype(np.float32) for rank in range(3)]
-    with kind.team(3, compress=CompressSection(codec=codec), timeout_s=SHORT_S) as team:
+    with kind.team(3, compress=CompressSection(codec=codec)) as team:
         reduced = team.all(lambda worker: [reduce(worker, arrays[worker.rank]) for _ in range(4)])
         assert len({results[3].value.tobytes() for results in reduced}) == 1
         errors = team.errors(lambda worker: reduce(worker, np.ones(5 + (worker.rank == 1), np.float32)))
