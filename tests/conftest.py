@@ -73,6 +73,8 @@ def pytest_timeout_set_timer() -> Generator[None, bool, bool]:
     """End a test that takes too long by TimeOut."""
     is_set = yield
     fail = signal.getsignal(signal.SIGALRM)
+    if not callable(fail):  # pytest-timeout uses a thread here
+        return is_set
 
     def handle(number: int, frame: FrameType | None) -> None:
         __tracebackhide__ = True
@@ -81,8 +83,7 @@ def pytest_timeout_set_timer() -> Generator[None, bool, bool]:
         except pytest.fail.Exception as error:
             raise TimeOut(str(error)) from None
 
-    if callable(fail):  # not where pytest-timeout uses a thread
-        signal.signal(signal.SIGALRM, handle)
+    signal.signal(signal.SIGALRM, handle)
     return is_set
 
 
