@@ -118,7 +118,7 @@ class Instruction(ctypes.Structure):
     scale: int
     lanes: int
     hint: int
-    stale: int
+    stale_in: int
     iteration: int
     block: int
     time_s: float
@@ -133,7 +133,7 @@ class Instruction(ctypes.Structure):
         ("scale", c_int32),
         ("lanes", c_int32),
         ("hint", c_int32),
-        ("stale", c_int32),
+        ("stale_in", c_int64),
         ("iteration", c_int64),
         ("block", c_int64),
         ("time_s", c_double),

@@ -19,7 +19,8 @@ from kofn_host.agent.missed_results import kept_iterations
 from kofn_host.compression.aggregate import held
 from kofn_host.compression.encoder import Finished
 from kofn_host.engine.pacing_rate import pacing_rate
-from kofn_host.protocol.results import BlockId, BlockResults, Result
+from kofn_host.protocol.instructions import AskPeers
+from kofn_host.protocol.results import BlockResults, Result
 from kofn_host.stopwatch import UNTIMED, Part
 from kofn_host.training import Step
 from kofn_host.training.attempts import Attempts
@@ -280,5 +281,5 @@ class Worker(Effects):
     def delivered(self, results: BlockResults) -> None:
         self._model.delivered(results)
 
-    def ask_peers(self, stale: Sequence[BlockId]) -> None:
+    def ask_peers(self, asked: Sequence[AskPeers]) -> None:
         self._around.ask_peers(self._rank)

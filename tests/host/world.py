@@ -28,7 +28,7 @@ from kofn_host.compression.ledger_native import checksums
 from kofn_host.compression.ledger_storage import LedgerStorage
 from kofn_host.kernels.lanes import CODES, VOTES, unpack_sums, width_of
 from kofn_host.protocol.block_layout import BlockLayout
-from kofn_host.protocol.instructions import Packed, Send
+from kofn_host.protocol.instructions import AskPeers, Packed, Send
 from kofn_host.protocol.results import BlockId, BlockResults, Result
 from tests.host.lab import add, to_fixed
 from tests.host.protocol.specification.both import Both as Protocol
@@ -342,12 +342,12 @@ class At:
     def completed(self) -> None:
         self.world.completed(self.worker)
 
-    def ask_peers(self, stale: Sequence[BlockId]) -> None:
+    def ask_peers(self, asked: Sequence[AskPeers]) -> None:
         assert not self.world.scattered, "peers cannot have the sums of a reduce-scatter"
         here = {BlockId(self.worker.protocol.iteration, block) for block in self.worker.protocol.missing}
         account = self.world.account
         assert here & account.closed.keys() or account.occupied, "peers must be asked for closed blocks only"
-        self.worker.asking, self.worker.stale = True, tuple(stale)
+        self.worker.asking, self.worker.stale = True, tuple(ask.id for ask in asked if ask.stale_in is not None)
 
     def during(self, part: str) -> nullcontext[None]:
         return nullcontext()

@@ -122,5 +122,6 @@ def test_slot_that_a_forged_packet_has_occupied_leads_to_a_new_generation(tmp_pa
         subprocess.run(["nsenter", f"--net=/proc/{worker}/ns/net", sys.executable, "-c", AHEAD], check=True)
         assert run.wait() == 1, run.text()  # the target alone is missed
         (trial,) = json.loads((run.out / "summary.json").read_text())["trials"]
-        assert (trial["iterations"], trial["regroups"]) == (300, 1)
+        said = (run.out / DEFAULT / "logs" / "controller.log").read_text()
+        assert (trial["iterations"], trial["regroups"]) == (300, 1), said
         assert trial["identity_error"] is trial["conservation_error"] is None

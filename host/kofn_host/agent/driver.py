@@ -30,7 +30,7 @@ from kofn_host.protocol.instructions import (
     PackedBlocks,
     Send,
 )
-from kofn_host.protocol.results import BlockId, BlockResults, Result
+from kofn_host.protocol.results import BlockResults, Result
 from kofn_host.stopwatch import Part
 
 
@@ -113,11 +113,8 @@ class Effects(Protocol):
     def queued(self) -> int:
         """Packets that wait in this host's send queue."""
 
-    def ask_peers(self, stale: Sequence[BlockId]) -> None:
-        """Fetch results of the current iteration from peers: the switch does not send them.
-
-        `stale`: the blocks whose slots have later blocks.
-        """
+    def ask_peers(self, asked: Sequence[AskPeers]) -> None:
+        """Fetch results of the current iteration from peers: the switch does not send them."""
 
     def during(self, part: Part) -> AbstractContextManager[object]:
         """Return a context manager that counts its time as this part."""
@@ -328,6 +325,6 @@ _FOLLOW: Mapping[type[Instruction], Callable[[Driver, Any, float], None]] = {
     Deliver: Driver._deliver,
     Complete: Driver._complete,
     EncodeAgain: Driver._encode_again,
-    AskPeers: lambda driver, asked, now: driver._effects.ask_peers([ask.id for ask in asked if ask.stale]),
+    AskPeers: lambda driver, asked, now: driver._effects.ask_peers(asked),
 }
 """The method that follows each kind of instruction."""

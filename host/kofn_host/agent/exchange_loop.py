@@ -28,7 +28,8 @@ from kofn_host.compression.encoder import Encoder, Finished
 from kofn_host.compression.plan import Plan
 from kofn_host.engine.engine import EnginePort
 from kofn_host.errors import AgentError
-from kofn_host.protocol.results import BlockId, BlockResults, Result
+from kofn_host.protocol.instructions import AskPeers
+from kofn_host.protocol.results import BlockResults, Result
 from kofn_host.stopwatch import UNTIMED, Part, Stopwatch, Times, within_wait
 from kofn_host.workload.replica import ReplicaState
 
@@ -306,5 +307,5 @@ class ExchangeLoop(Effects):
         if not self._called:
             self._loop.call_soon(self._carry_on)
 
-    def ask_peers(self, stale: Sequence[BlockId]) -> None:
-        self.missed.ask(stale)
+    def ask_peers(self, asked: Sequence[AskPeers]) -> None:
+        self.missed.ask(asked)

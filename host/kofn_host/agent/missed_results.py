@@ -10,7 +10,8 @@ from kofn_host.compression.ledger import Ledger
 from kofn_host.engine.engine import EnginePort
 from kofn_host.errors import AgentError
 from kofn_host.protocol.block_layout import BlockLayout
-from kofn_host.protocol.results import BlockId, Result
+from kofn_host.protocol.instructions import AskPeers
+from kofn_host.protocol.results import Result
 from kofn_host.workload.replica import ReplicaState
 
 KEEP_BYTES = 64 << 20
@@ -50,16 +51,16 @@ class MissedResults:
         self._protocol, self._ledger, self._receiver, self._private = protocol, ledger, receiver, private
         self._fetching: asyncio.Task[None] | None = None
 
-    def ask(self, stale: Sequence[BlockId]) -> None:
+    def ask(self, asked: Sequence[AskPeers]) -> None:
         """Fetch the current iteration's results, unless a fetch is under way.
 
-        `stale`: the blocks whose slots have later blocks.  If no worker has such a block's result, a damaged packet has
-        occupied its slot.  Then the controller is told, which begins a new generation.
+        If a block's slot has a later block, and no worker the block's result, a damaged packet has occupied the slot.
+        Then the controller is told, which begins a new generation.
         """
         if self._private:
             self.lose("their slots hold later blocks")
         elif self._fetching is None or self._fetching.done():
-            self._fetching = asyncio.get_running_loop().create_task(self._fetch(stale))
+            self._fetching = asyncio.get_running_loop().create_task(self._fetch(asked))
 
     async def take_all(self) -> None:
         """Take all results that peers have from the current iteration on: the switch will not sum them again."""
@@ -80,10 +81,10 @@ class MissedResults:
         if self._fetching is not None:
             self._fetching.cancel()
 
-    async def _fetch(self, stale: Sequence[BlockId]) -> None:
+    async def _fetch(self, asked: Sequence[AskPeers]) -> None:
         """Fetch until the current iteration is complete; peers also send results of some later iterations."""
         protocol, gone = self._protocol, False
-        iteration, generation = protocol.iteration, protocol.generation
+        iteration = protocol.iteration
         last = iteration + FETCH_BYTES // iteration_bytes(protocol.layout)
         protocol.statistics.peer_fetches += 1
         async for results in self.source.fetch(iteration, last):
@@ -97,9 +98,10 @@ class MissedResults:
             except Exception as error:  # reported to the training thread
                 self._receiver.fail(error)
             return
-        for block in stale:
-            if block.iteration == protocol.iteration and block.block in protocol.missing:
-                await self.source.report_ahead(block, generation)  # one report begins the generation for all blocks
+        for ask in asked:
+            missing = ask.id.iteration == protocol.iteration and ask.id.block in protocol.missing
+            if missing and ask.stale_in == protocol.generation:
+                await self.source.report_ahead(ask.id, ask.stale_in)  # one report begins the generation for all blocks
                 return
 
     async def _resync(self, iteration: int) -> None:

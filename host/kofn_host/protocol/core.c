@@ -122,7 +122,7 @@ static int send_again(struct core *core, struct flight *flight, double now) {
     core->statistics.retransmissions += !expected;
     if (instruct_send(core, &flight->header, flight->values, flight->size, flight->launch))
         return -1;
-    return pulls && !core->owner && flight->attempts >= PULLS_BEFORE_PEERS ? instruct_ask_peers(core, flight, 0) : 0;
+    return pulls && !core->owner && flight->attempts >= PULLS_BEFORE_PEERS ? instruct_ask_peers(core, flight, -1) : 0;
 }
 
 int core_timer(struct core *core, double now) {

@@ -50,7 +50,7 @@ struct instruction {
     int32_t kind;
     int32_t part, counts, scale, lanes; /* of ENCODE_AGAIN */
     int32_t hint;                       /* of DELIVER: the current lanes of the worker that closed it, -1: as planned */
-    int32_t stale;                      /* of ASK_PEERS: the block's slot has a later block */
+    int64_t stale_in; /* of ASK_PEERS: the generation whose slot of the block has a later block, -1: none is known */
     int64_t iteration, block;
     double time_s;         /* of DELIVER: when the answer came */
     int64_t launch, size;  /* of SEND: number of the launch (core_mark_sent_at), bytes of its values */

@@ -13,7 +13,7 @@ int core_without_memory(struct core *core);
 struct instruction *instruct(struct core *core, enum instruction_kind kind, int64_t block);
 int instruct_send(struct core *core, const struct header *header, const uint8_t *values, int64_t size, int64_t launch);
 int instruct_deliver(struct core *core, int64_t block, int32_t hint, double now);
-int instruct_ask_peers(struct core *core, struct flight *flight, int stale);
+int instruct_ask_peers(struct core *core, struct flight *flight, int64_t stale_in);
 
 /* -- requests.c */
 

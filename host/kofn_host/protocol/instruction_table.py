@@ -37,8 +37,8 @@ def _of_one_kind(run: npt.NDArray[Any], results: npt.NDArray[Any], source: objec
             block, part, counts, scale, lanes = row
             yield EncodeAgain(block=block, part=part, counts=bool(counts), scale=scale, lanes=lanes)
     elif kind == InstructionKind.ASK_PEERS:
-        for iteration, block, stale in run[["iteration", "block", "stale"]].tolist():
-            yield AskPeers(id=BlockId(iteration, block), stale=bool(stale))
+        for iteration, block, stale_in in run[["iteration", "block", "stale_in"]].tolist():
+            yield AskPeers(id=BlockId(iteration, block), stale_in=None if stale_in < 0 else stale_in)
     else:
         yield Complete(iteration=int(run[0]["iteration"]))
 

@@ -66,14 +66,14 @@ int instruct_deliver(struct core *core, int64_t block, int32_t hint, double now)
     return 0;
 }
 
-int instruct_ask_peers(struct core *core, struct flight *flight, int stale) {
+int instruct_ask_peers(struct core *core, struct flight *flight, int64_t stale_in) {
     if (flight->asked_peers)
         return 0; /* at most once per transmission of the request */
     flight->asked_peers = 1;
     struct instruction *ask = instruct(core, ASK_PEERS, flight->header.block);
     if (!ask)
         return core_without_memory(core);
-    ask->stale = stale;
+    ask->stale_in = stale_in;
     return 0;
 }
 

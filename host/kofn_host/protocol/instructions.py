@@ -106,11 +106,11 @@ class EncodeAgain:
 class AskPeers:
     """Ask peers for this block's result: the switch does not send it.
 
-    `stale`: the block's slot has a later block.
+    `stale_in`: the generation whose slot of the block has a later block; None: the switch has not said so.
     """
 
     id: BlockId
-    stale: bool
+    stale_in: int | None
 
 
 Instruction = Send | Deliver | Complete | EncodeAgain | AskPeers

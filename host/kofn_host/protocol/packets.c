@@ -94,7 +94,7 @@ static int result_in(struct core *core, struct packet *packet) {
 static int stale(struct core *core, struct flight *flight, double now) {
     core->statistics.stale++;
     in_flight_heard(&core->in_flight, now);
-    return instruct_ask_peers(core, flight, 1);
+    return instruct_ask_peers(core, flight, core->generation);
 }
 
 /* The slot sums at another scale or in other lanes: encode again, or PULL in the slot's lanes if the others have finished. */

@@ -329,11 +329,11 @@ def test_stale_asks_peers_once_for_each_timeout():
     p.begin(1, 0.0)
     p.contribute(0, Packed(bytes(256), 0, 0, 1), now=0.0)
     stale = answer(kind=Kind.STALE, iteration=1, block=0)
-    assert p.packet_in(stale, bytes(256), 0.01) == [AskPeers(id=BlockId(1, 0), stale=True)]
+    assert p.packet_in(stale, bytes(256), 0.01) == [AskPeers(id=BlockId(1, 0), stale_in=0)]
     assert p.packet_in(stale, bytes(256), 0.02) == []
     assert p.timer(0.06) == []
     assert len(p.timer(0.08)) == 1
-    assert p.packet_in(stale, bytes(256), 0.09) == [AskPeers(id=BlockId(1, 0), stale=True)]
+    assert p.packet_in(stale, bytes(256), 0.09) == [AskPeers(id=BlockId(1, 0), stale_in=0)]
 
 
 def test_result_with_exchanged_words_of_its_iteration_leaves_no_worker_behind():

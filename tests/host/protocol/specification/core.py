@@ -525,7 +525,7 @@ class Protocol:
         self._count(flight.header, flight.values)
         again: list[Instruction] = [Send(header=flight.header, values=flight.values)]
         if pulls and self._owner is None and flight.attempts >= PULLS_BEFORE_PEERS:
-            again += self._ask_peers(flight, stale=False)
+            again += self._ask_peers(flight, stale_in=None)
         return again
 
     def _request(self, block: int) -> KofnHeader:
@@ -632,14 +632,14 @@ class Protocol:
         """
         self.statistics.stale += 1
         self._in_flight.heard(now)
-        return self._ask_peers(flight, stale=True)
+        return self._ask_peers(flight, stale_in=self.generation)
 
-    def _ask_peers(self, flight: InFlightRequest, *, stale: bool) -> list[Instruction]:
+    def _ask_peers(self, flight: InFlightRequest, *, stale_in: int | None) -> list[Instruction]:
         """Ask peers, at most once for each time the request is sent."""
         if flight.asked_peers:
             return []
         flight.asked_peers = True
-        return [AskPeers(id=BlockId(self.iteration, flight.header.block), stale=stale)]
+        return [AskPeers(id=BlockId(self.iteration, flight.header.block), stale_in=stale_in)]
 
     def _refused(self, request: int, flight: InFlightRequest, header: KofnHeader, now: float) -> list[Instruction]:
         """Handle a refusal: encode in the slot's scale and lanes, or pull in them what the others have finished."""
