@@ -13,7 +13,7 @@ from kofn_controller.estimate.measurements import BoolArray, FloatArray
 from kofn_controller.estimate.poisson import CONFIDENCE, TIE, imputed, poisson_rates
 
 NOISE = 0.02
-"""Largest difference between s and the smallest time, as a share of that time: noise of timer and scheduler."""
+"""Largest difference between s and the second smallest time, as a share of that time: noise of timer and scheduler."""
 
 LOW_QUANTILE = 0.05
 
@@ -58,12 +58,13 @@ def estimate_service(times_s: FloatArray, cut: BoolArray) -> float:
 
 
 def low_time(times: FloatArray) -> FloatArray:
-    """Return a low quantile of each row of `times` (rows, times), at most NOISE above the row's smallest time.
+    """Return a low quantile of each row of `times` (rows, times), at most NOISE above the row's second smallest time.
 
-    As a quantile, s hardly depends on a single odd report. The bound keeps s from rising when all workers are blocked.
+    The bound keeps s from rising when all workers are blocked. The smallest time bounds nothing, because it may be odd.
     """
-    at = int(LOW_QUANTILE * (times.shape[1] - 1))
-    return np.asarray(np.minimum(np.partition(times, at, axis=1)[:, at], (1 + NOISE) * times.min(axis=1)))
+    low, second = int(LOW_QUANTILE * (times.shape[1] - 1)), min(1, times.shape[1] - 1)
+    ordered = np.partition(times, (low, second), axis=1)
+    return np.asarray(np.minimum(ordered[:, low], (1 + NOISE) * ordered[:, second]))
 
 
 def in_events(blocking_s: FloatArray, cut: BoolArray, event_s: float) -> FloatArray:
