@@ -170,6 +170,7 @@ for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
 
 
 @pytest.mark.parametrize("environment", FOLDERS, indirect=True)
+@pytest.mark.long
 def test_package_is_imported_whole(environment: Environment, tmp_path: Path) -> None:
     missing = [name for name in EXTRAS if not (environment.site / name).exists()]
     environment.run("python", "-c", IMPORT_ALL, environment.package, *missing, cwd=tmp_path)
@@ -207,6 +208,7 @@ def users_folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("environment", ["kofn"], indirect=True)
+@pytest.mark.long
 def test_installed_commands_ignore_the_users_files(environment: Environment, users_folder: Path) -> None:
     code = "import kofn, kofn_host; print(kofn.__file__, kofn_host.__file__, sep='\\n')"
     assert environment.run("python", "-c", code, cwd=users_folder).stdout.splitlines() == [
@@ -240,6 +242,7 @@ def sources(checkout: Path, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("environment", ROOMS, indirect=True)
+@pytest.mark.long
 def test_tests_of_a_room_import_nothing_else(environment: Environment, sources: Path) -> None:
     pytest_ = ("python", "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider")
     environment.run(*pytest_, f"tests/{ROOMS[environment.package]}", cwd=sources)

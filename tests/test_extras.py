@@ -86,6 +86,7 @@ def test_certificates_are_used_unchecked(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_simulation_ends_without_a_report(tmp_path: Path) -> None:
     (tmp_path / "few.toml").write_text("[run]\ntrials = ['fixed:3']\ntarget = 0.1\nmax_iterations = 8\n")
     run = command("simulate", tmp_path / "few.toml", "--out", tmp_path / "out")

@@ -124,6 +124,7 @@ def until_it_answers(checkout: Path, machine: int) -> None:
         assert time.monotonic() < deadline, output
 
 
+@pytest.mark.long
 def test_every_block_of_the_tutorial_works(checkout: Path, machine: int) -> None:
     with contextlib.ExitStack() as staying:
         first: subprocess.Popen[str] | None = None

@@ -231,6 +231,7 @@ def test_digits_reach_95_percent_with_identical_replicas(tmp_path: Any, target: 
 @pytest.mark.slow
 @needs_root
 @pytest.mark.parametrize("kind", [KIND, pytest.param("switchml:Switchml", marks=pytest.mark.long)])
+@pytest.mark.long
 def test_two_jobs_train_on_one_switch(tmp_path: Any, kind: str) -> None:
     one, other = (TRAINING.format(job=job, kind=kind, folder=EXAMPLES, workers=2, fault="") for job in (1, 2))
     with RealRun(tmp_path, "--json", config=one, others=[other]) as run:

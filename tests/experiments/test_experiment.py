@@ -275,7 +275,7 @@ SHARDED = ["zero", "--convergence", "--task", "digits", "--steps", "100000"]
         (SIMULATED, "SIGINT", 130),
         pytest.param(SIMULATED, "SIGKILL", -9, marks=pytest.mark.long),
         pytest.param(SHARDED, "SIGINT", 130, marks=pytest.mark.long),
-        (SHARDED, "SIGTERM", 130),
+        pytest.param(SHARDED, "SIGTERM", 130, marks=pytest.mark.long),
     ],
 )
 def test_computing_processes_end_with_their_command(command: list[str], name: str, code: int, tmp_path: Path) -> None:

@@ -129,6 +129,7 @@ def test_table_is_the_same_on_every_cluster(tmp_path: Path, monkeypatch: pytest.
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("default")  # of Dask
+@pytest.mark.long
 def test_item_that_ends_its_workers_is_lost(tmp_path: Path) -> None:
     pytest.importorskip("distributed")
     from distributed import LocalCluster  # noqa: PLC0415  # of an extra

@@ -28,6 +28,7 @@ KOFN = Path(sys.executable).parent / "kofn"
 @pytest.mark.root
 @pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root for namespaces")
+@pytest.mark.long
 def test_run_on_a_full_disk_says_so_and_can_be_reported(tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()

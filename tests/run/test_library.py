@@ -86,6 +86,7 @@ def test_error_of_the_callers_function_ends_the_work() -> None:
 @pytest.mark.root
 @pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root: network namespaces")
+@pytest.mark.long
 def test_ctrl_c_ends_a_run_within_a_loop_and_another_one_can_start(tmp_path: Path) -> None:
     text = CONFIG.format(target=NEVER, deadline_s=60)
     script = f"""

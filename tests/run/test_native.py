@@ -15,6 +15,7 @@ pytestmark = [
 ]
 
 
+@pytest.mark.long
 def test_first_run_compiles_each_library_once_and_reports_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cache, compiler = tmp_path / "cache", NotingCompiler(tmp_path)
     monkeypatch.setenv("KOFN_CACHE", str(cache))

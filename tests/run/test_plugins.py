@@ -169,7 +169,8 @@ compute_ms = 1
 @pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root: network namespaces")
 @pytest.mark.parametrize(
-    ("trial", "collective", "codec"), [("mine:least", "switch", "narrow:Narrow"), ("all", "mine:MyRing", "int32")]
+    ("trial", "collective", "codec"),
+    [("mine:least", "switch", "narrow:Narrow"), pytest.param("all", "mine:MyRing", "int32", marks=pytest.mark.long)],
 )
 def test_own_plug_ins_run_for_real(folder: Path, trial: str, collective: str, codec: str) -> None:
     (folder / "own.toml").write_text(CONFIG.format(trial=trial, collective=collective, codec=codec))

@@ -30,6 +30,7 @@ TARGET = ("--target", os.environ.get("KOFN_TARGET", "embedded"))
 
 
 @pytest.mark.parametrize("target", ["embedded", on_bmv2(pytest.mark.long)])
+@pytest.mark.long
 def test_two_passes_run_to_the_end(tmp_path: Path, target: str) -> None:
     seeing = ("--set", "network.pcap=true", *(("--set", "network.trace=1") if target == "embedded" else ()))
     with RealRun(tmp_path, "--target", target, "--json", *seeing, report=True) as run:

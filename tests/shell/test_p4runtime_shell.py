@@ -58,6 +58,7 @@ async def k_in_switch(controller: fy.Switch) -> list[int]:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_shell_reads_beside_a_controller(shell: Path, switch: Target) -> None:
     async def scenario() -> None:
         async with switch.client(**options()) as controller:

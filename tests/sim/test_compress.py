@@ -178,8 +178,14 @@ law = "constant"
 """
 
 
-@pytest.mark.parametrize("compress", SELECTING)
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize(
+    ("rule", "compress"),
+    [
+        pytest.param(rule, compress, marks=() if (number + at) % len(SELECTING) == 0 else pytest.mark.long)
+        for number, rule in enumerate(RULES)
+        for at, compress in enumerate(SELECTING)
+    ],
+)
 def test_unselected_blocks_are_pending_and_never_late(tmp_path: Path, rule: str, compress: str) -> None:
     """k = 2 of 3, and the third worker is always late."""
     given = {"objective": "fixed:2", "rule": rule, "weight": 0.5, "iterations": ITERATIONS}

@@ -99,6 +99,7 @@ def test_equal_links_add_nothing(tmp_path: Path) -> None:
     assert control_loop.transfers_s.tolist() == [0, 0, 0, 0]
 
 
+@pytest.mark.long
 def test_link_that_recovers_is_awaited_again(tmp_path: Path) -> None:
     trained = run(tmp_path, "throughput", (10.0, 8), (200.0, 40), iterations=220)
     control_loop = trained.simulation.controller.control_loop

@@ -22,6 +22,7 @@ def result(*words: str, codes: tuple[int, ...] = (0,)) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.long
 def test_time_of_a_packet_is_given_by_stage() -> None:
     row = printed("bench.packet_time", "--ports", "2", "--values", "2048", "--rounds", "1").splitlines()[-1]
     assert row.split()[:3] == ["2", "|", "2048"]
@@ -30,6 +31,7 @@ def test_time_of_a_packet_is_given_by_stage() -> None:
     assert receive + program + checksum + send == pytest.approx(whole, abs=0.03)  # each value is rounded
 
 
+@pytest.mark.long
 def test_packets_arrive_through_an_lpm_entry() -> None:
     lines = printed("bench.forwarding", "--rounds", "1").splitlines()
     counts = re.fullmatch(r"embedded: ([\d,]+) packets a second of ([\d,]+) sent", lines[0])
@@ -61,6 +63,7 @@ def test_votes_are_measured_beside_int8() -> None:
         assert turn["results"] > 0
 
 
+@pytest.mark.long
 def test_sums_are_right_while_tables_are_updated() -> None:
     found = result(
         "bench.soak", "--seconds", "2", "--ports", "3", codes=(0, 1)

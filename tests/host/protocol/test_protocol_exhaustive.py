@@ -467,6 +467,7 @@ def test_every_interleaving_of_more_ends(setting: Setting, states: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_sums_for_one_recipient_are_lost_if_workers_go_on_too_early(monkeypatch: pytest.MonkeyPatch) -> None:
     """So the exploration would detect a broken rule."""
     monkeypatch.setattr(Small, "may_give", lambda self, giver: True)
@@ -475,6 +476,7 @@ def test_sums_for_one_recipient_are_lost_if_workers_go_on_too_early(monkeypatch:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_sums_are_lost_if_they_are_forgotten_before_all_have_given(monkeypatch: pytest.MonkeyPatch) -> None:
     of_all = Small.protocol
 

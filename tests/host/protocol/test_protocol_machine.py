@@ -315,4 +315,4 @@ def explore(machine, wanted, least):
 
 @pytest.mark.slow
 def test_protocol_holds_whatever_the_network_does():
-    explore(ProtocolMachine, (*WANTED, "slot occupied", "slot reported"), 120)
+    explore(ProtocolMachine, (*WANTED, "slot occupied", "slot reported"), 40)

@@ -38,6 +38,7 @@ def test_initial_packets_leave_the_switch(subject: Subject) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_every_part_finds_nothing() -> None:
     command = [sys.executable, "-m", "tests.switch.fuzz", "--seconds", "1", "--seed", "1", "--program", "truncated"]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
