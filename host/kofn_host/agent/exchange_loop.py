@@ -41,9 +41,9 @@ class Reached(NamedTuple):
     """The outcome of exchange()."""
 
     handed_s: float | None  # when exchange() was called, by time.monotonic(); None: it contributed nothing
-    age: int  # of the gradient, in iterations
+    age: int  # the gradient's age, in iterations
     ended: list[Ended]  # the ends that no earlier call has reported
-    times: Times  # of the parts of exchange()
+    times: Times  # the times of exchange()'s parts
 
 
 class ExchangeLoop(Effects):
@@ -121,8 +121,8 @@ class ExchangeLoop(Effects):
     async def exchange(self, given: Contribution, begun: int, into: Floats | None) -> Reached:
         """Contribute a gradient that was begun in iteration `begun`, and wait for the end of the current iteration.
 
-        Contributes nothing if an iteration has ended since the last call. Does not wait for a gradient that stays
-        (Contribution.stays). `into`: memory for the mean of the current iteration.
+        If an iteration has ended since the last call, this call contributes nothing. If the gradient stays
+        (Contribution.stays), this call does not wait. `into`: memory for the mean of the current iteration.
         """
         self._called, handed_s, stream = True, time.monotonic(), given.stream
         self._watch, self.gradient.reduced = (watch := Stopwatch()), Times()

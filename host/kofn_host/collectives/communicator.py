@@ -316,7 +316,7 @@ def _check_name(name: str) -> None:
 
 
 def blame(rank: int, error: Exception) -> str:
-    """Return an error's message with the responsible worker: this one, or the one that a CollectiveError names.
+    """Return an error's message with the responsible worker: this worker, or the worker that a CollectiveError names.
 
     An unexpected error, as a user's protocol may raise it, is logged with its traceback.
     """

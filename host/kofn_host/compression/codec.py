@@ -37,7 +37,7 @@ Counts = npt.NDArray[np.int64]
 
 
 def check(gradient: Floats, first: int = 0) -> None:
-    """GradientError if an element is not finite or too large; `first`: the first element's number."""
+    """Raise GradientError if an element is not finite or too large; `first`: the first element's number."""
     if (bad := kernel().first_bad(gradient, MAGNITUDE_MAX)) >= 0:
         raise GradientError(
             f"gradient element {first + bad} must be finite and at most 2**20 in magnitude, got {gradient.flat[bad]}"
@@ -82,7 +82,7 @@ class PackingCodec(Codec, Protocol):
     """A codec that native code can decode: lanes are steps of 2**-scale, or votes if not `signed`.
 
     `limit`: the largest magnitude of a lane, 0 for votes.  `by_chance`: whether encode() rounds stochastically; if not,
-    native code can encode too, to the nearest step, half a step up.
+    native code can encode too: it rounds to the nearest step, and half a step is rounded up.
     """
 
     limit: int

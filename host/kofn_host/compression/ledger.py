@@ -19,8 +19,8 @@ that wait in the block have missed a sum and lose weight, which is discarded.  B
 and lose nothing.  A sent gradient is aggregated with its block, despite its encoding error: the error has no weight.
 Without `feedback` the error is discarded.
 
-A block may rest for some iterations, and may be sent in other lanes each time.  Contributions are kept as on the wire,
-with lanes and scale, and are decoded by the codec of these lanes when they are aggregated.
+A plan may omit a block for some iterations, and the block may be sent in other lanes each time.  Contributions are kept
+as on the wire, with lanes and scale, and are decoded by the codec of these lanes when they are aggregated.
 
 The ledger may be in a memory-mapped file (compression.ledger_storage), which survives the death of the process at any
 instruction.  Contributions are recorded before they are sent.  Changes of a block are atomic (ledger.c), so a gradient
@@ -55,8 +55,8 @@ from kofn_host.protocol.results import BlockResults, Result
 class Ledger:
     """The ledger of worker `rank` in `storage`: blocks are rows; `codecs` by their lanes' code (wire.packet.Lanes).
 
-    `place`: its place in a tree (wire.packet.places_of); `age`: the weights of old gradients; without `feedback`
-    encoding errors are discarded.  LedgerError without a C compiler.
+    `place`: the worker's place in a tree (wire.packet.places_of); `age`: the weights of old gradients; without
+    `feedback` encoding errors are discarded.  LedgerError without a C compiler.
     """
 
     def __init__(
@@ -133,7 +133,8 @@ class Ledger:
         """Encode and record these blocks, ascending, as this part of the iteration's contribution.
 
         `lanes`: the code of the lanes; `scale`: the scales of all blocks, shape (B,).  `gradient` is first entered into
-        these blocks.  Blocks sent in this iteration before a restart stay as they are; the others are returned.
+        these blocks.  Blocks sent in this iteration before a restart stay as they are; the other blocks are encoded and
+        returned.
         """
         blocks = _rows(blocks)
         fresh: Integers = blocks[self.sent.of(part, iteration)["iteration"][blocks] != iteration]

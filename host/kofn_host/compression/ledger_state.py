@@ -105,7 +105,7 @@ class LedgerState:
 
 
 def multiples(of: int, first: int, last: int) -> range:
-    """Return the multiples of a number from `first` to `last`; none of 0."""
+    """Return the multiples of a number from `first` to `last`; an empty range if the number is 0."""
     return range(-(-first // of) * of, last + 1, of) if of else range(0)
 
 

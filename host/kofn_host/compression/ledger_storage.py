@@ -62,11 +62,11 @@ class LedgerStorage:
     """
 
     identity: Integers  # (5,): magic, job and rank, B, L, bits of the widest lanes and of `pending`
-    begun: Integers  # (1,): latest iteration; RESTORING
+    begun: Integers  # (1,): latest iteration, or RESTORING
     journal: Integers  # (JOURNAL_NUMBERS + L,): the next change of a block
     records: Records  # (B,)
     sent: Records  # (P, G, B)
-    pending: npt.NDArray[Any]  # (B, L), of KEPT
+    pending: npt.NDArray[Any]  # (B, L), of a type in KEPT
     shifts: Integers  # (B,): residuals in int8 are in steps of 2**shift
     packed: npt.NDArray[np.uint8]  # (P, G, B, bytes): contributions as on the wire, in the rows that `sent` names
 

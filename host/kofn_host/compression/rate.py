@@ -182,14 +182,14 @@ class RateEstimator:
     """
 
     def __init__(self, reading: str, *, stability: float) -> None:
-        """RateError if the reading is unknown."""
+        """Raise RateError if the reading is unknown."""
         if reading not in READINGS:
             raise RateError(f"reading must be one of {', '.join(READINGS)}, got {reading!r}")
         self._formula, self._literal, self._stability = READINGS[reading], reading == "literal", stability
         self._stream = _Stream()
         self._total_bytes, self._delivered_bytes = 1, 0
-        self._agreed = 0  # consecutive times
-        self._in_time = 0  # consecutive iterations
+        self._agreed = 0  # consecutive times that two windows agreed
+        self._in_time = 0  # consecutive iterations whose gradient was in time
         self._provisional = False  # whether v0 comes from a part of the first iteration
         self._gradient_bps = self._planned_bps = 0.0  # like v and v0, but counting the gradient's bytes
         self.measured = False

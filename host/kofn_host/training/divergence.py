@@ -6,8 +6,8 @@ from kofn_host.arrays import Floats
 from kofn_host.kernels.sample import sample
 
 GROWTH = 100.0
-"""Limit of the parameters' root mean square over its initial value (over 1 if that value is 0).  On the digits,
-trainings that learn stay below 11, and trainings that diverge end above 200."""
+"""Limit of the parameters' root mean square, divided by its initial value (by 1 if the initial value is 0).  On the
+digits, trainings that learn stay below 11, and trainings that diverge end above 200."""
 
 DIVERGED = "diverged"
 """The reason of a worker's end."""

@@ -49,7 +49,7 @@ class FixedPoint:
         code_of(width)
         self.width = width
         self.limit = limit_of(width, workers)
-        """The largest magnitude of an addend: `workers` of them fit a signed lane."""
+        """The largest magnitude of an addend: the sum of `workers` addends fits a signed lane."""
         if not self.limit:
             raise CodecError(_too_narrow(width, workers))
         if rounding not in ("nearest", "stochastic"):
