@@ -24,7 +24,7 @@ PIECE = 1 << 18
 """Values per step: they fit a processor's cache."""
 
 EXPONENTS_MOST = 1 << 16
-"""The most exponents of a call; with more blocks, neighbours share an exponent."""
+"""The most exponents of a call; with more blocks, neighbouring blocks share an exponent."""
 
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 
@@ -161,7 +161,7 @@ def floats_of(given: Array) -> Floats:
 class LaneSum:
     """A sum of all workers' flat `source`; `target` gets the sum's elements from `begin` on.
 
-    `row_blocks`: the number of consecutive blocks that each worker, by rank, alone receives; 0: all workers receive all
+    `row_blocks`: the number of consecutive blocks, by rank, that only one worker receives; 0: all workers receive all
     blocks.
     """
 

@@ -37,7 +37,7 @@ from kofn_host.protocol.instructions import PACKED, AskPeers, Complete, EncodeAg
 from kofn_host.protocol.results import BlockResults
 
 ITERATION_BYTES, ITERATION_BLOCKS = 4 << 20, 4096
-"""Limits of an iteration: while it is summed, the next iteration is encoded and the previous one is decoded."""
+"""Limits of an iteration: while an iteration is summed, the next one is encoded and the previous one is decoded."""
 
 
 def exact_protocol(job: JobSection, rank: int, words: int) -> EnginePort:

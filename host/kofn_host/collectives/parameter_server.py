@@ -32,7 +32,8 @@ log = logging.getLogger(__name__)
 
 
 GENERATION_AHEAD_S = 86_400
-"""A generation is its begin in Unix time or little more. A number that is further ahead comes from a damaged packet."""
+"""A generation's number is the Unix time in seconds at which the generation begins, or little more. A number that is
+further ahead than GENERATION_AHEAD_S comes from a damaged packet."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -53,8 +54,8 @@ class Counts:
 class ParameterServer:
     """A server for job `job`, whose workers have these addresses, by rank, and use the socket's port.
 
-    It adopts each later generation that a worker's packet has, since the controller lets workers send in a new
-    generation only after they all have left the old one.
+    The server adopts each later generation that a worker's packet has.  It may do so because the controller lets
+    workers send in a new generation only after all workers have left the old generation.
     """
 
     def __init__(self, opened: socket.socket, rules: NativeSlots, job: int, addresses: Sequence[str]) -> None:

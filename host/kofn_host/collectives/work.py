@@ -16,9 +16,9 @@ T = TypeVar("T")
 class WorkOutcome(Generic[T]):
     """The outcome of a call.
 
-    `value`: the call's array, None for a barrier.  `count`: number of workers in the array, the least over all blocks.
-    `sent_bytes`, `received_bytes`: UDP or TCP payload.  `counts`: the packets of a protocol, by names of
-    results.worker_metrics.Totals.
+    `value`: the call's array, None for a barrier.  `count`: the number of workers whose values are in the array: the
+    least number over all blocks. `sent_bytes`, `received_bytes`: UDP or TCP payload.  `counts`: the packets of a
+    protocol, by names of results.worker_metrics.Totals.
 
     `skipped`: for elastic calls, the means of later calls that the others have finished without this worker, in order.
     This worker's next call joins the call after the last of these.

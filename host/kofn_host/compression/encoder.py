@@ -80,7 +80,10 @@ class Encoder:
         self.window = coding.layout.blocks
         """A block leaves only once the block `window` places before it in the plan has closed."""
         self.credit = self._lookahead = max(1, AHEAD // coding.layout.elements)
-        """The most waiting blocks of a gradient in pieces: later blocks of a higher level cannot overtake them."""
+        """The most waiting blocks of a gradient in pieces.
+
+        Later blocks of a higher level cannot overtake waiting blocks.
+        """
         self._looks = False
         """Whether the plan needs the gradient's magnitudes."""
         self._first_whole = False

@@ -76,7 +76,10 @@ class LedgerAccounts:
 
     @property
     def memory(self) -> Memory:
-        """An upper bound of the memory in use: contributions take no memory before use.  It includes only part 0."""
+        """An upper bound of the memory in use: contributions take no memory before use.
+
+        The bound includes only part 0.
+        """
         storage = self._storage
         books = storage.journal.nbytes + storage.records.nbytes + storage.sent[0].nbytes + storage.shifts.nbytes
         return Memory(residuals=storage.pending.nbytes, ledger=storage.packed[0].nbytes + books)

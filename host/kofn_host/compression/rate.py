@@ -254,7 +254,10 @@ class RateEstimator:
         return compression_ratio(total_bytes=self._total_bytes, delivered_bytes=0, rest=self.rest)
 
     def _judge(self, older: _Rates, newer: _Rates) -> None:
-        """Test two windows for stability; a stable rate is v at once if far below v0, or in the literal reading."""
+        """Test two windows for stability.
+
+        A stable rate becomes v at once if it is far below v0, or in the literal reading.
+        """
         close = newer.wire > 0 and abs(newer.wire - older.wire) <= self._stability * older.wire
         self._agreed = self._agreed + 1 if close else 0
         if self._agreed < HOLD:

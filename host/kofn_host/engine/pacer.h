@@ -1,7 +1,8 @@
 /* A token bucket: packets leave this host at a given rate, in order, with bursts of a few packets.
  *
- * Without it a whole window enters the link's queue at once, where it delays and drops others' packets. The pacer has no clock:
- * the caller passes times, in seconds. A packet is a number that the caller chooses, and a size.
+ * Without the pacer a whole window would enter the link's queue at once. There the window would delay other packets, and cause
+ * losses. The pacer has no clock: the caller passes times, in seconds. A packet is a number that the caller chooses, and a
+ * size.
  */
 #pragma once
 #include <stdint.h>

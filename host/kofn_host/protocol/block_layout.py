@@ -16,7 +16,7 @@ class BlockLayout:
     """A gradient has `blocks`, each of `words` 256-byte words in lanes of `widest` bits, the widest in use.
 
     With `summary_words` an iteration may have one more block: the summary block, always in 32-bit lanes.  A sum of
-    votes has `planes` planes, each of the block's words.  ProtocolError if a field is out of range.
+    votes has `planes` planes, each with as many words as the block.  ProtocolError if a field is out of range.
     """
 
     blocks: int

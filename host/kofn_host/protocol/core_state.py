@@ -15,7 +15,7 @@ from kofn_host.protocol.slot_query import SlotQuery
 
 @dataclass(slots=True, kw_only=True)
 class Statistics:
-    """Counters of this worker, for the metrics; the core counts all up to wire_bytes."""
+    """Counters of this worker, for the metrics; the core counts all fields up to wire_bytes."""
 
     retransmissions: int = 0
     pulls: int = 0
@@ -97,7 +97,7 @@ class CoreState:
     @property
     def missing(self) -> list[int]:
         """Open blocks of the current iteration, ascending."""
-        # copied: the engine changes it, and flatnonzero() reads it twice
+        # copied: the engine changes the array, and flatnonzero() reads the array twice
         missing: list[int] = np.flatnonzero(self._open.copy()).tolist() if self._state.open_count else []
         return missing
 

@@ -233,10 +233,10 @@ static enum overtaker overtaken(const struct in_flight *all, const struct newest
     return lower ? LOWER_LEVEL : NOTHING;
 }
 
-/* When to retransmit an overtaken request. The first time: after the reordering window. Later: not before the answer to the last
- * attempt can have arrived; for an expected block, only when that answer is usually there. If only a lower level has
- * overtaken the request, other workers may still be computing its block; after a refusal they may still be encoding the block
- * again. Then the full timeout applies. */
+/* When to retransmit an overtaken request. The first retransmission is due after the reordering window. A later retransmission
+ * is not due before the answer to the last attempt can have arrived, and for an expected block not before that answer has
+ * usually arrived. If only a lower level has overtaken the request, other workers may still be computing its block; after a
+ * refusal they may still be encoding the block again. Then the full timeout applies. */
 static double patience_ends_s(const struct in_flight *all, const struct flight *flight, enum overtaker by, double now) {
     const double from_s = fmax(now, flight->sent_s), rto_s = timeout_rto_s(&all->answer);
     if (by == LOWER_LEVEL || all->disordered)

@@ -175,7 +175,7 @@ static void add(struct leaf_slot *slot, const struct header *header, const uint8
     slot->last = 1 + header->worker;
 }
 
-/* Whether the open buffer has as many contributions as the root misses >> `shift`. */
+/* Whether the open buffer has at least as many contributions as the root still misses, shifted right by `shift`. */
 static int is_due(const struct leaf *leaf, struct leaf_slot *slot) {
     const int32_t count = open_buffer(slot)->count;
     return leaf->shift && count && count >= slot->missing >> leaf->shift;

@@ -15,7 +15,8 @@ static int expect(struct core *core, int64_t block, double now) {
     return expected ? 0 : core_without_memory(core);
 }
 
-/* Handle the blocks that may leave now that earlier blocks have closed: send this worker's blocks, expect the others'. */
+/* Handle the blocks that may leave now that earlier blocks have closed: send this worker's blocks, and expect the other
+ * workers' blocks. */
 int owned_blocks_launch(struct core *core, double now) {
     requests_pass_closed(core);
     for (; core->reached < core->count && requests_may_leave(core, core->reached); core->reached++) {

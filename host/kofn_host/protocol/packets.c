@@ -36,7 +36,7 @@ static int64_t rank_of(const struct core *core, uint16_t place) {
     return (int64_t)place / RACK_PLACES * core->rack_workers + place % RACK_PLACES;
 }
 
-/* Fail unless a sum's recipient is the one that this worker knows; else its values might be lost. */
+/* Fail unless a sum's recipient is the recipient that this worker knows; otherwise the sum's values might be lost. */
 static int check_recipient(struct core *core, const struct header *answer) {
     if (!core->recipient || answer->iteration != core->iteration ||
         answer->recipient == requests_recipient(core, answer->block))
@@ -139,8 +139,9 @@ static int not_taken(struct core *core, const struct header *answer, double now)
                                         : refused(core, flight, answer, now);
 }
 
-/* Whether a packet's iteration is further ahead than any worker can be whose results still arrive here: the two words of the
- * iteration were exchanged, which no checksum shows. Exchanging them adds a multiple of this number. */
+/* Whether a packet's iteration is so far ahead that no worker can have reached it. Then the two 16-bit words of the iteration
+ * were exchanged on the way, which the checksum does not detect. This exchange changes the iteration by a multiple of
+ * EXCHANGED. */
 static int is_impossible(const struct core *core, const struct header *header) {
     enum { EXCHANGED = 65535 };
     return core->iteration && (int64_t)header->iteration - core->iteration >= EXCHANGED;

@@ -25,7 +25,7 @@ struct header slot_query_header(const struct core *core, int64_t block) {
     return header;
 }
 
-/* Whether this is the answer to a slot query, and only that. */
+/* Whether this is the answer to the slot query; such an answer has no other meaning. */
 int slot_query_hears(struct slot_query *query, const struct header *answer) {
     if (!query->asked || answer->kind != KOFN_FORMAT_MISMATCH || answer->words != query->header.words ||
         !header_same_block(answer, &query->header))
