@@ -1,4 +1,4 @@
-"""The places of layers' gradients on the wire: a block has one layer; blocks leave in about their order."""
+"""The places of layers' gradients on the wire: each block belongs to one layer; blocks leave in about this order."""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
