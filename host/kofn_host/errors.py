@@ -14,7 +14,7 @@ class CodecError(HostError):
 
 
 class ProtocolError(HostError):
-    """The agent asked the protocol for something that its state forbids; the message names both."""
+    """The agent made a request that the protocol's state forbids; the message names the request and the state."""
 
 
 class LedgerError(HostError):

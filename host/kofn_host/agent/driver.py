@@ -1,7 +1,8 @@
 """The loop around the protocol core. It takes gradients, packets, results and timers; it gives packets and the ends of
 iterations.
 
-The loop has no socket and no clock: the agent drives it over UDP and an event loop, kofn/sim/ in virtual time.
+The loop has no socket and no clock: the agent drives the loop over UDP and an event loop; kofn/sim/ drives it in
+virtual time.
 
     driver.begin(1, now)
     encoder.enter(gradient, 1)
@@ -148,14 +149,14 @@ class Driver:
 
     @property
     def may_merge(self) -> bool:
-        """Whether a late gradient may be added without being counted. With k = n it may not: it is added to a counted
-        contribution."""
+        """Whether a late gradient may be added without being counted. With k = n it may not: then the late gradient is
+        added to a counted contribution."""
         return self.rule.merges and self.protocol.k < self._workers
 
     # -- iterations
 
     def begin(self, iteration: int, now: float) -> None:
-        """Begin an iteration by its plan, and merge into it pending gradients that have missed two sums."""
+        """Begin an iteration by its plan, and merge pending gradients that have missed two sums into the iteration."""
         self.finish_encoding()
         self._all_closed = False
         self.encoder.begin(iteration)
@@ -169,7 +170,7 @@ class Driver:
             self.contribute_pending(now, missed=2)
 
     def contribute(self, begun: int, batch: int, now: float, *, whole: bool) -> bool:
-        """Contribute the last entered gradient, the `batch`-th one of iteration `begun`; return whether it counts.
+        """Contribute the last entered gradient, iteration `begun`'s `batch`-th gradient; return whether it counts.
 
         `whole`: as in feed().
         """

@@ -13,7 +13,8 @@ WATCHED = 64
 """The number of iterations after a search whose median time decides whether the search's result still holds."""
 
 CHANGED = 1.4
-"""The largest factor by which that median may differ from the time that the search has found."""
+"""The largest factor by which the median time of the watched iterations may differ from the time that the search has
+found."""
 
 _COUNT, _WATCHED, _K, _BEGUN = range(4)
 

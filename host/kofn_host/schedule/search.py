@@ -83,7 +83,7 @@ class Search:
         return self.longest + self.longest // 4
 
     def said(self, measured: Measured) -> SideValues:
-        """Return this worker's side values: the iteration's time in microseconds, and two others; all at least 1."""
+        """Return this worker's side values: the iteration's time in microseconds, and two numbers; all at least 1."""
         return (_micro(measured.iteration_s), 1, 1)
 
     def hear(self, heard: Heard) -> None:

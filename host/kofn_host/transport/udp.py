@@ -71,7 +71,7 @@ def may_join(opened: socket.socket) -> bool:
 
 
 def _checksums_here(opened: socket.socket, local: str) -> bool:
-    """Return whether the kernel computes the checksums of the interface with this address; False if none has it."""
+    """Return whether the kernel computes checksums for the interface with this address; False if there is none."""
     for _, name in socket.if_nameindex():
         with contextlib.suppress(OSError):  # no address, no such setting, or the interface is gone
             found = fcntl.ioctl(opened, _SIOCGIFADDR, struct.pack("16s24x", name.encode()))

@@ -47,7 +47,7 @@ class Unit:
 
 
 class Shards:
-    """Shards of units with `sizes` elements; `elements`: of all units, `shard_elements`: of a worker's shard.
+    """Shards of units with `sizes` elements: `elements` in all units, `shard_elements` in each shard, with padding.
 
     >>> shards = Shards([5, 3], 2)
     >>> shards.elements, shards.shard_elements
