@@ -29,7 +29,7 @@ Arrays = dict[str, npt.NDArray[np.generic]]
 
 
 def copied(arrays: Arrays, into: Arrays) -> Arrays:
-    """Return a copy of arrays, in the memory of `into` where it fits: allocation takes several times longer."""
+    """Return a copy of arrays, in the memory of `into` if this memory fits: allocation takes several times longer."""
     found: Arrays = {}
     for name, array in arrays.items():
         place = into.get(name)

@@ -30,7 +30,7 @@ class RateError(HostError):
 
 
 class CollectiveError(HostError):
-    """An all-reduce failed: a peer is gone or too late, or its call differs from this worker's."""
+    """A collective call failed: a peer is gone or too late, or the peer's call differs from this worker's call."""
 
 
 class ReplayError(HostError):

@@ -47,9 +47,9 @@ class Agent:
     seconds.
 
     `recipients`, shape (blocks,), with the summary block as one of the blocks: each block's recipient, EVERYONE or a
-    rank; None: every worker receives every block.  If one worker receives a block's sum, the others learn only its
-    members, and no peer holds the sum.  So an iteration must have at most as many blocks as the job has slots, and no
-    worker may contribute to the next iteration before all workers have the results of this one.
+    rank; None: every worker receives every block.  If one worker receives a block's sum, the other workers learn only
+    the block's members, and no peer holds the sum.  So an iteration must have at most as many blocks as the job has
+    slots, and no worker may contribute to the next iteration before all workers have the results of this iteration.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class Agent:
         return self._exchanges.driver.rule
 
     def all_reduce(self, given: Contribution, missed: Callable[[Exchange], bool] = lambda _: True) -> Exchange:
-        """Contribute a gradient; if it counts, wait for the end of the iteration that it enters.
+        """Contribute a gradient; if it counts among the k, wait for the end of the iteration that it enters.
 
         If the gradient's iteration is over elsewhere, `missed` is called with the ended iterations, and returns whether
         to continue.  If so, the gradient enters the current iteration by the rule for late gradients.  `given.stream`
@@ -146,7 +146,7 @@ class Agent:
         return exchange
 
     def catch_up(self) -> list[Update]:
-        """Return the updates that the others finished before this worker joined; none if it is not behind."""
+        """Return the updates that the others finished before this worker joined; none if this worker is not behind."""
         return self.skip() if self.protocol.left_behind else []
 
     def skip(self) -> list[Update]:

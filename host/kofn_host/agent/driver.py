@@ -122,7 +122,7 @@ class Effects(Protocol):
 
 
 class Driver:
-    """One worker's protocol and encoder in a job of `workers`; times in seconds of any one clock.
+    """One worker's protocol and encoder in a job of `workers` workers; times in seconds of any one clock.
 
     `slices` replaces the encoder's slices() if an engine encodes and contributes: then all slices are empty.
     `recipients`, (blocks,): each block's recipient, as in Protocol.received(); None: all workers.
@@ -144,7 +144,7 @@ class Driver:
         self._effects, self._workers, self._recipients = effects, workers, recipients
         self._begin_slices = slices or encoder.slices
         self._slices: Iterator[list[int]] | None = None  # the gradient's slices that are not encoded yet
-        self._wire_bytes = 0  # sent before the current iteration
+        self._wire_bytes = 0  # bytes of values sent before the current iteration
         self._all_closed = False  # whether all results of the current iteration are here
 
     @property
@@ -199,8 +199,8 @@ class Driver:
     def feed(self, now: float, *, whole: bool = False) -> bool:
         """Encode and contribute slice by slice while less than a slice waits to leave.
 
-        `whole`: encode all slices, however many blocks wait.  Return True if slices are left, and wait until fewer
-        blocks wait to leave; False if no slice is left, or the pieces of the next slice have not arrived.
+        `whole`: encode all slices, however many blocks wait.  Return True if slices are left that must wait until fewer
+        blocks wait to leave; return False if no slice is left, or if the pieces of the next slice have not arrived.
         """
         ahead = self.encoder.slice_blocks
         while self._slices is not None and (whole or self.protocol.waiting_count + self._effects.queued < ahead):

@@ -41,10 +41,10 @@ class Contribution:
 class Exchange:
     """The outcome of a contribution.
 
-    `handed_s`: time.monotonic() when the gradient's first block was encoded, None if it was not contributed.  `age`:
-    the number of iterations that ended between the gradient's begin and `handed_s`.  `missed`: the updates before the
-    contribution; `ended`: the updates after it.  `times`: the parts of the last attempt's time; `reduced`: the part of
-    `times` that the engine thread spent.
+    `handed_s`: time.monotonic() when the gradient's first block was encoded, None if the gradient was not contributed.
+    `age`: the number of iterations that ended between the gradient's begin and `handed_s`.  `missed`: the updates
+    before the contribution; `ended`: the updates after it.  `times`: the parts of the last attempt's time; `reduced`:
+    the part of `times` that the engine thread spent.
     """
 
     handed_s: float | None

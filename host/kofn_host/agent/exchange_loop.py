@@ -40,7 +40,7 @@ Ended = tuple[Finished, Sums] | ReplicaState
 class Reached(NamedTuple):
     """The outcome of exchange()."""
 
-    handed_s: float | None  # when exchange() was called, by time.monotonic(); None: it contributed nothing
+    handed_s: float | None  # when exchange() was called, by time.monotonic(); None: the call contributed nothing
     age: int  # the gradient's age, in iterations
     ended: list[Ended]  # the ends that no earlier call has reported
     times: Times  # the times of exchange()'s parts
@@ -88,7 +88,7 @@ class ExchangeLoop(Effects):
         )
         self.missed = MissedResults(self.protocol, self._ledger, self, private=private)
         self.iteration = 0
-        """The iteration of the training thread; the protocol may be in a later one, to merge late gradients."""
+        """The iteration of the training thread; the protocol may be in a later iteration, to merge late gradients."""
         self.over = threading.Event()
         """Set while `iteration` has ended without this worker's gradient, which is therefore late."""
         self._watch: Stopwatch | None = None  # during exchange()
@@ -266,7 +266,7 @@ class ExchangeLoop(Effects):
         self.gradient.halt()
 
     def jump(self, state: ReplicaState) -> None:
-        """Replace the current iteration by a peer's replica, and begin the one after it."""
+        """Replace the current iteration by a peer's replica, and begin the iteration after the replica's iteration."""
         self._ended.append(state)
         self._wait.ended()
         self._ledger.state.ended(self.protocol.iteration, state.iteration)

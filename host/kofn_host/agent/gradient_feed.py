@@ -40,7 +40,7 @@ class GradientFeed:
         return repeat([])
 
     def halt(self) -> None:
-        """Stop the engine's reduction: it only sends and receives from now on."""
+        """Stop the engine's reduction: the engine only sends and receives from now on."""
         if (done := self._protocol.reduce(None)) is not None:
             self._encoder.meter.error = done.squared_error
             self.reduced = done.times

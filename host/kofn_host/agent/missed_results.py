@@ -63,7 +63,7 @@ class MissedResults:
             self._fetching = asyncio.get_running_loop().create_task(self._fetch(asked))
 
     async def take_all(self) -> None:
-        """Take all results that peers have from the current iteration on: the switch will not sum them again."""
+        """Take all results that peers have from the current iteration on: the switch will not sum the blocks again."""
         async for results in self.source.fetch(self._protocol.iteration, LAST_ITERATION, everyone=True):
             self._receiver.take_results(results)
 

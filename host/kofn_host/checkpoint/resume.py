@@ -13,7 +13,7 @@ from kofn_host.compression.ledger_state import summed_by_others
 from kofn_host.errors import CheckpointError
 
 KEPT = ("model", "compress", "schedule", "layer", "shard")
-"""The sections of the configuration that must equal the checkpoint's: parameters and ledgers depend on them."""
+"""The configuration's sections that must equal the checkpoint's sections: parameters and ledgers depend on them."""
 
 
 def check_configuration(checkpoint: Checkpoint, config: Config) -> None:

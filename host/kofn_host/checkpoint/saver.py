@@ -49,7 +49,7 @@ class Saver:
     # -- resuming
 
     def latest(self) -> Checkpoint | None:
-        """Return the newest whole checkpoint; CheckpointError if its configuration does not fit this job's."""
+        """Return the newest whole checkpoint; CheckpointError if its configuration does not fit this job."""
         if (checkpoint := self._folder.latest()) is not None:
             check_configuration(checkpoint, self._config)
         return checkpoint

@@ -63,7 +63,7 @@ class Agreed(msgspec.Struct, frozen=True, tag=True):
 class Trouble(msgspec.Struct, frozen=True, tag=True):
     """A worker cannot carry out a call; `silent`: nothing moves in the call, and any worker may be the cause.
 
-    `key`: the call that lasts too long, if one does.
+    `key`: the call that lasts too long, if a call does.
     """
 
     reason: str
@@ -132,7 +132,7 @@ class Channel:
         return bool(self._unsent)
 
     def receive(self, limit_s: float) -> list[Message]:
-        """Return received messages, after waiting up to `limit_s` for the first bytes; Gone at the end."""
+        """Return received messages, after waiting up to `limit_s` for the first bytes; Gone if the connection ended."""
         if not (whole := list(self._whole())):
             self._read(limit_s)
             whole = list(self._whole())

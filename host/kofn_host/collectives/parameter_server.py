@@ -1,8 +1,9 @@
 """`python -m kofn_host.collectives.parameter_server`: a parameter server, that is, a switch on a host.
 
 The server answers packets by the switch's rules (protocol.slots, docs/reference/protocol.md), so workers use a switch
-and a server alike.  The server sends a result to one worker after another through its own link; a switch saves this.
-(Source: the rate-adaptive compression document's architecture: workers, a switch that forwards, server.)
+and a server alike.  The server sends a result to one worker after another through the server's link; a switch
+multicasts the result instead. (Source: the rate-adaptive compression document's architecture: workers, a switch that
+forwards, server.)
 """
 
 import logging
@@ -144,7 +145,7 @@ class ParameterServer:
 
 
 def place_of(address: str) -> int:
-    """Return an IPv4 address as a number; OSError if it is not one."""
+    """Return an IPv4 address as a number; OSError for other text."""
     return int.from_bytes(socket.inet_aton(address))
 
 

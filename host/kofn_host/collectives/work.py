@@ -60,7 +60,7 @@ class Work(Future[T]):
         return self._outcome
 
     def finish(self, outcome: WorkOutcome[T]) -> None:
-        """Finish the call; for the communicator."""
+        """Finish the call; only the communicator calls this."""
         self._outcome = outcome
         self.set_result(outcome.value)
 

@@ -56,6 +56,6 @@ class Alignment:
 
 
 def agreement(gradient: Floats, aggregate: Floats) -> float:
-    """Return the product of both over the aggregate's squared length; 0 if that length is 0."""
+    """Return the product of gradient and aggregate over the aggregate's squared length; 0 if that length is 0."""
     length2 = float(np.dot(aggregate, aggregate))
     return float(np.dot(gradient, aggregate)) / length2 if length2 else 0.0

@@ -22,7 +22,7 @@ from kofn_host.kernels.lanes import pack, unpack_sums
 from kofn_host.protocol.results import BlockResults
 
 FRACTION_BITS = 40
-"""Resolution of a worker's ledger: 2**-40, finer than float32's for gradients above 2**-17."""
+"""Resolution of a worker's ledger: 2**-40, finer than float32's resolution for gradients above 2**-17."""
 
 MAGNITUDE_MAX = 2.0**20
 """The largest accepted gradient element; it leaves a factor of 2**3 for residuals in int64."""
@@ -68,7 +68,7 @@ class Codec(Protocol):
     def scale(self, mean: Floats64, largest: Floats64) -> Exponents:
         """Return each block's exponent (B,), from the mean and the largest magnitude of its values (B,).
 
-        It must be a pure function: the same arguments give the same result on every worker.
+        scale() must be a pure function: the same arguments give the same result on every worker.
         """
 
     def encode(self, values: Fixed, scale: int | Exponents) -> Values:

@@ -11,7 +11,10 @@ from kofn_host.kernels.sample import sample
 
 
 class EnteringGradient:
-    """The gradient that enters `ledger`, if any: blocks enter when they are encoded, the remaining ones at the end."""
+    """The gradient that enters `ledger`, if any.
+
+    Blocks enter when they are encoded; the remaining blocks enter at the end.
+    """
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger

@@ -11,7 +11,10 @@ from kofn_host.kernels.lanes import code_of
 
 
 class LaneChoice:
-    """Chooses the lanes of each iteration.  With a `rate` the ratio follows the link's rate; without, it is fixed."""
+    """Chooses the lanes of each iteration.
+
+    With a `rate` the ratio follows the link's rate; without a `rate` the ratio is fixed.
+    """
 
     def __init__(self, coding: JobCoding, rate: RateEstimator | None) -> None:
         self.rate = rate

@@ -494,8 +494,8 @@ int64_t ledger_settle(const struct ledger *ledger, int64_t iteration, const int6
     return bad;
 }
 
-/* Make this worker's parts of a block's latest result pending again, as late as the newest gradient. `known`: the others' result
- * has no part of this worker; otherwise that result is still to be settled. */
+/* Make this worker's parts of a block's latest result pending again, as late as the newest gradient. `known`: the other
+ * workers' result has no part of this worker; otherwise their result is still to be settled. */
 void ledger_take_back(const struct ledger *ledger, int64_t block, int64_t begun, int known, const int64_t *decoded) {
     ALONE(ledger);
     struct record *record = stage(ledger, block);

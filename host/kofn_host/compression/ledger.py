@@ -179,9 +179,10 @@ class Ledger:
     def noted(self, blocks: Sequence[int] | Integers, part: int = 0) -> PackedBlocks:
         """Return the latest contributions to blocks, also those of an earlier process.
 
-        Their values are in the ledger's memory, and change when the block is encoded again, at the earliest in the
-        second iteration after this one.  A contribution's weight is at most WEIGHT_MAX.  It is at least 1, even if the
-        block closed and its gradient was discarded before a restart.  ProtocolError for a block that was never sent.
+        The contributions' values are in the ledger's memory.  They change when the block is encoded again, at the
+        earliest in the second iteration after this one.  A contribution's weight is at most WEIGHT_MAX.  The weight is
+        at least 1, even if the block closed and its gradient was discarded before a restart.  ProtocolError for a block
+        that was never sent.
         """
         rows, table = np.ascontiguousarray(blocks, np.int64), np.empty(len(blocks), PACKED)
         bad = self._native.ledger_noted(self._at, part, rows.ctypes.data, rows.size, table.ctypes.data)
@@ -201,7 +202,7 @@ class Ledger:
         return left
 
     def settle(self, iteration: int, blocks: Integers, parts: Integers) -> None:
-        """Settle results of an iteration's blocks: this worker's parts in them are aggregated.
+        """Settle results of an iteration's blocks: this worker's parts in these results are aggregated.
 
         `blocks`: int64 (N,); `parts`: int64 (N,), bit p if this worker's part p is in the sum.  Known results and the
         summary block, which has the highest number, change nothing.  ProtocolError, without any change, if a part was
@@ -229,8 +230,8 @@ class Ledger:
 
         This happens if the switch lost a result that only this worker had, this worker died before a peer fetched the
         result, and the others summed the block again.  The part that becomes pending again was in time, so its age is
-        that of the newest gradient.  ProtocolError if the worker has sent the block in two later iterations: the
-        ledger no longer has the contribution.
+        the newest gradient's age.  ProtocolError if the worker has sent the block in two later iterations: the ledger
+        no longer has the contribution.
         """
         iteration, block = result.id
         if block >= self.blocks:

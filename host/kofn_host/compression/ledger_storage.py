@@ -1,7 +1,7 @@
 """The arrays of a worker's ledger, in memory or in a memory-mapped file.
 
-A mapped file belongs to the kernel: when the process is killed, all its stores up to then are in the file.  They do not
-survive a crash of the machine.  compression/ledger.c takes care of the order of stores.
+A mapped file belongs to the kernel: when the process is killed, all its stores up to then are in the file.  The stores
+do not survive a crash of the machine.  compression/ledger.c takes care of the order of stores.
 """
 
 import contextlib

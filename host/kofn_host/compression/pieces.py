@@ -17,7 +17,7 @@ SHOWN = 4
 
 
 class Pieces:
-    """The pieces of a gradient `values`, float32 (elements,), in blocks of `block_elements`; any thread may put one.
+    """The pieces of a gradient `values`, float32 (elements,), in blocks of `block_elements`; any thread may put them.
 
     `changed` is called after each piece, in the thread that has put it.
     """

@@ -1,7 +1,7 @@
 """The plan of an iteration: which blocks are sent, in which lanes and at which scale.
 
 All workers derive the same plan without messages.  Before an iteration begins, every worker has all results of the
-previous one.  The next plan depends only on the previous plan and on the summary block in these results
+previous iteration.  The next plan depends only on the previous plan and on the summary block in these results
 (compression.summary_block), and is bit-identical on every worker.  So it uses only integers and exactly defined float64
 operations (IEEE 754): products, quotients and square roots, in a fixed order.
 
@@ -84,10 +84,11 @@ class Planner:
     `summary_bits`: the size of the summary block per element of a block, in units of 2**-16 bits.  A plan that omits
     blocks subtracts it from the bits that the ratio allows.
 
-    A wish narrows lanes only while their expected error is at most `error_max` of the gradient's squared norm
-    (compression.encoding_error).  `codecs`, by their lanes' code, predict the error; without codecs it counts as 0.
-    Lanes as narrow as `ratio` asks for are always possible.  If a wish asks for narrower lanes than are acceptable, all
-    blocks are sent in the narrowest acceptable lanes: omitting blocks instead would cost more iterations.
+    A wish narrows lanes only while the expected error of the narrower lanes is at most `error_max` of the gradient's
+    squared norm (compression.encoding_error).  `codecs`, by their lanes' code, predict the error; without codecs the
+    error counts as 0. Lanes as narrow as `ratio` asks for are always possible.  If a wish asks for narrower lanes than
+    are acceptable, all blocks are sent in the narrowest acceptable lanes: omitting blocks instead would cost more
+    iterations.
     """
 
     blocks: int

@@ -116,7 +116,8 @@ class _Stream:
     def add(self, size: "_Sent", now: float) -> tuple[_Rates, _Rates] | None:
         """Add an answer; return the rates of the older and of the newer window, which ends at the previous answer.
 
-        Return None if no rate is new.  The first answer only starts the clock: before it this worker waited for others.
+        Return None if no rate is new.  The first answer only starts the clock: before this answer the worker waited for
+        other workers.
         """
         points = self._points
         if not points:

@@ -87,7 +87,7 @@ def power(logarithms: Integers) -> Floats64:
 
 
 def _share(blocks: int) -> int:
-    """Return the number of neighbours that share lanes."""
+    """Return the number of neighbouring blocks that share lanes."""
     return -(-blocks // GROUPS_MAX)
 
 

@@ -65,7 +65,7 @@ class BlockLayout:
         return self.words_of(block, lanes_code) * (self.planes if lanes_code == Lanes.VOTES else 1)
 
     def allows(self, block: int, lanes_code: int) -> bool:
-        """Return whether a block may be sent in lanes of this code: it exists and fills whole words.
+        """Return whether a block may be sent in lanes of this code: the block exists and fills whole words.
 
         Votes may take at most VOTE_WORDS words.
         """

@@ -31,9 +31,9 @@
  * stays as it is; any other request is encoded again.
  *
  * When the switch has lost its slots, a new generation of slots begins. After regroup() nothing is sent, and answers of an
- * earlier generation are dropped. resume() follows when every worker has regrouped and has fetched the others' results; it
- * retransmits everything that is still open. Without this agreement, a block could be summed again for some workers after
- * another worker has the block's first result.
+ * earlier generation are dropped. resume() follows when every worker has regrouped and has fetched the others' results;
+ * resume() retransmits everything that is still open. Without this agreement, a block could be summed again for some workers
+ * after another worker has the block's first result.
  *
  * Functions that can fail return 0, or -1 with a sentence in `error`. A request's number is block * PARTS + part; a PULL has
  * the number of part 0.
@@ -106,9 +106,9 @@ struct slot_query {
     struct header header;
 };
 
-/* Measures how long a worker's gradient waits in its link. A PULL like a slot query's follows the last packet that leaves
- * without waiting for other workers. The switch answers the PULL at once, whatever the block's members are, so the answer comes
- * when all packets before the PULL have passed. */
+/* Measures how long a worker's gradient waits in its link. A PULL like the PULL of a slot query follows the last packet that
+ * leaves without waiting for other workers. The switch answers the PULL at once, whatever the block's members are, so the
+ * answer comes when all packets before the PULL have passed. */
 struct link_probe {
     int32_t wanted, asked;
     int32_t done; /* in this iteration */
@@ -210,7 +210,7 @@ void core_probe_link(struct core *core);
  * answer, scaled to a whole gradient. Returns the wait so far of an unanswered probe if it is longer than the latest measurement;
  * else the latest measurement if it was not taken yet; else -1. */
 double core_take_link_wait(struct core *core, double now);
-/* Note that a sent packet waits in this host and leaves at `at_s`: its timer starts then. */
+/* Note that a sent packet waits in this host and leaves at `at_s`: the packet's timer starts then. */
 void core_mark_sent_at(struct core *core, int64_t request, int64_t launch, double at_s);
 /* In this iteration all workers' gradients come in pieces: during a silence the workers may be computing. `level`, one per
  * gradient block: blocks of one level leave in the same order everywhere; NULL: all blocks do. `level` must stay in place until

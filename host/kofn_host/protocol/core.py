@@ -189,7 +189,7 @@ class Protocol(CoreState):
         self._call("in_pieces", None if levels is None else levels.ctypes.data)
 
     def owned(self, owner: Integers | Sequence[int], span: int, now: float) -> list[Instruction]:
-        """Make the blocks of the iteration that has just begun owned: each block is sent by one worker to all.
+        """Declare the blocks of the iteration that has just begun as owned: one worker sends each block to all.
 
         `owner`, (blocks,): each block's rank; among any `span` consecutive blocks every worker owns at least one.
         """

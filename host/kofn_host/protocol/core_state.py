@@ -82,12 +82,12 @@ class CoreState:
 
     @property
     def left_behind(self) -> bool:
-        """Whether the others have finished the current iteration: results of a later one were seen."""
+        """Whether the others have finished the current iteration: results of a later iteration were seen."""
         return self._state.newest > self._state.iteration
 
     @property
     def over(self) -> bool:
-        """Whether the current iteration ended elsewhere: its blocks are closed, or results of a later one were seen."""
+        """Whether the current iteration ended elsewhere: its blocks are closed, or there are results of a later one."""
         return not self._state.open_count or self.left_behind
 
     def is_over(self, iteration: int) -> bool:

@@ -167,8 +167,8 @@ void in_flight_leaves(struct in_flight *all, struct flight *flight, double at_s)
         all->silent_from_s = at_s;
 }
 
-/* Learn from the first answer of a batch how long it was awaited, unless a packet was lost: then the time says nothing about
- * other workers. */
+/* Learn from the first answer of a batch how long the answer was awaited, unless a packet was lost: then the time says nothing
+ * about other workers. */
 static void learn_wait(struct in_flight *all, const struct flight *flight, double now) {
     const int lost = flight->to_again;
     if (isnan(all->moving_since_s)) {
@@ -220,7 +220,8 @@ static void answered(struct newest *newest, int64_t level, int64_t order) {
         *known = (struct newest){level, order > known->order ? order : known->order};
 }
 
-/* The level of a later request that was answered before this request; NOTHING if there is no such request. */
+/* The level of a later request that was answered before this request, compared with this request's level; NOTHING: there is no
+ * such request. */
 enum overtaker { NOTHING, ITS_LEVEL, LOWER_LEVEL };
 
 static enum overtaker overtaken(const struct in_flight *all, const struct newest *newest, int64_t level, int64_t order) {

@@ -7,8 +7,8 @@
  * answers the first attempt. Such an answer is no sign that requests were lost which were sent after the first attempt.
  *
  * A merged contribution does not count among the k and is sent once: no block waits for it. If it is lost, its gradients stay
- * pending for the next contribution. It is in flight only so that a refusal finds it.
- * A request is a number; times are in seconds of any clock.
+ * pending for the next contribution. The contribution is in flight only so that a refusal finds it. A request is a number;
+ * times are in seconds of any clock.
  */
 #pragma once
 #include "header.h"
@@ -71,7 +71,7 @@ struct flight *in_flight_launch(struct in_flight *all, int64_t request, const st
 /* As in_flight_launch(), for a request that is not sent: another worker's packet will cause its answer. */
 struct flight *in_flight_expect(struct in_flight *all, int64_t request, const struct header *header,
                                 const uint8_t *values, int64_t size, double now);
-/* Note that a request that was just launched or retransmitted leaves at `at_s`, after all earlier ones. */
+/* Note that a request that was just launched or retransmitted leaves at `at_s`, after all earlier requests. */
 void in_flight_leaves(struct in_flight *all, struct flight *flight, double at_s);
 /* End the silence: the switch has answered, or no request was in flight before. */
 void in_flight_heard(struct in_flight *all, double now);

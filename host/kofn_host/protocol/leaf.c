@@ -275,7 +275,8 @@ static void hear(struct leaf_slot *slot, const struct header *header) {
         }
 }
 
-/* If the open buffer is due now, ask the worker of its latest contribution to repeat it, so that the buffer leaves. */
+/* If the open buffer is due now, ask the worker that sent the buffer's latest contribution to repeat this contribution, so that
+ * the buffer leaves. */
 static int tell_last(const struct leaf *leaf, struct leaf_slot *slot, const struct header *header, struct answer *answer) {
     const int32_t last = slot->last;
     if (!last || is_empty(open_buffer(slot)) || !is_empty(sent_buffer(slot)) || !is_due(leaf, slot))

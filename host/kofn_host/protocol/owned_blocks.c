@@ -1,4 +1,5 @@
-/* Owned blocks: only one worker contributes to a block, and the others expect it (core.h has the rule of the window).
+/* Owned blocks: only one worker contributes to a block, and the other workers expect the result (core.h has the rule of the
+ * window).
  *
  * This part decides which blocks leave and which are expected. It does not read the blocks' results.
  */

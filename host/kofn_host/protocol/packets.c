@@ -7,7 +7,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-/* Whether the sum goes to another worker, so that the answer has its members only. */
+/* Whether the sum goes to another worker, so that the answer has the sum's members only. */
 static int is_short(const struct core *core, const struct header *answer) {
     const int sum = answer->kind == KOFN_RESULT || answer->kind == KOFN_LATE;
     return sum && answer->recipient != KOFN_EVERYONE && answer->recipient != place_of(core, core->rank);
@@ -53,7 +53,7 @@ static int check_racks(struct core *core, const struct header *answer) {
                                 : core_fail(core, "job.racks must be that of the switches, %d, got %d", racks, core->racks);
 }
 
-/* The members of all racks: in front of the values in a tree, else in the header. */
+/* The members of all racks: in a tree they are in front of the values, otherwise in the header. */
 static void members_of(const struct header *answer, const uint8_t *body, uint64_t *members) {
     if (!answer->bitmaps)
         memcpy(members, answer->members, sizeof answer->members);
@@ -97,7 +97,8 @@ static int stale(struct core *core, struct flight *flight, double now) {
     return instruct_ask_peers(core, flight, core->generation);
 }
 
-/* The slot sums at another scale or in other lanes: encode again, or PULL in the slot's lanes if the others have finished. */
+/* The slot sums at another scale or in other lanes: encode again, or PULL in the slot's lanes if the other workers have
+ * finished. */
 static int refused(struct core *core, struct flight *flight, const struct header *answer, double now) {
     core->statistics.refused++;
     if (check_words(core, answer))

@@ -115,7 +115,7 @@ int requests_pull(struct core *core, double now) {
     return 0;
 }
 
-/* Send the waiting parts of the block at this place, if it may leave. */
+/* Send the waiting parts of the block at this place, if the block may leave. */
 int requests_launch(struct core *core, int64_t place, double now) {
     if (core->regrouping || place >= core->count || !requests_may_leave(core, place))
         return 0;

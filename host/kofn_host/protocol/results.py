@@ -97,7 +97,7 @@ class BlockResults(Sequence[Result]):
         return type(self)(self.iteration, self.blocks[chosen], self.table[chosen], self._keeps)
 
     def below(self, block: int) -> Self:
-        """Return the results of blocks before this one."""
+        """Return the results of blocks with smaller numbers than this block."""
         return self if (self.blocks < block).all() else self[self.blocks < block]
 
     def __iter__(self) -> Iterator[Result]:

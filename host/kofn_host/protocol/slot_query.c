@@ -18,7 +18,7 @@ static int64_t other_words(const struct core *core, int64_t block) {
     }
 }
 
-/* A PULL that the switch answers as long as the slot has this block or a later one. */
+/* A PULL that the switch answers as long as the slot has this block or a later block. */
 struct header slot_query_header(const struct core *core, int64_t block) {
     struct header header = requests_pull_header(core, block);
     header.words = (uint8_t)other_words(core, block);

@@ -30,7 +30,7 @@ ITERATIONS = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkModel:
-    """The link of all gradients.
+    """A model of the link that carries all gradients.
 
     `rate`: elements per second; `latency_s`: seconds until a mean is complete; `credit`: the elements in flight, which
     cannot be overtaken.

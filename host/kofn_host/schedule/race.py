@@ -17,7 +17,7 @@ from statistics import median
 from kofn_host.schedule.families import PassSchedule
 
 ROUND = 64
-"""The most timings in a round, a power of two; the first round has one per candidate."""
+"""The most timings in a round, a power of two; the first round has one timing per candidate."""
 
 JUDGED = 4
 """The number of timings per candidate from which on the spread of timings is considered."""

@@ -1,4 +1,7 @@
-"""The places of layers' gradients on the wire: each block belongs to one layer; blocks leave in about this order."""
+"""The places of layers' gradients on the wire.
+
+Each block belongs to one layer.  Blocks leave approximately in the order of their numbers.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property

@@ -14,7 +14,7 @@ DIVERGED = "diverged"
 
 
 class Divergence:
-    """Watches parameters that change in place; it samples at most 16,384 of them (host.kernels.sample)."""
+    """Watches parameters that change in place; it samples at most 16,384 of them (kernels.sample)."""
 
     def __init__(self, parameters: Floats) -> None:
         self._parameters = parameters

@@ -29,7 +29,7 @@ class Begun:
     """
 
     iteration: int
-    started: float  # since the epoch
+    started: float  # in seconds since the epoch
     ready_s: float
     first_s: float
     exchange_s: float

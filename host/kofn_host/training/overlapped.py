@@ -72,7 +72,7 @@ class ReplacedError(HostError):
 
 
 class Reduction:
-    """One iteration's reduction, whose gradient is put in pieces; a thread waits for its end."""
+    """One iteration's reduction, whose gradient is put in pieces; a thread waits for the iteration's end."""
 
     def __init__(
         self, reducer: Reducer, iteration: int, layout: WireLayout, block_elements: int, note: SideValues
@@ -136,7 +136,7 @@ class OverlappedTraining(Training):
         super().__init__(config, rank)
         self._forwarded: int | None = None
         """The iteration whose forward pass was made with the current parameters."""
-        self._measured: Measured | None = None  # of the latest iteration
+        self._measured: Measured | None = None  # the times of the latest iteration
 
     @property
     def _layered(self) -> LayeredWorkload:

@@ -43,7 +43,7 @@ class Received(NamedTuple):
 
 
 class Sent(NamedTuple):
-    """Whether the kernel accepted each packet, and the errno of its last refusal."""
+    """Whether the kernel accepted each packet, and the errno of the kernel's last refusal."""
 
     accepted: list[bool]
     error: int

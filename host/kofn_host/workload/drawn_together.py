@@ -19,7 +19,7 @@ SOME = 8
 
 
 class DrawnTogether:
-    """Blocking times (seeds, workers); every iteration is asked for, in ascending order."""
+    """Blocking times (seeds, workers); the caller must ask for every iteration, in ascending order."""
 
     def __init__(self, config: Config, seeds: Sequence[int]) -> None:
         self._workers, self._seeds = config.job.workers, seeds

@@ -1,6 +1,6 @@
 """The division of parameters among workers: a unit is divided into equal parts, padded with zeros.
 
-A unit is gathered and reduced at once.  It has all parameters, or the parameters of one layer.
+A unit is gathered and reduced at once.  A unit has all parameters, or the parameters of one layer.
 """
 
 from collections.abc import Iterator, Sequence

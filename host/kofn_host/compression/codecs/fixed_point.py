@@ -107,8 +107,8 @@ def following(codec: PackingCodec, largest: Floats64) -> Exponents:
 def beginning(codec: PackingCodec, largest: Floats64) -> Exponents:
     """Return the scale of 32-bit lanes (B,) for the first gradient; only this worker's magnitudes (B,) are known.
 
-    It is the codec's own scale if the gradient fits.  Otherwise it is a coarsely rounded scale, which other workers are
-    likely to choose too.
+    The result is the codec's own scale if the gradient fits.  Otherwise the result is a coarsely rounded scale, which
+    other workers are likely to choose too.
     """
     usual, most = codec.scale(largest, largest), largest.max(initial=0.0)
     if most == 0 or STEPS_LEAST <= most * 2.0 ** int(usual[0]) <= codec.limit:
