@@ -161,8 +161,8 @@ def floats_of(given: Array) -> Floats:
 class LaneSum:
     """A sum of all workers' flat `source`; `target` gets the sum's elements from `begin` on.
 
-    `row_blocks`: the number of consecutive blocks, by rank, that only one worker receives; 0: all workers receive all
-    blocks.
+    `row_blocks`: in the order of ranks, each worker alone receives this number of consecutive blocks; 0: all workers
+    receive all blocks.
     """
 
     coding: LaneCoding

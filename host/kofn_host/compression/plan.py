@@ -82,7 +82,7 @@ class Planner:
     `ratio`: the share of the float32 gradient's bytes.  With `adaptive` it applies to the first iteration only; later
     the workers' mean wish replaces it.
     `summary_bits`: the size of the summary block per element of a block, in units of 2**-16 bits.  A plan that omits
-    blocks subtracts it from the bits that the ratio allows.
+    blocks subtracts this size from the bits that the ratio allows.
 
     A wish narrows lanes only while the expected error of the narrower lanes is at most `error_max` of the gradient's
     squared norm (compression.encoding_error).  `codecs`, by their lanes' code, predict the error; without codecs the

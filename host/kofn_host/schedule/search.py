@@ -69,7 +69,7 @@ class Search:
         self.done = False
         """Whether `schedule` stays."""
         self.found_s: float | None = None
-        """Seconds of an iteration with the found schedule; None before this is found, and if no iteration was timed."""
+        """Seconds of an iteration with the found schedule; None before the search has found it, or without a timing."""
         self.heard = 0
         """The number of iterations heard."""
         self.longest = 0
