@@ -16,7 +16,7 @@ Floats64 = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 
 Fixed = npt.NDArray[np.int64]
-"""Values in the ledger's unit, 2**-40 of a gradient's (`codec.FRACTION_BITS`)."""
+"""Values as whole numbers of the ledger's unit, which is 2**-40 in the gradient's units (`codec.FRACTION_BITS`)."""
 
 Exponents = npt.NDArray[np.int64]
 """Each block's exponent: one step of a lane stands for 2**-exponent."""
@@ -29,7 +29,7 @@ Arrays = dict[str, npt.NDArray[np.generic]]
 
 
 def copied(arrays: Arrays, into: Arrays) -> Arrays:
-    """Return a copy of arrays, in the memory of `into` where it fits: allocation takes several times longer."""
+    """Return a copy of arrays, in the memory of `into` if this memory fits: allocation takes several times longer."""
     found: Arrays = {}
     for name, array in arrays.items():
         place = into.get(name)
@@ -58,7 +58,7 @@ def fitting(given: Arrays, name: str, wanted: npt.NDArray[np.generic]) -> npt.ND
 
 
 def fingerprint(*parameters: npt.NDArray[Any]) -> str:
-    """Return a 64-bit hash of the parameters' bytes: bit-identical replicas have the same.
+    """Return a 64-bit hash of the parameters' bytes: bit-identical replicas have the same hash.
 
     Several arrays have the hash of their concatenation.
     """

@@ -14,7 +14,7 @@ class CodecError(HostError):
 
 
 class ProtocolError(HostError):
-    """The agent asked the protocol for something that its state forbids; the message names both."""
+    """The agent made a request that the protocol's state forbids; the message names the request and the state."""
 
 
 class LedgerError(HostError):
@@ -30,7 +30,7 @@ class RateError(HostError):
 
 
 class CollectiveError(HostError):
-    """An all-reduce failed: a peer is gone or too late, or its call differs from this worker's."""
+    """A collective call failed: a peer is gone or too late, or the peer's call differs from this worker's call."""
 
 
 class ReplayError(HostError):

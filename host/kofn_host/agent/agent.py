@@ -1,7 +1,7 @@
 """The agent: one worker's place in a job whose sums a switch or a server makes.
 
-Only its event loop touches the protocol and the socket (exchange_loop.py).  The training thread calls `all_reduce` and
-waits.  It does not touch the residual meanwhile, so nothing needs a lock.
+Only the agent's event loop touches the protocol and the socket (exchange_loop.py).  The training thread calls
+`all_reduce` and waits.  While it waits, the training thread does not touch the residual, so the residual needs no lock.
 """
 
 import asyncio
@@ -42,13 +42,14 @@ STASH = LatePolicy("stash", 1.0)
 class Agent:
     """One worker's place in a job; its gradients go through `encoder`, and its packets over `transport`.
 
-    `average`: as model.average; `late_policy`: the treatment of late gradients (the ledger limits their age);
-    `recorder` keeps everything sent and received; `give_up_s`: the longest time without a closed block.
+    `average`: as the configuration's model.average; `late_policy`: the treatment of late gradients (the ledger limits
+    their age); `recorder` keeps everything sent and received; `give_up_s`: the longest time without a closed block, in
+    seconds.
 
-    `recipients`, (blocks with the summary block,): each block's recipient, EVERYONE or a rank; None: everyone.  If one
-    worker receives a block's sum, the others learn only its members, and no peer holds the sum.  So an iteration must
-    have at most as many blocks as the job has slots, and no worker may contribute to the next iteration before all
-    workers have the results of this one.
+    `recipients`, shape (blocks,), with the summary block as one of the blocks: each block's recipient, EVERYONE or a
+    rank; None: every worker receives every block.  If one worker receives a block's sum, the other workers learn only
+    the block's members, and no peer holds the sum.  So an iteration must have at most as many blocks as the job has
+    slots, and no worker may contribute to the next iteration before all workers have the results of this iteration.
     """
 
     def __init__(
@@ -125,7 +126,7 @@ class Agent:
         return self._exchanges.driver.rule
 
     def all_reduce(self, given: Contribution, missed: Callable[[Exchange], bool] = lambda _: True) -> Exchange:
-        """Contribute a gradient; if it counts, wait for the end of the iteration that it enters.
+        """Contribute a gradient; if it counts among the k, wait for the end of the iteration that it enters.
 
         If the gradient's iteration is over elsewhere, `missed` is called with the ended iterations, and returns whether
         to continue.  If so, the gradient enters the current iteration by the rule for late gradients.  `given.stream`
@@ -145,7 +146,7 @@ class Agent:
         return exchange
 
     def catch_up(self) -> list[Update]:
-        """Return the updates that the others finished before this worker joined; none if it is not behind."""
+        """Return the updates that the others finished before this worker joined; none if this worker is not behind."""
         return self.skip() if self.protocol.left_behind else []
 
     def skip(self) -> list[Update]:
@@ -207,7 +208,7 @@ class Agent:
         self.protocol.statistics.resyncs += 1
         log.info("joined: parameters after iteration %d; own ledger was in iteration %d", state.iteration, begun)
         await self.start(state.iteration + 1, generation, peer_source, reached=begun, state=state)
-        await self._exchanges.missed.take_all()  # a switch that has restarted meanwhile has lost them
+        await self._exchanges.missed.take_all()  # if the switch has restarted meanwhile, it has lost these results
         return state
 
     def held(self, first: int, last: int) -> Iterable[Result]:
@@ -215,7 +216,7 @@ class Agent:
             return list(self.protocol.results(first, last))
 
     def regroup(self, generation: int) -> None:
-        """Stay silent until resume(): the switch has lost the job's slots.  With recipients the job fails."""
+        """Stay silent until resume(): the switch has lost the job's slots.  A job with recipients fails."""
         self.protocol.regroup(generation)
         self._exchanges.missed.lose("the switch was restarted")
 

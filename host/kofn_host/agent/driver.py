@@ -1,7 +1,8 @@
 """The loop around the protocol core. It takes gradients, packets, results and timers; it gives packets and the ends of
 iterations.
 
-The loop has no socket and no clock: the agent drives it over UDP and an event loop, kofn/sim/ in virtual time.
+The loop has no socket and no clock: the agent drives the loop over UDP and an event loop; kofn/sim/ drives it in
+virtual time.
 
     driver.begin(1, now)
     encoder.enter(gradient, 1)
@@ -121,7 +122,7 @@ class Effects(Protocol):
 
 
 class Driver:
-    """One worker's protocol and encoder in a job of `workers`; times in seconds of any one clock.
+    """One worker's protocol and encoder in a job of `workers` workers; times in seconds of any one clock.
 
     `slices` replaces the encoder's slices() if an engine encodes and contributes: then all slices are empty.
     `recipients`, (blocks,): each block's recipient, as in Protocol.received(); None: all workers.
@@ -143,19 +144,19 @@ class Driver:
         self._effects, self._workers, self._recipients = effects, workers, recipients
         self._begin_slices = slices or encoder.slices
         self._slices: Iterator[list[int]] | None = None  # the gradient's slices that are not encoded yet
-        self._wire_bytes = 0  # sent before the current iteration
+        self._wire_bytes = 0  # bytes of values sent before the current iteration
         self._all_closed = False  # whether all results of the current iteration are here
 
     @property
     def may_merge(self) -> bool:
-        """Whether a late gradient may be added without being counted. With k = n it may not: it is added to a counted
-        contribution."""
+        """Whether a late gradient may be added without being counted. With k = n it may not: then the late gradient is
+        added to a counted contribution."""
         return self.rule.merges and self.protocol.k < self._workers
 
     # -- iterations
 
     def begin(self, iteration: int, now: float) -> None:
-        """Begin an iteration by its plan, and merge into it pending gradients that have missed two sums."""
+        """Begin an iteration by its plan, and merge pending gradients that have missed two sums into the iteration."""
         self.finish_encoding()
         self._all_closed = False
         self.encoder.begin(iteration)
@@ -169,7 +170,7 @@ class Driver:
             self.contribute_pending(now, missed=2)
 
     def contribute(self, begun: int, batch: int, now: float, *, whole: bool) -> bool:
-        """Contribute the last entered gradient, the `batch`-th one of iteration `begun`; return whether it counts.
+        """Contribute the last entered gradient, iteration `begun`'s `batch`-th gradient; return whether it counts.
 
         `whole`: as in feed().
         """
@@ -198,8 +199,8 @@ class Driver:
     def feed(self, now: float, *, whole: bool = False) -> bool:
         """Encode and contribute slice by slice while less than a slice waits to leave.
 
-        `whole`: encode all slices, however many blocks wait.  Return True if slices are left, and wait until fewer
-        blocks wait to leave; False if no slice is left, or the pieces of the next slice have not arrived.
+        `whole`: encode all slices, however many blocks wait.  Return True if slices are left that must wait until fewer
+        blocks wait to leave; return False if no slice is left, or if the pieces of the next slice have not arrived.
         """
         ahead = self.encoder.slice_blocks
         while self._slices is not None and (whole or self.protocol.waiting_count + self._effects.queued < ahead):

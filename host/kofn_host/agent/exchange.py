@@ -11,19 +11,19 @@ from kofn_host.stopwatch import UNMEASURED, Times
 from kofn_host.workload.replica import ReplicaState
 
 Update = Aggregate | ReplicaState
-"""The end of an iteration: its mean, or a replica that replaces all updates before it, which are lost."""
+"""The end of an iteration: its mean, or a peer's replica in place of the updates that this worker has missed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Contribution:
     """A gradient for the current iteration.
 
-    `gradient`, shape (elements,); None: it was given before a restart, or `stream` delivers it in pieces and takes the
-    means as blocks close.  `begun`: the iteration in which the gradient was begun, None: the current one; `batch`: its
-    number in that iteration.  `stays`: the call does not wait for an iteration's end; `own_end`: the call waits only
-    for the end of the iteration `begun`.
-    `good`: compression.codec.check has passed it.  `out`, shape (elements,), no overlap with the gradient: memory for
-    the mean of iteration `begun`.  `note`: numbers for all workers, if the job's coding has notes.
+    `gradient`, shape (elements,); None: the gradient was given before a restart, or `stream` delivers it in pieces and
+    takes the means as blocks close.  `begun`: the iteration in which the gradient was begun, None: the current one;
+    `batch`: the gradient's number in that iteration, from 0.  `stays`: the call does not wait for an iteration's end;
+    `own_end`: the call waits only for the end of the iteration `begun`. `good`: compression.codec.check has passed the
+    gradient. `out`, shape (elements,), no overlap with the gradient: memory for the mean of iteration `begun`.  `note`:
+    numbers for all workers, if the job's coding has notes.
     """
 
     gradient: Floats | None = None
@@ -41,10 +41,10 @@ class Contribution:
 class Exchange:
     """The outcome of a contribution.
 
-    `handed_s`: time.monotonic() when the gradient's first block was encoded, None if it was not contributed.  `age`:
-    the number of iterations that ended between the gradient's begin and `handed_s`.  `missed`: the updates before the
-    contribution; `ended`: the updates after it.  `times`: the parts of the last attempt's time; `reduced`: the part of
-    `times` that the engine thread spent.
+    `handed_s`: time.monotonic() when the gradient's first block was encoded, None if the gradient was not contributed.
+    `age`: the number of iterations that ended between the gradient's begin and `handed_s`.  `missed`: the updates
+    before the contribution; `ended`: the updates after it.  `times`: the parts of the last attempt's time; `reduced`:
+    the part of `times` that the engine thread spent.
     """
 
     handed_s: float | None

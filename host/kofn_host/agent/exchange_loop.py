@@ -40,10 +40,10 @@ Ended = tuple[Finished, Sums] | ReplicaState
 class Reached(NamedTuple):
     """The outcome of exchange()."""
 
-    handed_s: float | None  # when exchange() was called, by time.monotonic(); None: it contributed nothing
-    age: int  # of the gradient, in iterations
+    handed_s: float | None  # when exchange() was called, by time.monotonic(); None: the call contributed nothing
+    age: int  # the gradient's age, in iterations
     ended: list[Ended]  # the ends that no earlier call has reported
-    times: Times  # of the parts of exchange()
+    times: Times  # the times of exchange()'s parts
 
 
 class ExchangeLoop(Effects):
@@ -88,7 +88,7 @@ class ExchangeLoop(Effects):
         )
         self.missed = MissedResults(self.protocol, self._ledger, self, private=private)
         self.iteration = 0
-        """The iteration of the training thread; the protocol may be in a later one, to merge late gradients."""
+        """The iteration of the training thread; the protocol may be in a later iteration, to merge late gradients."""
         self.over = threading.Event()
         """Set while `iteration` has ended without this worker's gradient, which is therefore late."""
         self._watch: Stopwatch | None = None  # during exchange()
@@ -121,8 +121,8 @@ class ExchangeLoop(Effects):
     async def exchange(self, given: Contribution, begun: int, into: Floats | None) -> Reached:
         """Contribute a gradient that was begun in iteration `begun`, and wait for the end of the current iteration.
 
-        Contributes nothing if an iteration has ended since the last call. Does not wait for a gradient that stays
-        (Contribution.stays). `into`: memory for the mean of the current iteration.
+        If an iteration has ended since the last call, this call contributes nothing. If the gradient stays
+        (Contribution.stays), this call does not wait. `into`: memory for the mean of the current iteration.
         """
         self._called, handed_s, stream = True, time.monotonic(), given.stream
         self._watch, self.gradient.reduced = (watch := Stopwatch()), Times()
@@ -266,7 +266,7 @@ class ExchangeLoop(Effects):
         self.gradient.halt()
 
     def jump(self, state: ReplicaState) -> None:
-        """Replace the current iteration by a peer's replica, and begin the one after it."""
+        """Replace the current iteration by a peer's replica, and begin the iteration after the replica's iteration."""
         self._ended.append(state)
         self._wait.ended()
         self._ledger.state.ended(self.protocol.iteration, state.iteration)

@@ -1,7 +1,8 @@
-"""The way of an iteration's gradient to the protocol: Python encodes it slice by slice, or the engine's thread does.
+"""The way of an iteration's gradient to the protocol: Python or the engine's thread encodes the gradient.
 
-If the encoder has a reduction for the engine, the engine encodes, sends, receives and averages blocks without Python.
-A gradient that is still being computed arrives in pieces, and its means leave as blocks close.
+Python encodes slice by slice.  If the encoder has a reduction for the engine, the engine encodes, sends, receives and
+averages blocks without Python.  A gradient that is still being computed arrives in pieces, and the mean of each block
+leaves when the block closes.
 """
 
 import asyncio
@@ -39,13 +40,16 @@ class GradientFeed:
         return repeat([])
 
     def halt(self) -> None:
-        """Stop the engine's reduction: it only sends and receives from now on."""
+        """Stop the engine's reduction: the engine only sends and receives from now on."""
         if (done := self._protocol.reduce(None)) is not None:
             self._encoder.meter.error = done.squared_error
             self.reduced = done.times
 
     async def open(self, stream: GradientStream, *, current: bool) -> None:
-        """Take the stream's pieces as they are put; if its gradient is not `current`, wait for all pieces first."""
+        """Take the stream's pieces as they are put.
+
+        If the stream's gradient was begun in an earlier iteration (not `current`), wait for all pieces first.
+        """
         loop = asyncio.get_running_loop()
 
         def changed() -> None:

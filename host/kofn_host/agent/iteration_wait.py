@@ -51,7 +51,7 @@ class IterationWait:
         self._put.set()
 
     async def wait_for_pieces(self, pieces: Pieces) -> None:
-        """Wait until every piece was put; AgentError after `give_up_s` without a new one."""
+        """Wait until every piece was put; AgentError after `give_up_s` without a new piece."""
         clock = self._clock()
         put_s, since_s = pieces.put_s, clock()
         while not pieces.whole:

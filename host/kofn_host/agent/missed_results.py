@@ -18,7 +18,7 @@ KEEP_BYTES = 64 << 20
 """Memory for results that peers may still ask for."""
 
 FETCH_BYTES = 4 << 20
-"""The most bytes of later iterations that are fetched together with a missed one."""
+"""The most bytes of later iterations' results that are fetched together with a missed iteration."""
 
 LAST_ITERATION = 2**32 - 1
 
@@ -54,8 +54,8 @@ class MissedResults:
     def ask(self, asked: Sequence[AskPeers]) -> None:
         """Fetch the current iteration's results, unless a fetch is under way.
 
-        If a block's slot has a later block, and no worker the block's result, a damaged packet has occupied the slot.
-        Then the controller is told, which begins a new generation.
+        If a block's slot has a later block and no worker has the block's result, a damaged packet has occupied the
+        slot. The worker then reports the slot to the controller, and the controller begins a new generation.
         """
         if self._private:
             self.lose("their slots hold later blocks")
@@ -63,7 +63,7 @@ class MissedResults:
             self._fetching = asyncio.get_running_loop().create_task(self._fetch(asked))
 
     async def take_all(self) -> None:
-        """Take all results that peers have from the current iteration on: the switch will not sum them again."""
+        """Take all results that peers have from the current iteration on: the switch will not sum the blocks again."""
         async for results in self.source.fetch(self._protocol.iteration, LAST_ITERATION, everyone=True):
             self._receiver.take_results(results)
 
@@ -101,7 +101,7 @@ class MissedResults:
         for ask in asked:
             missing = ask.id.iteration == protocol.iteration and ask.id.block in protocol.missing
             if missing and ask.stale_in == protocol.generation:
-                await self.source.report_ahead(ask.id, ask.stale_in)  # one report begins the generation for all blocks
+                await self.source.report_ahead(ask.id, ask.stale_in)  # one report begins a generation, for all blocks
                 return
 
     async def _resync(self, iteration: int) -> None:
@@ -127,7 +127,7 @@ async def settle(ledger: Ledger, iteration: int, source: PeerSource) -> None:
 
 
 async def settle_restarted(ledger: Ledger, source: PeerSource, *, over: bool) -> None:
-    """Settle the ledger's last two iterations, sent before this worker died; `over`: the last one has ended."""
+    """Settle the ledger's last two iterations, from before this worker died; `over`: the later one has ended."""
     begun = ledger.begun
     if begun:
         async for results in source.fetch(begun - 1, begun):

@@ -17,4 +17,7 @@ class PeerSource(Protocol):
         """Return a peer's replica; None if no peer has one."""
 
     async def report_ahead(self, block: BlockId, generation: int) -> None:
-        """Tell the controller that this block's slot has a later block of this generation, and no worker the result."""
+        """Tell the controller that a damaged packet has occupied this block's slot.
+
+        The slot has a later block of this generation, and no worker has this block's result.
+        """

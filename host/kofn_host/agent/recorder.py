@@ -21,11 +21,11 @@ NUMBERS = {"scales": "scale", "lanes": "lanes", "counts": "count", "weights": "w
 
 
 class Recorder:
-    """Collects in memory; `save` writes one .npz.  For I iterations of B blocks of L elements and P parts it has:
+    """Collects in memory; `save` writes one .npz.  For I iterations of B blocks of L elements and P parts, it contains:
 
     iterations (I,); sent (I, P, B, L) int32, 0 where this worker sent nothing; and the results: sums (I, B, L) int32,
-    scales, lanes, counts, weights (I, B), members (I, P + R - 1, B) uint64 of R racks, as in RESULT;
-    0 in omitted blocks.
+    scales, lanes, counts, weights (I, B), members (I, P + R - 1, B) uint64 for R racks, as in RESULT; 0 in omitted
+    blocks.
     """
 
     def __init__(self, coding: JobCoding) -> None:

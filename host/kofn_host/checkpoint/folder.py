@@ -113,7 +113,10 @@ class CheckpointFolder:
         return write_pages(folder / name, [memoryview(head), *flat.values()])
 
     def complete(self, manifest: Manifest) -> None:
-        """Make a checkpoint with written files whole; remove older checkpoints, and newer ones of another future."""
+        """Make a checkpoint with written files whole; remove older checkpoints.
+
+        Also remove newer checkpoints: the job was resumed before them, so they belong to an abandoned training.
+        """
         folder, content = self._part(manifest.iteration), msgspec.json.encode(manifest)
         signed = _Signed(msgspec.Raw(content), xxhash.xxh3_128(content).hexdigest())
         write_synced(folder / MANIFEST, msgspec.json.encode(signed))

@@ -1,4 +1,4 @@
-"""How a worker begins at a checkpoint: the check that it fits the job, and the ledgers that the worker takes over."""
+"""How a worker begins at a checkpoint: the check that the checkpoint fits the job, and the ledgers to take over."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -13,7 +13,7 @@ from kofn_host.compression.ledger_state import summed_by_others
 from kofn_host.errors import CheckpointError
 
 KEPT = ("model", "compress", "schedule", "layer", "shard")
-"""The sections of the configuration that must equal the checkpoint's: parameters and ledgers depend on them."""
+"""The configuration's sections that must equal the checkpoint's sections: parameters and ledgers depend on them."""
 
 
 def check_configuration(checkpoint: Checkpoint, config: Config) -> None:
@@ -46,8 +46,8 @@ def _differing(then: object, given: object) -> str:
 def ledgers_of(checkpoint: Checkpoint, rank: int, workers: int) -> list[Arrays]:
     """Return the ledgers that worker `rank` takes over in a job of `workers` workers.
 
-    A worker takes over its own ledger; the workers share the ledgers of ranks that the job lacks.  Worker 0 also
-    takes over the sums' gradients of the workers without a ledger in the checkpoint.
+    A worker takes over its own ledger; the workers share the ledgers of ranks that the job lacks.  The checkpoint may
+    lack the ledgers of some workers: worker 0 also takes over the part of all sums that came from these workers.
     """
     manifest = checkpoint.manifest
     found = [checkpoint.ledger(other) for other in manifest.ranks if other % workers == rank]

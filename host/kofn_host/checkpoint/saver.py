@@ -1,7 +1,7 @@
 """A worker's part of each checkpoint: it is copied between two iterations, and written while the training continues.
 
-A checkpoint is of one iteration at all workers.  The event loop copies the ledger when that iteration has ended and the
-next one has not begun.  The training thread copies the replica when the iteration is applied.
+A checkpoint belongs to the same iteration at all workers.  The event loop copies the ledger when that iteration has
+ended and the next one has not begun.  The training thread copies the replica when the iteration is applied.
 """
 
 import logging
@@ -26,8 +26,8 @@ QUEUED = 2
 class Saver:
     """Saves worker `rank`'s part of the job's checkpoints to `folder`, every run.checkpoint_every iterations.
 
-    `ledger`: the worker's ledger, None if it has none.  `saved` is called, in another thread, with an iteration and the
-    checksums of the written files, by name.
+    `ledger`: the worker's ledger, None if the worker has none.  `saved` is called, in another thread, with an iteration
+    and the checksums of the written files, by name.
     """
 
     def __init__(self, folder: CheckpointFolder, config: Config, rank: int, ledger: Ledger | None) -> None:
@@ -49,7 +49,7 @@ class Saver:
     # -- resuming
 
     def latest(self) -> Checkpoint | None:
-        """Return the newest whole checkpoint; CheckpointError if its configuration does not fit this job's."""
+        """Return the newest whole checkpoint; CheckpointError if its configuration does not fit this job."""
         if (checkpoint := self._folder.latest()) is not None:
             check_configuration(checkpoint, self._config)
         return checkpoint
@@ -89,7 +89,7 @@ class Saver:
         self._copied.clear()
 
     def complete(self, message: kofn_pb2.Checkpoint) -> None:
-        """Make a checkpoint whole, which all workers have saved; a failure is logged."""
+        """Complete a checkpoint whose files all workers have saved; a failure is logged."""
         manifest = Manifest(
             iteration=message.iteration,
             workers=self._config.job.workers,

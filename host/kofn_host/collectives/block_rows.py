@@ -1,8 +1,8 @@
 """The layout of an elastic reduce-scatter's rows in blocks: each block's sum has one recipient.
 
-Workers take turns: block b has the next elements of row b modulo workers, and zeros after the row's end.  So the sums
-that a worker receives are spread over the whole call.  A sum of votes has at most as many planes as there are workers,
-so the sums that a worker receives never take more of its link than the votes that it sends.
+The rows take turns: block b has the next elements of row (b modulo `workers`), and zeros after the row's end.  So the
+sums that a worker receives are spread over the whole call.  A sum of votes has at most as many planes as there are
+workers, so the sums that a worker receives never take more of its link than the votes that it sends.
 """
 
 from dataclasses import dataclass

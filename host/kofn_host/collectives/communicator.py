@@ -127,7 +127,7 @@ class Communicator(ABC):
         return self._begin(call, given, checked_out(out, given.shape, given.dtype), name)
 
     def begin(self, elements: int, *, name: str = "", elastic: bool = False) -> StreamedGradient:
-        """Begin the mean of all workers' gradients of `elements` float32, whose pieces are put while it is computed.
+        """Begin the mean of all workers' gradients of `elements` float32, put in pieces while they are computed.
 
         `name`, `elastic`: as in all_reduce().
         """
@@ -198,7 +198,7 @@ class Communicator(ABC):
 
     @abstractmethod
     def fail(self, reason: str, *, late: Work[Any] | None = None) -> None:
-        """End all calls: at this worker now, at the others as soon as they hear of it.  Any thread may call this.
+        """End all calls: at this worker now, at the others as soon as they hear of the end.  Any thread may call this.
 
         `late`: the call that lasts too long.  Then worker 0 ends all calls, and its reason names the workers that have
         not made this call.
@@ -316,7 +316,7 @@ def _check_name(name: str) -> None:
 
 
 def blame(rank: int, error: Exception) -> str:
-    """Return an error's message with the responsible worker: this one, or the one that a CollectiveError names.
+    """Return an error's message with the responsible worker: this worker, or the worker that a CollectiveError names.
 
     An unexpected error, as a user's protocol may raise it, is logged with its traceback.
     """

@@ -14,7 +14,7 @@ from kofn_host.collectives.matching import Matching, Mismatch
 from kofn_host.collectives.messages import Agreed, Channel, Gone, Leaving, Message, Over, Ping, Posted, Trouble
 
 FAREWELL_S = 0.5
-"""The time for workers to read the last message: closing a channel with unread messages would lose it."""
+"""The time for workers to read the last message: closing a channel with unread messages would lose the last message."""
 
 GRACE_S = 1.0
 """The longest time for the answer to a Ping."""

@@ -24,7 +24,7 @@ PIECE = 1 << 18
 """Values per step: they fit a processor's cache."""
 
 EXPONENTS_MOST = 1 << 16
-"""The most exponents of a call; with more blocks, neighbours share an exponent."""
+"""The most exponents of a call; with more blocks, neighbouring blocks share an exponent."""
 
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 
@@ -161,8 +161,8 @@ def floats_of(given: Array) -> Floats:
 class LaneSum:
     """A sum of all workers' flat `source`; `target` gets the sum's elements from `begin` on.
 
-    `row_blocks`: the number of consecutive blocks that each worker, by rank, alone receives; 0: all workers receive all
-    blocks.
+    `row_blocks`: in the order of ranks, each worker alone receives this number of consecutive blocks; 0: all workers
+    receive all blocks.
     """
 
     coding: LaneCoding

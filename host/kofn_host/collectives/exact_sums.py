@@ -3,8 +3,8 @@
 
 In a reduce-scatter each worker receives its row of the sum.  An all-gather and a broadcast use owned blocks.  A small
 all-gather or broadcast is a sum for all workers, with zeros from the workers that give no bytes.  For the switch, exact
-collectives are a separate job with its own slots; its k is the number of workers, or 1 for owned blocks.  The job's
-iterations are the workers' calls in the agreed order; a long call has several iterations.  Blocks are numbered
+collectives are a separate job with its own slots; this job's k is the number of workers, or 1 for owned blocks.  The
+job's iterations are the workers' calls in the agreed order; a long call has several iterations.  Blocks are numbered
 consecutively over all calls (docs/explanation/protocol.md).
 """
 
@@ -37,7 +37,7 @@ from kofn_host.protocol.instructions import PACKED, AskPeers, Complete, EncodeAg
 from kofn_host.protocol.results import BlockResults
 
 ITERATION_BYTES, ITERATION_BLOCKS = 4 << 20, 4096
-"""Limits of an iteration: while it is summed, the next iteration is encoded and the previous one is decoded."""
+"""Limits of an iteration: while an iteration is summed, the next one is encoded and the previous one is decoded."""
 
 
 def exact_protocol(job: JobSection, rank: int, words: int) -> EnginePort:
@@ -151,7 +151,7 @@ class ExactSums(LaneCommunicator):
     def _row_blocks(self, task: Task, per_block: int) -> int:
         """Return the number of blocks that each worker alone receives; 0: all workers receive all blocks.
 
-        Rows of a reduce-scatter are padded to whole blocks, unless that adds more than an eighth.
+        Rows of a reduce-scatter are padded to whole blocks, unless the padding adds more than an eighth.
         """
         row_blocks, blocks = -(-task.out.size // per_block), -(-task.given.size // per_block)
         apart = task.call.kind == "reduce_scatter" and may_be_apart(self.workers * row_blocks, blocks)

@@ -57,7 +57,7 @@ class Nobody:
         return None
 
     async def report_ahead(self, block: BlockId, generation: int) -> None:
-        """Do nothing: without a controller the sum waits until it is given up."""
+        """Do nothing: without a controller the call waits for the sum until the call gives up."""
 
 
 class MeanMembers(NamedTuple):
@@ -77,19 +77,20 @@ class MeanMembers(NamedTuple):
 class InNetwork(Communicator):
     """A Communicator of a job's workers; `transport` leads to the job's switch or server.
 
-    Through a switch it has all calls, if it gets job.exact_slots and the workers' `addresses` (as a PeerCommunicator
-    does: worker 0 listens for TCP at its address).  The constructor then returns when all workers have joined.
+    Through a switch, all calls are possible if job.exact_slots and the workers' `addresses` are given.  Worker 0 then
+    listens for TCP at its address, as in a PeerCommunicator, and the constructor returns when all workers have joined.
     Arrays of floats must be finite; exact_lanes.FixedPoint states the error of their sums.  Without addresses there are
     only elastic means.
 
     Elastic calls are means of float32.  All workers must make them in the same order, with the same names.  Elastic and
     exact calls do not wait for each other, and are numbered separately.
 
-    `elements`: the elements of the largest elastic call; every elastic call sends this number.  `rows`: elastic calls
-    are reduce-scatters of such rows, done when all workers have their rows; this needs addresses.
+    `elements`: the number of elements of the largest elastic call; every elastic call sends this number.  `rows`:
+    elastic calls are reduce-scatters of such rows, done when all workers have their rows; this needs addresses.
 
-    `generation`: the generation of the slots.  `first_iteration`: the first iteration of the job; if its slots have
-    summed iterations of this generation, a later one than these, but at most by the job's number of slots.
+    `generation`: the generation of the slots.  `first_iteration`: the first iteration of the job.  If the job's slots
+    have already summed iterations of this generation, `first_iteration` must be later than these iterations, by at most
+    the job's number of slots.
 
     `peer_source`: the other workers, needed if k < n and all workers receive the sums.  `timeout_s`: the longest time
     without a closed block; `meet_s`: the longest wait for all workers.  CollectiveError if an address is unavailable,

@@ -25,7 +25,8 @@ SUMS = ("all_reduce", "reduce_scatter")
 class LaneCommunicator(PeerCommunicator):
     """A PeerCommunicator that expresses every call as one sum of lanes.
 
-    The scale of a floating sum's blocks comes from the agreement on the call, with which the workers send exponents.
+    The workers agree on each call before they carry it out.  With this agreement they exchange exponents, which
+    determine the scale of a floating sum's blocks.
     """
 
     @property

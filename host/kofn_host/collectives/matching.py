@@ -47,7 +47,7 @@ class Matching:
         return True
 
     def leave(self, rank: int) -> None:
-        """Note that a worker makes no more calls; Mismatch if a call waits for it."""
+        """Note that a worker makes no more calls; Mismatch if a call waits for this worker."""
         self._left[rank] = None
         for key in self._pending:
             self._check_left(key)

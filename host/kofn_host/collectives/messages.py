@@ -1,4 +1,4 @@
-"""The messages between a worker and worker 0 about calls, over a stream socket.  Arrays take other ways."""
+"""The messages between a worker and worker 0 about calls, over a stream socket.  These messages contain no arrays."""
 
 import contextlib
 import select
@@ -22,7 +22,7 @@ _READ_BYTES = 1 << 16
 
 
 class Hello(msgspec.Struct, frozen=True, tag=True):
-    """A worker's identity and its communicator; `card`: its data for the other workers."""
+    """A worker's identity and its communicator; `card`: the worker's data for the other workers."""
 
     kind: str
     job: int
@@ -41,7 +41,8 @@ class Welcome(msgspec.Struct, frozen=True, tag=True):
 class Posted(msgspec.Struct, frozen=True, tag=True):
     """A worker has made a call.
 
-    `note`: 8-bit numbers, as many at every worker.  All workers get the largest number at each place of the notes.
+    `note`: 8-bit numbers; the notes of all workers have the same length.  All workers get the largest number at each
+    place of the notes.
     """
 
     key: Key
@@ -60,9 +61,9 @@ class Agreed(msgspec.Struct, frozen=True, tag=True):
 
 
 class Trouble(msgspec.Struct, frozen=True, tag=True):
-    """A worker cannot carry out a call; `silent`: because nothing moves, which any worker may have caused.
+    """A worker cannot carry out a call; `silent`: nothing moves in the call, and any worker may be the cause.
 
-    `key`: the call that lasts too long, if one does.
+    `key`: the call that lasts too long, if a call does.
     """
 
     reason: str
@@ -131,7 +132,7 @@ class Channel:
         return bool(self._unsent)
 
     def receive(self, limit_s: float) -> list[Message]:
-        """Return received messages, after waiting up to `limit_s` for the first bytes; Gone at the end."""
+        """Return received messages, after waiting up to `limit_s` for the first bytes; Gone if the connection ended."""
         if not (whole := list(self._whole())):
             self._read(limit_s)
             whole = list(self._whole())

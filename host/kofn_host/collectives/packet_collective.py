@@ -61,7 +61,7 @@ class Speaker(ABC):
 
     @abstractmethod
     def receive(self, packet: bytes, now_s: float) -> Iterable[bytes]:
-        """Take a packet's payload; it may belong to an earlier call."""
+        """Take a packet's payload; the packet may belong to an earlier call."""
 
     @abstractmethod
     def expire(self, now_s: float) -> Iterable[bytes]:

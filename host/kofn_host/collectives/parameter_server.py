@@ -1,8 +1,9 @@
 """`python -m kofn_host.collectives.parameter_server`: a parameter server, that is, a switch on a host.
 
 The server answers packets by the switch's rules (protocol.slots, docs/reference/protocol.md), so workers use a switch
-and a server alike.  The server sends a result to one worker after another through its own link; a switch saves this.
-(Source: the rate-adaptive compression document's architecture: workers, a switch that forwards, server.)
+and a server alike.  The server sends a result to one worker after another through the server's link; a switch
+multicasts the result instead. (Source: the rate-adaptive compression document's architecture: workers, a switch that
+forwards, server.)
 """
 
 import logging
@@ -32,7 +33,8 @@ log = logging.getLogger(__name__)
 
 
 GENERATION_AHEAD_S = 86_400
-"""A generation is its begin in Unix time or little more. A number that is further ahead comes from a damaged packet."""
+"""A generation's number is the Unix time in seconds at which the generation begins, or little more. A number that is
+further ahead than GENERATION_AHEAD_S comes from a damaged packet."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -53,8 +55,8 @@ class Counts:
 class ParameterServer:
     """A server for job `job`, whose workers have these addresses, by rank, and use the socket's port.
 
-    It adopts each later generation that a worker's packet has, since the controller lets workers send in a new
-    generation only after they all have left the old one.
+    The server adopts each later generation that a worker's packet has.  It may do so because the controller lets
+    workers send in a new generation only after all workers have left the old generation.
     """
 
     def __init__(self, opened: socket.socket, rules: NativeSlots, job: int, addresses: Sequence[str]) -> None:
@@ -143,7 +145,7 @@ class ParameterServer:
 
 
 def place_of(address: str) -> int:
-    """Return an IPv4 address as a number; OSError if it is not one."""
+    """Return an IPv4 address as a number; OSError for other text."""
     return int.from_bytes(socket.inet_aton(address))
 
 

@@ -17,7 +17,8 @@ from kofn_host.errors import CollectiveError
 from kofn_host.stopwatch import Stopwatch
 
 CHUNK_BYTES = 128 << 10
-"""So small that a segment has many chunks, and that a chunk stays in the cache between receiving and adding."""
+"""The size of a chunk: so small that a segment has many chunks, and that a chunk stays in the cache between receiving
+and adding."""
 
 _AT_ONCE = 16
 """The most chunks that one call hands to the kernel."""
@@ -27,9 +28,9 @@ _AT_ONCE = 16
 class Route:
     """A call's incoming and outgoing chunks, which are views of one array.
 
-    The first `added` incoming chunks are added to the array's values, the others replace these values.  Incoming chunks
-    from `finished` to `added` are complete sums, and are divided by `divisor`.  `ahead` outgoing chunks may leave at
-    first, and one more outgoing chunk for each incoming chunk.
+    The first `added` incoming chunks are added to the array's values; the other incoming chunks replace the array's
+    values.  Incoming chunks from `finished` to `added` are complete sums, and are divided by `divisor`.  At first
+    `ahead` outgoing chunks may leave, and each incoming chunk allows one more outgoing chunk.
     """
 
     coming: Sequence[Array]

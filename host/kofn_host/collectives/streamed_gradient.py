@@ -50,7 +50,7 @@ class StreamedGradient(ABC):
 
     @abstractmethod
     def result(self, timeout: float | None = None) -> WorkOutcome[Floats]:
-        """Wait for the whole mean, as Work.wait() does.  CollectiveError if no piece is put for long."""
+        """Wait for the whole mean, as Work.wait() does.  CollectiveError if no piece is put for too long."""
 
 
 class PieceByPiece(StreamedGradient):

@@ -16,9 +16,9 @@ T = TypeVar("T")
 class WorkOutcome(Generic[T]):
     """The outcome of a call.
 
-    `value`: the call's array, None for a barrier.  `count`: number of workers in the array, the least over all blocks.
-    `sent_bytes`, `received_bytes`: UDP or TCP payload.  `counts`: the packets of a protocol, by names of
-    results.worker_metrics.Totals.
+    `value`: the call's array, None for a barrier.  `count`: the number of workers whose values are in the array: the
+    least number over all blocks. `sent_bytes`, `received_bytes`: UDP or TCP payload.  `counts`: the packets of a
+    protocol, by names of results.worker_metrics.Totals.
 
     `skipped`: for elastic calls, the means of later calls that the others have finished without this worker, in order.
     This worker's next call joins the call after the last of these.
@@ -60,7 +60,7 @@ class Work(Future[T]):
         return self._outcome
 
     def finish(self, outcome: WorkOutcome[T]) -> None:
-        """Finish the call; for the communicator."""
+        """Finish the call; only the communicator calls this."""
         self._outcome = outcome
         self.set_result(outcome.value)
 

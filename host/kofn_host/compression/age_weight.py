@@ -15,7 +15,11 @@ FOR_EVER = 1 << 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgeWeight:
-    """`weight`: the share of a gradient that an iteration of age leaves, 0 to 1; `limit`: the largest age in a sum."""
+    """The weights of gradients by their age.
+
+    `weight`: the share of a gradient that remains after each iteration of age, 0 to 1; `limit`: the largest age of a
+    gradient in a sum, in iterations.
+    """
 
     weight: float = 1.0
     limit: int = FOR_EVER
@@ -36,7 +40,8 @@ class AgeWeight:
     def per_iteration(self) -> int:
         """The share of waiting gradients, in 1 / WEIGHT_UNIT, that remains after an iteration, up to the age limit.
 
-        Unlike at(), it sets no lower bound to a weight: otherwise long-kept gradients would accumulate.
+        Unlike at(), this share sets no lower bound to a weight: with a lower bound, long-kept gradients would
+        accumulate.
         """
         return round(WEIGHT_UNIT * self.weight)
 

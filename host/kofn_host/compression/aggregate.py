@@ -3,8 +3,9 @@
 The average is the mean of the gradients in a sum (docs/explanation/control.md, "What a sum is divided by").  Late
 workers add pending gradients, so a sum has more gradients than contributors.  If the sum were divided by the number of
 contributors, the step would be too large.  Old gradients may weigh less than one (compression.age_weight), so the mean
-is weighted.  A block that has rested for some iterations carries the gradients of all of them.  One step of that block
-replaces one step per iteration, so it is the mean of the gradients times the number of iterations.
+is weighted.  A block that was not sent for some iterations then carries the gradients of all of these iterations.  One
+step of that block replaces one step per iteration, so this step is the mean of the gradients times the number of
+iterations.
 """
 
 import ctypes
@@ -42,10 +43,11 @@ class Aggregate:
 
     `checksums`: the checksums of the sums (compression.ledger_native), shape (blocks,); 0 for blocks that were not
     sent, empty without a ledger (training.peer_to_peer).  `missed`: number of blocks without this worker.  `ks`: the
-    least and the largest k that closed a block; they differ only while k changes.  `gradients`, `contributors`: their
-    numbers in a block's sum, as means over the blocks.  `least`: the fewest contributors of a block.  `notes`: the
-    workers' side values (compression.side_values), by rank.  `plan`: the next iteration's plan.  `encoding`:
-    measurements of this worker's gradient; None if it was not encoded in this iteration.
+    least and the largest k that closed a block; they differ only while k changes.  `gradients` (by weight),
+    `contributors`: the number of gradients and the number of contributors in a block's sum, as means over the blocks.
+    `least`: the fewest contributors of a block.  `notes`: the workers' side values (compression.side_values), by rank.
+    `plan`: the next iteration's plan.  `encoding`: measurements of this worker's gradient; None if no gradient was
+    encoded in this iteration.
     """
 
     iteration: int
@@ -120,7 +122,7 @@ class Sums:
         self._native = None if coding.most is None else self._view(coding.most)
 
     def into(self, mean: Floats) -> None:
-        """Write the mean to this array, unless it has an array already."""
+        """Write the mean to this array, unless the mean has an array already."""
         if self._mean is None:
             if not self._whole:
                 mean[...] = 0
@@ -138,9 +140,9 @@ class Sums:
         return self._mean
 
     def add(self, results: BlockResults) -> None:
-        """Add new results; one may be the summary block's.
+        """Add new results; one of them may be the summary block's result.
 
-        Results without values are other workers' sums.
+        A result without values belongs to a sum that only another worker gets.
         """
         results = results.below(len(self.closed))
         if self._native is None:

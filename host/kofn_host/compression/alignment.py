@@ -1,7 +1,7 @@
 """The directions of successive aggregates: their products measure the cost of staleness.
 
-The worth of a gradient that is d iterations old depends on how much the direction has changed.  An estimate is the mean
-product of two aggregates d iterations apart, over their squared length, without noise
+The worth of a gradient that is d iterations old depends on how much the direction has changed.  An estimate of this
+worth is the mean product of two aggregates d iterations apart, divided by their squared length without noise
 (controller/kofn_controller/policy/worth.py).
 """
 
@@ -45,7 +45,8 @@ class Alignment:
         """Return the product of a gradient (elements,) and the latest aggregate, over the aggregate's squared length.
 
         A gradient's noise is independent of the aggregate. So the mean agreement over the workers is the share of
-        signal in the aggregate. A worker whose data differ from the others' data agrees less. 0 without an aggregate.
+        signal in the aggregate. A worker whose data differ from the others' data agrees less. The result is 0 without
+        an aggregate.
         """
         return agreement(sample(gradient), self._kept[(self._count - 1) % LAGS]) if self._count else 0.0
 
@@ -55,6 +56,6 @@ class Alignment:
 
 
 def agreement(gradient: Floats, aggregate: Floats) -> float:
-    """Return the product of both over the aggregate's squared length; 0 if that length is 0."""
+    """Return the product of gradient and aggregate over the aggregate's squared length; 0 if that length is 0."""
     length2 = float(np.dot(aggregate, aggregate))
     return float(np.dot(gradient, aggregate)) / length2 if length2 else 0.0

@@ -22,7 +22,7 @@ from kofn_host.kernels.lanes import pack, unpack_sums
 from kofn_host.protocol.results import BlockResults
 
 FRACTION_BITS = 40
-"""Resolution of a worker's ledger: 2**-40, finer than float32's for gradients above 2**-17."""
+"""Resolution of a worker's ledger: 2**-40, finer than float32's resolution for gradients above 2**-17."""
 
 MAGNITUDE_MAX = 2.0**20
 """The largest accepted gradient element; it leaves a factor of 2**3 for residuals in int64."""
@@ -37,7 +37,7 @@ Counts = npt.NDArray[np.int64]
 
 
 def check(gradient: Floats, first: int = 0) -> None:
-    """GradientError if an element is not finite or too large; `first`: the first element's number."""
+    """Raise GradientError if an element is not finite or too large; `first`: the first element's number."""
     if (bad := kernel().first_bad(gradient, MAGNITUDE_MAX)) >= 0:
         raise GradientError(
             f"gradient element {first + bad} must be finite and at most 2**20 in magnitude, got {gradient.flat[bad]}"
@@ -68,7 +68,7 @@ class Codec(Protocol):
     def scale(self, mean: Floats64, largest: Floats64) -> Exponents:
         """Return each block's exponent (B,), from the mean and the largest magnitude of its values (B,).
 
-        It must be a pure function: the same arguments give the same result on every worker.
+        scale() must be a pure function: the same arguments give the same result on every worker.
         """
 
     def encode(self, values: Fixed, scale: int | Exponents) -> Values:
@@ -82,7 +82,7 @@ class PackingCodec(Codec, Protocol):
     """A codec that native code can decode: lanes are steps of 2**-scale, or votes if not `signed`.
 
     `limit`: the largest magnitude of a lane, 0 for votes.  `by_chance`: whether encode() rounds stochastically; if not,
-    native code can encode too, to the nearest step, half a step up.
+    native code can encode too: it rounds to the nearest step, and half a step is rounded up.
     """
 
     limit: int

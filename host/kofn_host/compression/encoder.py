@@ -1,6 +1,6 @@
 """A worker's encoder: from gradients to contributions, and from results to the next plan.
 
-The encoder joins ledger, codecs and plan.  The agent drives it over real sockets, kofn/sim/ in virtual time.
+The encoder joins ledger, codecs and plan.  The agent drives it over real sockets; kofn/sim/ drives it in virtual time.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -80,7 +80,10 @@ class Encoder:
         self.window = coding.layout.blocks
         """A block leaves only once the block `window` places before it in the plan has closed."""
         self.credit = self._lookahead = max(1, AHEAD // coding.layout.elements)
-        """The most waiting blocks of a gradient in pieces: later blocks of a higher level cannot overtake them."""
+        """The most waiting blocks of a gradient in pieces.
+
+        Later blocks of a higher level cannot overtake waiting blocks.
+        """
         self._looks = False
         """Whether the plan needs the gradient's magnitudes."""
         self._first_whole = False
@@ -143,8 +146,9 @@ class Encoder:
         """Take a gradient (ledger_native.Gradient.of) for the ledger; GradientError if it is not finite.
 
         The gradient is in the ledger after all slices(), or after enter_rest(); until then it must not change.
-        `pieces`: its pieces as they are put; None: it is complete.  `good`: compression.codec.check has passed it.
-        `note`: side values for the other workers, if the job's coding has notes.
+        `pieces`: the gradient's pieces as they are put; None: the gradient is complete.  `good`:
+        compression.codec.check has passed the gradient. `note`: side values for the other workers, if the job's coding
+        has notes.
         """
         if pieces is None and not good:
             check(gradient)

@@ -17,11 +17,11 @@ from kofn_host.kernels.lanes import VOTES, width_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Encoding:
-    """Measurements of one iteration's gradient; norms are in the gradient's units, and large ones come from samples.
+    """Measurements of one iteration's gradient; norms are in the gradient's units, and large norms come from samples.
 
     `ratio`: the plan's share of the float32 gradient's bytes; `wire_bytes`: bytes of sent values, including
-    retransmissions; `wire_ratio`: the share of `wire_bytes` in the float32 gradient's bytes; `width`: bits of the
-    planned lanes; `blocks`: number of the plan's blocks; `error_norm`: L2 norm of the encoding error of these blocks;
+    retransmissions; `wire_ratio`: `wire_bytes` divided by the float32 gradient's bytes; `width`: bits of the planned
+    lanes; `blocks`: number of the plan's blocks; `error_norm`: L2 norm of the encoding error of these blocks;
     `residual_norm`: L2 norm of all pending values after the iteration.  `refused_width`: bits of the narrower lanes
     that the ratio asked for, but whose error would have been too large; `refused_error`: that error's share of the
     gradient's squared norm; both are None if the lanes are as asked for.  `rate_ratio`: c of compression_ratio() at the
@@ -47,7 +47,7 @@ class Encoding:
 
 
 class EncodingMeter:
-    """Measures encoding errors, estimating large ones from samples; `residual`: the pending values."""
+    """Measures encoding errors, and estimates large errors from samples; `residual`: the pending values."""
 
     def __init__(self, coding: JobCoding, residual: Residual) -> None:
         self._layout, self._planner, self._residual = coding.layout, coding.planner, residual

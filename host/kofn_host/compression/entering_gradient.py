@@ -11,13 +11,16 @@ from kofn_host.kernels.sample import sample
 
 
 class EnteringGradient:
-    """The gradient that enters `ledger`, if any: blocks enter when they are encoded, the remaining ones at the end."""
+    """The gradient that enters `ledger`, if any.
+
+    Blocks enter when they are encoded; the remaining blocks enter at the end.
+    """
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self.gradient: Gradient | None = None
         """The gradient; None if the latest one is completely in the ledger."""
-        self._pieces: Pieces | None = None  # its pieces; None: it is complete
+        self._pieces: Pieces | None = None  # the gradient's pieces; None: the gradient is complete
         self.sample: Floats = np.zeros(0, np.float32)
         """A sample of the gradient that was entered last."""
 
@@ -42,7 +45,8 @@ class EnteringGradient:
     def next_blocks(self, left: Integers, planned: Integers, window: int, most: int) -> tuple[Integers, Integers]:
         """Return the next `most` sendable blocks out of `left`, ascending, and the remainder.
 
-        They are within a window of the first block in `left`: later blocks would occupy the room that it needs.
+        The returned blocks are within a window of the first block in `left`: later blocks would occupy the room that
+        the first block needs.
         """
         if self.gradient is None or self._pieces is None:
             return left[:most], left[most:]

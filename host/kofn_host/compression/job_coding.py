@@ -23,11 +23,12 @@ from kofn_host.protocol.block_layout import BlockLayout
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobCoding:
-    """The coding of a job whose gradients have `elements`.
+    """The coding of a job whose gradients have `elements` elements.
 
     `codecs`: by the code of their lanes (wire.packet.Lanes), widest first.  The summary block has magnitudes if
     `summarised`, then side values if `notes`.  `places`: the workers' places (wire.packet.places_of), by rank.
-    `parts`: the most contributions of a worker to a block; 1 in a tree, whose lanes have room for one of each worker.
+    `parts`: the most contributions of a worker to a block; 1 in a tree, whose lanes have room for one contribution of
+    each worker.
     """
 
     elements: int
@@ -48,7 +49,7 @@ class JobCoding:
     def of(
         cls, job: JobSection, compress: CompressSection, elements: int, *, notes: bool = False, follows: bool = False
     ) -> Self:
-        """Return the coding for gradients of `elements`; `follows` as in Planner.
+        """Return the coding for gradients of `elements` elements; `follows` as in Planner.
 
         CodecError if a custom codec is unsuitable.
         """

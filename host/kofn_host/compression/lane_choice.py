@@ -11,7 +11,10 @@ from kofn_host.kernels.lanes import code_of
 
 
 class LaneChoice:
-    """Chooses the lanes of each iteration.  With a `rate` the ratio follows the link's rate; without, it is fixed."""
+    """Chooses the lanes of each iteration.
+
+    With a `rate` the ratio follows the link's rate; without a `rate` the ratio is fixed.
+    """
 
     def __init__(self, coding: JobCoding, rate: RateEstimator | None) -> None:
         self.rate = rate
@@ -44,7 +47,7 @@ class LaneChoice:
             self.target = max([self.target, *(code for code in codes if code in self._codecs)])
 
     def answered(self, rate: RateEstimator, block: int, size: int, now: float) -> None:
-        """Update the rate after the answer to this worker's contribution of `size` bytes; narrow the target by it."""
+        """Update the rate by the answer to a contribution of `size` bytes; narrow the target by the rate."""
         gradient_bytes = 0 if block == self._summary else self._block_bytes
         rate.answered(now, wire_bytes=FRAME_BYTES + HEADER_BYTES + size, gradient_bytes=gradient_bytes)
         self._update_wish(rate)

@@ -20,7 +20,7 @@ enum {
     BATCH_BITS = 2,
     WEIGHT_BITS = 8,
     WEIGHT_UNIT = 1 << WEIGHT_BITS,
-    WEIGHT_MOST = 1023 * WEIGHT_UNIT, /* of a contribution */
+    WEIGHT_MOST = 1023 * WEIGHT_UNIT, /* the largest weight of a contribution */
     CHUNK_LANES = 1024,
 };
 
@@ -415,8 +415,8 @@ static void move(const struct ledger *ledger, int64_t iteration, int64_t block, 
     record->aggregated -= sum;
 }
 
-/* The iteration of the first sum that closed without the gradients of this `weight`, which are pending after a block has closed
- * with some parts. */
+/* The iteration of the first sum that closed without some of a block's pending gradients. `weight`: the weight that is pending
+ * after the block's result of `iteration`, whose sum includes `parts`. */
 static int64_t late_left(const struct ledger *ledger, int64_t iteration, int64_t block, int64_t parts, int64_t weight) {
     int64_t late = iteration;
     for (int part = 0; part < PARTS; part++) {
@@ -494,8 +494,8 @@ int64_t ledger_settle(const struct ledger *ledger, int64_t iteration, const int6
     return bad;
 }
 
-/* Make this worker's parts of a block's latest result pending again, as late as the newest gradient. `known`: the others' result
- * has no part of this worker; otherwise that result is still to be settled. */
+/* Make this worker's parts of a block's latest result pending again, as late as the newest gradient. `known`: the other
+ * workers' result has no part of this worker; otherwise their result is still to be settled. */
 void ledger_take_back(const struct ledger *ledger, int64_t block, int64_t begun, int known, const int64_t *decoded) {
     ALONE(ledger);
     struct record *record = stage(ledger, block);

@@ -17,8 +17,8 @@ struct ledger {
     struct journal *journal;
     struct record *records; /* (B,) */
     struct sent *sent;      /* (PARTS, GENERATIONS, B) */
-    void *pending;          /* (B, lanes), of `residual` */
-    int64_t *shifts;        /* (B,), of RESIDUAL_INT8 */
+    void *pending;          /* (B, lanes), in the format that `residual` names */
+    int64_t *shifts;        /* (B,), used with RESIDUAL_INT8 only */
     uint8_t *packed;        /* (PARTS, GENERATIONS, B, room): rows, described by `sent` */
     int64_t *values;        /* (lanes,), for a block that is not kept exactly */
     int64_t residual;       /* enum residual */

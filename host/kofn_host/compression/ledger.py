@@ -19,8 +19,8 @@ that wait in the block have missed a sum and lose weight, which is discarded.  B
 and lose nothing.  A sent gradient is aggregated with its block, despite its encoding error: the error has no weight.
 Without `feedback` the error is discarded.
 
-A block may rest for some iterations, and may be sent in other lanes each time.  Contributions are kept as on the wire,
-with lanes and scale, and are decoded by the codec of these lanes when they are aggregated.
+A plan may omit a block for some iterations, and the block may be sent in other lanes each time.  Contributions are kept
+as on the wire, with lanes and scale, and are decoded by the codec of these lanes when they are aggregated.
 
 The ledger may be in a memory-mapped file (compression.ledger_storage), which survives the death of the process at any
 instruction.  Contributions are recorded before they are sent.  Changes of a block are atomic (ledger.c), so a gradient
@@ -55,8 +55,8 @@ from kofn_host.protocol.results import BlockResults, Result
 class Ledger:
     """The ledger of worker `rank` in `storage`: blocks are rows; `codecs` by their lanes' code (wire.packet.Lanes).
 
-    `place`: its place in a tree (wire.packet.places_of); `age`: the weights of old gradients; without `feedback`
-    encoding errors are discarded.  LedgerError without a C compiler.
+    `place`: the worker's place in a tree (wire.packet.places_of); `age`: the weights of old gradients; without
+    `feedback` encoding errors are discarded.  LedgerError without a C compiler.
     """
 
     def __init__(
@@ -133,7 +133,8 @@ class Ledger:
         """Encode and record these blocks, ascending, as this part of the iteration's contribution.
 
         `lanes`: the code of the lanes; `scale`: the scales of all blocks, shape (B,).  `gradient` is first entered into
-        these blocks.  Blocks sent in this iteration before a restart stay as they are; the others are returned.
+        these blocks.  Blocks sent in this iteration before a restart stay as they are; the other blocks are encoded and
+        returned.
         """
         blocks = _rows(blocks)
         fresh: Integers = blocks[self.sent.of(part, iteration)["iteration"][blocks] != iteration]
@@ -178,9 +179,10 @@ class Ledger:
     def noted(self, blocks: Sequence[int] | Integers, part: int = 0) -> PackedBlocks:
         """Return the latest contributions to blocks, also those of an earlier process.
 
-        Their values are in the ledger's memory, and change when the block is encoded again, at the earliest in the
-        second iteration after this one.  A contribution's weight is at most WEIGHT_MAX.  It is at least 1, even if the
-        block closed and its gradient was discarded before a restart.  ProtocolError for a block that was never sent.
+        The contributions' values are in the ledger's memory.  They change when the block is encoded again, at the
+        earliest in the second iteration after this one.  A contribution's weight is at most WEIGHT_MAX.  The weight is
+        at least 1, even if the block closed and its gradient was discarded before a restart.  ProtocolError for a block
+        that was never sent.
         """
         rows, table = np.ascontiguousarray(blocks, np.int64), np.empty(len(blocks), PACKED)
         bad = self._native.ledger_noted(self._at, part, rows.ctypes.data, rows.size, table.ctypes.data)
@@ -200,7 +202,7 @@ class Ledger:
         return left
 
     def settle(self, iteration: int, blocks: Integers, parts: Integers) -> None:
-        """Settle results of an iteration's blocks: this worker's parts in them are aggregated.
+        """Settle results of an iteration's blocks: this worker's parts in these results are aggregated.
 
         `blocks`: int64 (N,); `parts`: int64 (N,), bit p if this worker's part p is in the sum.  Known results and the
         summary block, which has the highest number, change nothing.  ProtocolError, without any change, if a part was
@@ -228,8 +230,8 @@ class Ledger:
 
         This happens if the switch lost a result that only this worker had, this worker died before a peer fetched the
         result, and the others summed the block again.  The part that becomes pending again was in time, so its age is
-        that of the newest gradient.  ProtocolError if the worker has sent the block in two later iterations: the
-        ledger no longer has the contribution.
+        the newest gradient's age.  ProtocolError if the worker has sent the block in two later iterations: the ledger
+        no longer has the contribution.
         """
         iteration, block = result.id
         if block >= self.blocks:

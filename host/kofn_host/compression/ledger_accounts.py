@@ -53,8 +53,8 @@ class LedgerAccounts:
     def missed(self, sums: int) -> npt.NDArray[np.bool_]:
         """Return whether each block has weight that is in no contribution and has missed `sums` sums, bool (blocks,).
 
-        `sums`: 0, 1 or 2; the weight has missed at least as many.  An iteration that does not send a block has no sum
-        of the block to miss.
+        `sums`: 0, 1 or 2; the weight has missed at least this many sums.  An iteration that does not send a block has
+        no sum of the block to miss.
         """
         records = self._storage.records
         found: npt.NDArray[np.bool_] = self.unsent(int(self._storage.begun[0])) > 0
@@ -76,7 +76,10 @@ class LedgerAccounts:
 
     @property
     def memory(self) -> Memory:
-        """An upper bound of the memory in use: contributions take no memory before use.  It includes only part 0."""
+        """An upper bound of the memory in use: contributions take no memory before use.
+
+        The bound includes only part 0.
+        """
         storage = self._storage
         books = storage.journal.nbytes + storage.records.nbytes + storage.sent[0].nbytes + storage.shifts.nbytes
         return Memory(residuals=storage.pending.nbytes, ledger=storage.packed[0].nbytes + books)

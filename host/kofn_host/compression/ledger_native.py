@@ -28,8 +28,8 @@ class Gradient(structs.Gradient):
     def of(cls, values: Floats, iteration: int, *, batch: int = 0, current: int | None = None) -> Self:
         """Return a checked gradient (compression.codec.check), which must not change until it is in a ledger.
 
-        Shape (elements,) with elements <= blocks * lanes.  It was begun in `iteration`, as the worker's `batch`-th
-        gradient (0 to PARTS - 1) in that iteration; `current`: the current iteration (None: `iteration`).
+        Shape (elements,) with elements <= blocks * lanes.  The gradient was begun in `iteration`, as the worker's
+        `batch`-th gradient (0 to PARTS - 1) in that iteration; `current`: the current iteration (None: `iteration`).
         """
         values, now = np.ascontiguousarray(values, np.float32), iteration if current is None else current
         found = cls(values.ctypes.data, values.size, iteration * PARTS + batch, now)
@@ -96,8 +96,8 @@ def view_of(storage: LedgerStorage, most: Mapping[int, int]) -> View:
 def checksums(values: Fixed) -> Integers:
     """Return the sum of each block's values (B, L) times fixed odd factors, modulo 2**64, shape (B,).
 
-    The checksum is linear.  A change of one value always changes it.  A change of several values leaves it the same
-    with probability 2**-(63 - b), if 2**b divides all differences.
+    The checksum is linear.  A change of one value always changes the checksum.  A change of several values leaves the
+    checksum the same with probability 2**-(63 - b), if 2**b divides all differences.
     """
     values = np.ascontiguousarray(values, np.int64)
     sums = np.empty(len(values), np.int64)

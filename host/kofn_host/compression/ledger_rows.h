@@ -13,7 +13,7 @@ struct record {
 
 /* A contribution to a block as one part. */
 struct sent {
-    int64_t iteration; /* 0: none, or it is being written */
+    int64_t iteration; /* 0: there is no contribution, or the contribution is being written */
     int64_t weight;
     int64_t late; /* iteration of the first sum that closed without these gradients; 0: none */
     int32_t scale;

@@ -33,7 +33,7 @@ class LedgerState:
         self._spare: list[Arrays] = []
 
     def ended(self, first: int, last: int) -> None:
-        """Keep a copy if one is due: iterations first..last have ended, and none is under way."""
+        """Keep a copy if one is due: iterations first..last have ended, and no iteration is under way."""
         for iteration in multiples(self.copy_every, first, last):
             self._copies[iteration] = copied(_arrays(self._storage), self._spare.pop() if self._spare else {})
 
@@ -105,14 +105,15 @@ class LedgerState:
 
 
 def multiples(of: int, first: int, last: int) -> range:
-    """Return the multiples of a number from `first` to `last`; none of 0."""
+    """Return the multiples of a number from `first` to `last`; an empty range if the number is 0."""
     return range(-(-first // of) * of, last + 1, of) if of else range(0)
 
 
 def summed_by_others(results: Integers, states: Iterable[Arrays], like: Arrays) -> Arrays:
     """Return the state of the workers whose ledgers are missing: their gradients in sums, and nothing pending.
 
-    `results`: the checksums of all sums, (blocks,); `states`: the known ledgers; `like`: one of them, for the shapes.
+    `results`: the checksums of all sums, (blocks,); `states`: the known ledgers; `like`: one of the known ledgers, for
+    the shapes.
     """
     rest = results.copy()
     for state in states:

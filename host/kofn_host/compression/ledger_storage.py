@@ -1,7 +1,7 @@
 """The arrays of a worker's ledger, in memory or in a memory-mapped file.
 
-A mapped file belongs to the kernel: when the process is killed, all its stores up to then are in the file.  They do not
-survive a crash of the machine.  compression/ledger.c takes care of the order of stores.
+A mapped file belongs to the kernel: when the process is killed, all its stores up to then are in the file.  The stores
+do not survive a crash of the machine.  compression/ledger.c takes care of the order of stores.
 """
 
 import contextlib
@@ -62,11 +62,11 @@ class LedgerStorage:
     """
 
     identity: Integers  # (5,): magic, job and rank, B, L, bits of the widest lanes and of `pending`
-    begun: Integers  # (1,): latest iteration; RESTORING
+    begun: Integers  # (1,): latest iteration, or RESTORING
     journal: Integers  # (JOURNAL_NUMBERS + L,): the next change of a block
     records: Records  # (B,)
     sent: Records  # (P, G, B)
-    pending: npt.NDArray[Any]  # (B, L), of KEPT
+    pending: npt.NDArray[Any]  # (B, L), of a type in KEPT
     shifts: Integers  # (B,): residuals in int8 are in steps of 2**shift
     packed: npt.NDArray[np.uint8]  # (P, G, B, bytes): contributions as on the wire, in the rows that `sent` names
 

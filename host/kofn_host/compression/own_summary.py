@@ -1,4 +1,4 @@
-"""A worker's own summary block: magnitudes, its wish, and side values."""
+"""A worker's own summary block: the magnitudes, the worker's wish, and the side values."""
 
 import numpy as np
 

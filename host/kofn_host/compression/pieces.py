@@ -17,7 +17,7 @@ SHOWN = 4
 
 
 class Pieces:
-    """The pieces of a gradient `values`, float32 (elements,), in blocks of `block_elements`; any thread may put one.
+    """The pieces of a gradient `values`, float32 (elements,), in blocks of `block_elements`; any thread may put them.
 
     `changed` is called after each piece, in the thread that has put it.
     """
@@ -58,7 +58,7 @@ class Pieces:
         self.changed()
 
     def prioritise(self, begin: int, end: int, level: int) -> None:
-        """Set the level of the blocks of these elements; unsent blocks of a higher level leave first.  Initially 0."""
+        """Set the level of these elements' blocks, initially 0; unsent blocks of a higher level leave first."""
         _check_whole(level=level)
         self.check_range(begin, end)
         self.level[begin // self._size : (end - 1) // self._size + 1] = level

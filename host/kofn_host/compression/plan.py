@@ -1,14 +1,14 @@
 """The plan of an iteration: which blocks are sent, in which lanes and at which scale.
 
 All workers derive the same plan without messages.  Before an iteration begins, every worker has all results of the
-previous one.  The next plan depends only on the previous plan and on the summary block in these results
+previous iteration.  The next plan depends only on the previous plan and on the summary block in these results
 (compression.summary_block), and is bit-identical on every worker.  So it uses only integers and exactly defined float64
 operations (IEEE 754): products, quotients and square roots, in a fixed order.
 
 If the ratio asks for fewer bytes than all blocks have in the chosen lanes, only a share of the blocks is sent: the
-blocks with the largest expected values.  No block rests longer than `every` iterations. Too many blocks must never be
-due at once. So an iteration first sends some of the longest resting blocks: as many as necessary for later iterations
-of the same size to send all other blocks in time.
+blocks with the largest expected values.  An omitted block rests.  No block rests longer than `every` iterations
+(compress.max_send_interval).  Too many blocks must never be due at once. So an iteration first sends some of the
+longest resting blocks: as many as necessary for later iterations of the same size to send all other blocks in time.
 """
 
 from collections.abc import Mapping
@@ -27,7 +27,8 @@ from kofn_host.errors import ProtocolError
 from kofn_host.kernels.lanes import code_of, width_of
 
 SLACK = 1 / 16
-"""The share by which the mean wish may be below the lanes that nearly all workers wish for."""
+"""The share by which the mean wish is raised, so that a few workers with a smaller wish do not narrow the lanes that
+nearly all workers wish for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -38,7 +39,7 @@ class Plan:
     iterations whose gradients a block carries if it is sent, 1 if the previous iteration sent it; `ratio`: the
     requested share of the gradient's bytes, in units of 2**-16; `owed`: the unused rest of that share, in bits times
     2**-16, for the next plan; `expected`: the expected pending magnitudes, None before the first summary; `first`: the
-    number of blocks sent before, which determines the slots.
+    number of blocks sent in all earlier iterations, which determines the slots.
     """
 
     lanes: int
@@ -80,12 +81,14 @@ class Planner:
     summary block, the next plan expects the magnitudes of the last iteration's sums.
     `ratio`: the share of the float32 gradient's bytes.  With `adaptive` it applies to the first iteration only; later
     the workers' mean wish replaces it.
-    `summary_bits`: the summary block's part of a ratio that omits blocks, per element of a block, in bits * 2**-16.
+    `summary_bits`: the size of the summary block per element of a block, in units of 2**-16 bits.  A plan that omits
+    blocks subtracts this size from the bits that the ratio allows.
 
-    A wish narrows lanes only while their expected error is at most `error_max` of the gradient's squared norm
-    (compression.encoding_error).  `codecs`, by their lanes' code, predict the error; without codecs it counts as 0.
-    Lanes as narrow as `ratio` asks for are always possible.  If a wish asks for narrower lanes than are acceptable, all
-    blocks are sent in the narrowest acceptable lanes: omitting blocks instead would cost more iterations.
+    A wish narrows lanes only while the expected error of the narrower lanes is at most `error_max` of the gradient's
+    squared norm (compression.encoding_error).  `codecs`, by their lanes' code, predict the error; without codecs the
+    error counts as 0. Lanes as narrow as `ratio` asks for are always possible.  If a wish asks for narrower lanes than
+    are acceptable, all blocks are sent in the narrowest acceptable lanes: omitting blocks instead would cost more
+    iterations.
     """
 
     blocks: int
@@ -173,7 +176,7 @@ class Planner:
         left = np.maximum(self.every - gap, 0)  # iterations that each block may still rest
         hold = np.zeros(self.blocks) if expected is None else -expected.mean
         longest_first = np.lexsort((hold, left))  # stable: ties by number
-        waiting = np.cumsum(np.bincount(left, minlength=self.every))  # blocks that may rest at most so often
+        waiting = np.cumsum(np.bincount(left, minlength=self.every))  # blocks that may rest that long at most
         due = max(0, int((waiting - steady * np.arange(len(waiting))).max()))
         first, others = longest_first[:due], np.sort(longest_first[due:])
         most_first = others[np.argsort(hold[others], kind="stable")]

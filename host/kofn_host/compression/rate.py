@@ -116,7 +116,8 @@ class _Stream:
     def add(self, size: "_Sent", now: float) -> tuple[_Rates, _Rates] | None:
         """Add an answer; return the rates of the older and of the newer window, which ends at the previous answer.
 
-        Return None if no rate is new.  The first answer only starts the clock: before it this worker waited for others.
+        Return None if no rate is new.  The first answer only starts the clock: before this answer the worker waited for
+        other workers.
         """
         points = self._points
         if not points:
@@ -182,14 +183,14 @@ class RateEstimator:
     """
 
     def __init__(self, reading: str, *, stability: float) -> None:
-        """RateError if the reading is unknown."""
+        """Raise RateError if the reading is unknown."""
         if reading not in READINGS:
             raise RateError(f"reading must be one of {', '.join(READINGS)}, got {reading!r}")
         self._formula, self._literal, self._stability = READINGS[reading], reading == "literal", stability
         self._stream = _Stream()
         self._total_bytes, self._delivered_bytes = 1, 0
-        self._agreed = 0  # consecutive times
-        self._in_time = 0  # consecutive iterations
+        self._agreed = 0  # consecutive times that two windows agreed
+        self._in_time = 0  # consecutive iterations whose gradient was in time
         self._provisional = False  # whether v0 comes from a part of the first iteration
         self._gradient_bps = self._planned_bps = 0.0  # like v and v0, but counting the gradient's bytes
         self.measured = False
@@ -254,7 +255,10 @@ class RateEstimator:
         return compression_ratio(total_bytes=self._total_bytes, delivered_bytes=0, rest=self.rest)
 
     def _judge(self, older: _Rates, newer: _Rates) -> None:
-        """Test two windows for stability; a stable rate is v at once if far below v0, or in the literal reading."""
+        """Test two windows for stability.
+
+        A stable rate becomes v at once if it is far below v0, or in the literal reading.
+        """
         close = newer.wire > 0 and abs(newer.wire - older.wire) <= self._stability * older.wire
         self._agreed = self._agreed + 1 if close else 0
         if self._agreed < HOLD:

@@ -20,7 +20,8 @@ static int64_t level_of(const struct reduction *reduction, int64_t at) {
 }
 
 /* The number of remaining blocks that are less than `window` blocks after the first remaining block. A later block may have to
- * wait until the first one has closed: such blocks would fill the lookahead, and the first one could not be encoded. */
+ * wait until the first one has closed: such blocks would fill the lookahead, and the first remaining block could not be
+ * encoded. */
 static int64_t near(const struct reduction *reduction) {
     const int64_t *left = reduction->left + reduction->first, count = reduction->end - reduction->first;
     int64_t found = 0;

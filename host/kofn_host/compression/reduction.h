@@ -21,8 +21,8 @@ struct reduction {
     int64_t *left;            /* blocks that are still to be encoded, ascending: `first` to `end` */
     int64_t first, end;
     const int64_t *missing, *level; /* by block: number of missing elements, and level; NULL: all blocks are complete */
-    int64_t window;                 /* a block leaves once the block `window` before it has closed */
-    const struct packed *last;      /* sent after all others; NULL: none */
+    int64_t window;                 /* a block leaves once the block `window` places before it has closed */
+    const struct packed *last;      /* the summary block, sent after all others; NULL: none */
     int64_t lookahead;              /* the most contributions that wait to leave */
     int64_t sample_stride;          /* the error of every `sample_stride`-th block is measured */
     int64_t *scratch;               /* (lanes,) */

@@ -32,7 +32,7 @@ class SentParts:
         return next((part for part in range(1, PARTS) if part not in self.current), None)
 
     def of(self, part: int, iteration: int) -> Records:
-        """Return the blocks' contributions as this part; a contribution with another `iteration` is an older one."""
+        """Return the blocks' contributions as this part; a contribution with another `iteration` is older."""
         found: Records = self._storage.sent[part, iteration % GENERATIONS]
         return found
 

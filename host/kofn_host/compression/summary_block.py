@@ -1,11 +1,11 @@
 """The summary block: statistics of all workers' gradients, summed by the switch like any block.
 
 Its lanes have 32 bits.  They hold the share of the gradient's bytes that the worker wishes to send, then the logarithms
-of each block's mean and largest magnitude, over all pending values before anything is sent.  The sum over the count is
-a mean that is bit-identical on every worker, because only integers and float64 products and quotients are used.  For
-the same reason the logarithm is linear between powers of two: a library's log2 may differ between machines.
+of each block's mean and largest magnitude, over all pending values before anything is sent.  The sum divided by the
+count is a mean that is bit-identical on every worker, because only integers and float64 products and quotients are
+used.  For the same reason the logarithm is linear between powers of two: a library's log2 may differ between machines.
 
-If there are too many blocks for one packet, neighbours share lanes.
+If there are too many blocks for one packet, neighbouring blocks share lanes.
 """
 
 from dataclasses import dataclass
@@ -87,7 +87,7 @@ def power(logarithms: Integers) -> Floats64:
 
 
 def _share(blocks: int) -> int:
-    """Return the number of neighbours that share lanes."""
+    """Return the number of neighbouring blocks that share lanes."""
     return -(-blocks // GROUPS_MAX)
 
 

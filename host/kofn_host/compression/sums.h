@@ -21,5 +21,6 @@ double clock_s(void);
  * have made; the results before it are taken. */
 int64_t sums_take(const struct sums *sums, const int64_t *blocks, const struct result *results, int64_t count,
                   float *mean);
-/* Write the largest magnitude of each result's lanes, (count,); 0 if the lanes do not have 32 bits, or another worker has them. */
+/* Write the largest magnitude of each result's lanes, (count,); 0 if the lanes do not have 32 bits, or if only another worker
+ * has the sum. */
 void sums_largest(const struct result *results, int64_t count, int64_t *largest);

@@ -20,7 +20,8 @@ SIGNATURES: Signatures = {
 def largest_of(results: BlockResults) -> Floats64:
     """Return the largest magnitude of each result's mean addend (results,), in the gradient's units.
 
-    The magnitude is 0 if the lanes do not have 32 bits.  It is bit-identical on every worker with the same results.
+    The magnitude is 0 if the lanes do not have 32 bits.  The result is bit-identical on every worker with the same
+    results.
     """
     table, lanes = np.ascontiguousarray(results.table), np.empty(len(results), np.int64)
     library().sums_largest(table.ctypes.data, len(table), lanes.ctypes.data)

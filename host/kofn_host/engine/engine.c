@@ -109,7 +109,7 @@ static void flush(struct engine *engine) {
     leaving->count = 0;
 }
 
-/* The values of a request if this launch is still in flight, else NULL; zeros for a launch 0, a slot query or a probe. */
+/* The values of a request if this launch is still in flight, else NULL; zeros for launch 0: a slot query or a probe. */
 static const uint8_t *values_of(const struct core *core, int64_t request, int64_t launch) {
     const struct flight *flight = core->in_flight.by_request[request];
     if (!launch)

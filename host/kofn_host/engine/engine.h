@@ -8,8 +8,8 @@
  * thread. The thread follows the core's SEND instructions; the caller waits for `news_fd` and takes the other instructions.
  * While a port has a reduction, the thread does the caller's work too, between packets: it encodes while few contributions
  * wait, and settles and averages closed blocks. A caller that touches the reduction must hold the thread.
- * A packet's values are read when it leaves, and only if its launch was still in flight when the core was last locked. So the
- * values may change after the core has dropped the request and has then handled a later datagram.
+ * A packet's values are read when the packet leaves, and only if its launch was still in flight when the core was last locked.
+ * So the values may change after the core has dropped the request and has then handled a later datagram.
  */
 #pragma once
 #include "core.h"
@@ -26,10 +26,10 @@ struct traffic {
 struct engine;
 struct port;
 
-/* Open an engine on a socket that is connected to the switch; NULL without memory, threads or descriptors. It drives one core
- * or two, of different jobs and with longest results of the same length. `batches`, by core: the most closed blocks that are
- * reported together; 0: closed blocks are not reported. `mbps` 0: unpaced. `joins`: as in datagrams_send(). The caller keeps the
- * cores, and closes them after the engine. */
+/* Open an engine on a socket that is connected to the switch; NULL without memory, threads or descriptors. The engine drives
+ * one core or two, of different jobs and with longest results of the same length. `batches`, by core: the most closed blocks
+ * that are reported together; 0: closed blocks are not reported. `mbps` 0: unpaced. `joins`: as in datagrams_send(). The caller
+ * keeps the cores, and closes them after the engine. */
 struct engine *engine_open(struct core *const *cores, const int64_t *batches, int64_t count, int socket, double mbps,
                            int64_t burst_bytes, double late_s, int32_t joins);
 /* Stop the thread; waiting packets are lost. The socket stays open. */

@@ -1,7 +1,8 @@
 /* A token bucket: packets leave this host at a given rate, in order, with bursts of a few packets.
  *
- * Without it a whole window enters the link's queue at once, where it delays and drops others' packets. The pacer has no clock:
- * the caller passes times, in seconds. A packet is a number that the caller chooses, and a size.
+ * Without the pacer a whole window would enter the link's queue at once. There the window would delay other packets, and cause
+ * losses. The pacer has no clock: the caller passes times, in seconds. A packet is a number that the caller chooses, and a
+ * size.
  */
 #pragma once
 #include <stdint.h>
@@ -31,8 +32,8 @@ void pacer_close(struct pacer *pacer);
 double pacer_due_s(const struct pacer *pacer, int64_t size, double now);
 /* Take `size` bytes out of the bucket; `waited`: whether the bytes have waited in the queue. */
 void pacer_take(struct pacer *pacer, int64_t size, double now, int waited);
-/* Send a packet of `size` bytes. Returns 0 if it may leave now; else it is queued, and the result is its expected time, up to
- * PAUSE_S early. -1 without memory. */
+/* Send a packet of `size` bytes. Returns 0 if the packet may leave now. Otherwise the packet is queued, and the result is the
+ * time at which it is expected to leave, up to PAUSE_S early. -1 without memory. */
 double pacer_send(struct pacer *pacer, int64_t packet, int64_t size, double now);
 /* The next queued packet that may leave now; -1: none. */
 int64_t pacer_release(struct pacer *pacer, double now);

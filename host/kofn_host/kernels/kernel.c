@@ -20,7 +20,7 @@ int64_t kernel_first_bad(const float *gradient, int64_t size, float most) {
     return -1;
 }
 
-/* Round values to lanes in steps of 2**shift: to the nearest, half a step up. */
+/* Round values to lanes in steps of 2**shift: to the nearest step; half a step is rounded up. */
 void kernel_round(const int64_t *values, int64_t rows, int64_t lanes, const int64_t *shift, int64_t limit,
                   int32_t *out) {
     for (int64_t row = 0; row < rows; row++)
@@ -98,7 +98,7 @@ void kernel_step(const float *restrict gradient, int64_t size, float rate, float
     }
 }
 
-/* The sum and the largest of each row's magnitudes; the sum's high and low halves are separate, so it cannot overflow. */
+/* The sum and the largest of each row's magnitudes; the sum's high and low halves are separate, so the sum cannot overflow. */
 void kernel_magnitudes(const int64_t *values, int64_t rows, int64_t lanes, uint64_t *high, uint64_t *low,
                        uint64_t *largest) {
     for (int64_t row = 0; row < rows; row++, values += lanes) {

@@ -69,7 +69,7 @@ class Kernel:
         return int(self._library.kernel_first_bad(gradient.ctypes.data, gradient.size, most))
 
     def round(self, values: Integers, shift: PER_BLOCK, limit: int) -> Values:
-        """Round values to the nearest step of 2**shift, half a step up; clip the steps to -limit..limit."""
+        """Round values to the nearest step of 2**shift, and half a step up; clip the steps to -limit..limit."""
         return self._lanes("kernel_round", values, shift, limit)
 
     def round_by_chance(self, values: Integers, shift: PER_BLOCK, limit: int, seed: int) -> Values:
@@ -109,7 +109,8 @@ class Kernel:
     def step(self, gradient: Floats, velocity: Floats, parameters: Floats, *, rate: float, momentum: float) -> None:
         """Set velocity = momentum * velocity + gradient, then parameters -= rate * velocity.
 
-        All are (N,), the latter two contiguous; each product and each sum is rounded to float32.
+        All arrays have the shape (N,); `velocity` and `parameters` must be contiguous.  Each product and each sum is
+        rounded to float32.
         """
         gradient = np.ascontiguousarray(gradient, np.float32)
         changed = (velocity.ctypes.data, parameters.ctypes.data)

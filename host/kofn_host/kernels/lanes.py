@@ -1,7 +1,7 @@
 """Lanes on the wire: 32, 16, 8, 4 bits or 1 bit, two's complement or unsigned, big-endian.
 
-The first lane of a byte is in its high bits.
-This module knows neither the meaning of lanes (compression.codec) nor packets (wire.packet).
+The first lane of a byte is in the byte's high bits. This module knows neither the meaning of lanes (compression.codec)
+nor packets (wire.packet).
 """
 
 import numpy as np

@@ -25,6 +25,6 @@ def sample(values: npt.NDArray[Number]) -> npt.NDArray[Number]:
 
 
 def norm2(values: Floats) -> float:
-    """Return the sum of squares to six digits; with more than MOST values it is estimated from a sample."""
+    """Return the sum of squares to six digits; with more than MOST values the sum is estimated from a sample."""
     looked_at = sample(values)
     return float(np.dot(looked_at, looked_at)) * (values.size / looked_at.size)

@@ -126,7 +126,7 @@ class ControllerStream:
     async def _stay_attached(self, call: Call) -> None:
         """Follow the controller's messages until Stop; reconnect when the stream breaks.
 
-        Fails if another process has taken this worker's place (ABORTED).
+        Call `fail` if another process has taken this worker's place (ABORTED).
         """
         while not await self._read_until_stop(call):
             if await call.code() == grpc.StatusCode.ABORTED:

@@ -70,7 +70,7 @@ class Member:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def join(self) -> None:
-        """Serve peers, attach, and begin an iteration: the job's first one, or the one after a peer's replica."""
+        """Serve peers, attach, and begin the job's first iteration, or the iteration after a peer's replica."""
         await self._server.start()
         welcome = await self._controller.attach()
         self._set_peers(welcome.peers)
@@ -100,7 +100,7 @@ class Member:
         await self._server.stop(grace=0)
 
     async def _join_first(self, welcome: kofn_pb2.Welcome) -> None:
-        """Begin together with all workers, with the same parameters: initial parameters, or those of a checkpoint."""
+        """Begin together with all workers, with the same parameters: the initial ones, or a checkpoint's parameters."""
         before, state = welcome.first_iteration - 1, None
         if before and self._saver is not None:
             state = self._saver.restore(before)

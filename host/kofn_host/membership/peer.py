@@ -97,7 +97,7 @@ class Peers:
         return None
 
     async def report_ahead(self, block: BlockId, generation: int) -> None:
-        """Tell the controller that this block's slot has a later block of this generation, and no worker the result."""
+        """Tell the controller that a damaged packet has occupied this block's slot, as PeerSource.report_ahead()."""
         ahead = kofn_pb2.SlotAhead(generation=generation, iteration=block.iteration, block=block.block)
         await self._say(slot_ahead=ahead)
 

@@ -8,7 +8,7 @@ enum neighbours { TO_WORKERS, TO_LEAVES, TO_ROOT };
  * the values, and the members of an ADDED. */
 struct answer {
     struct header header;
-    const uint8_t *bitmaps, *values; /* until the next packet; header.bitmaps of 32 bytes, and `size` bytes */
+    const uint8_t *bitmaps, *values; /* valid until the next packet: header.bitmaps times 32 bytes, and `size` bytes */
     int32_t size, first, end;
     int32_t recipient; /* KOFN_EVERYONE: all */
     int32_t to;

@@ -16,7 +16,7 @@ class BlockLayout:
     """A gradient has `blocks`, each of `words` 256-byte words in lanes of `widest` bits, the widest in use.
 
     With `summary_words` an iteration may have one more block: the summary block, always in 32-bit lanes.  A sum of
-    votes has `planes` planes, each of the block's words.  ProtocolError if a field is out of range.
+    votes has `planes` planes, each with as many words as the block.  ProtocolError if a field is out of range.
     """
 
     blocks: int
@@ -65,7 +65,7 @@ class BlockLayout:
         return self.words_of(block, lanes_code) * (self.planes if lanes_code == Lanes.VOTES else 1)
 
     def allows(self, block: int, lanes_code: int) -> bool:
-        """Return whether a block may be sent in lanes of this code: it exists and fills whole words.
+        """Return whether a block may be sent in lanes of this code: the block exists and fills whole words.
 
         Votes may take at most VOTE_WORDS words.
         """

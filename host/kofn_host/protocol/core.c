@@ -1,4 +1,4 @@
-/* The core's life and its callers' calls that need only a few lines; core.h explains the protocol.
+/* Opening and closing a core, and the callers' calls that need only a few lines; core.h explains the protocol.
  *
  * The parts of the core, in the order of a block's life:
  *     iterations.c    an iteration begins
@@ -113,7 +113,7 @@ void core_withdraw(struct core *core, int64_t *requests, int64_t count) {
 }
 
 /* Retransmit a request, or send an expected PULL for the first time. After several unanswered PULLs ask the peers. Never ask
- * them for an owned block: its owner has not sent it yet. */
+ * the peers for an owned block: its owner has not sent the block yet. */
 static int send_again(struct core *core, struct flight *flight, double now) {
     const int pulls = flight->header.kind == KOFN_PULL;
     const int expected = pulls && core->owner && flight->attempts == 1;

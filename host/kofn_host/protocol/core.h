@@ -13,12 +13,12 @@
  * So if a sum needs every worker, no slot gets its next block before all workers have the last result: a worker that sends q
  * has closed q - window, so all have sent q - window, so all have closed q - 2 window, and so on down to q - slots.
  *
- * Blocks may also be owned: only one worker contributes to a block, which closes it (k = 1), and all workers get the result.
- * The others send nothing for it, and PULL it when it is overdue. Among any `span` consecutive blocks each worker owns at
- * least one. Number q may be sent once all up to q - reach are closed, with reach = slots / 2 + 1 - span. So no slot gets its
- * next block before all workers have the last one: a worker that sends q has closed all up to q - reach. The last `span` of
- * these blocks include one of each worker. When a worker sent its block, it had closed all up to q - 2 reach - span + 1, that
- * is q - slots or later.
+ * Blocks may also be owned: only the owner contributes to the block, the owner's contribution closes the block (k = 1), and all
+ * workers get the result. The other workers send nothing for the block, and PULL the block when its result is overdue. Among
+ * any `span` consecutive blocks each worker owns at least one block. Number q may be sent once all numbers up to q - reach are
+ * closed, with reach = slots / 2 + 1 - span. So no slot gets its next block before all workers have the last result: a worker
+ * that sends q has closed all numbers up to q - reach. The last `span` of these blocks include a block of each worker. When
+ * that worker sent this block, it had closed all numbers up to q - 2 reach - span + 1 at least, that is q - slots or later.
  * (The first blocks of an iteration follow a completely closed iteration, whose last blocks prove the same.)
  *
  * A worker contributes up to PARTS parts to a block. A part counts among the k, or it does not (a merged late gradient). A
@@ -28,14 +28,15 @@
  *
  * The first contribution decides a slot's scale and lanes, as long as the slot has the block. So a FORMAT_MISMATCH, which
  * reports them, stays true however late it arrives and whichever attempt it answers. A request that matches the slot's format
- * stays as it is; any other one is encoded again.
+ * stays as it is; any other request is encoded again.
  *
  * When the switch has lost its slots, a new generation of slots begins. After regroup() nothing is sent, and answers of an
- * earlier generation are dropped. resume() follows when every worker has regrouped and has fetched the others' results; it
- * retransmits everything that is still open. Without this agreement, a block could be summed again for some workers after
- * another one has its first result.
+ * earlier generation are dropped. resume() follows when every worker has regrouped and has fetched the others' results;
+ * resume() retransmits everything that is still open. Without this agreement, a block could be summed again for some workers
+ * after another worker has the block's first result.
  *
- * Functions that can fail return 0, or -1 with a sentence in `error`. A request is block * PARTS + part; a PULL is part 0's.
+ * Functions that can fail return 0, or -1 with a sentence in `error`. A request's number is block * PARTS + part; a PULL has
+ * the number of part 0.
  */
 #pragma once
 #include "history.h"
@@ -49,7 +50,7 @@ enum instruction_kind { SEND, DELIVER, COMPLETE, ENCODE_AGAIN, ASK_PEERS };
 struct instruction {
     int32_t kind;
     int32_t part, counts, scale, lanes; /* of ENCODE_AGAIN */
-    int32_t hint;                       /* of DELIVER: the current lanes of the worker that closed it, -1: as planned */
+    int32_t hint;                       /* of DELIVER: the current lanes of the worker that closed the block, -1: as planned */
     int64_t stale_in; /* of ASK_PEERS: the generation whose slot of the block has a later block, -1: none is known */
     int64_t iteration, block;
     double time_s;         /* of DELIVER: when the answer came */
@@ -75,9 +76,9 @@ struct packed {
     uint32_t weight;
 };
 
-/* An answer of the switch. Its body, the bitmaps of a tree's racks and the values, is in a buffer of core_buffer(), cut to the
- * buffer's size; if the core sets `taken`, it owns the buffer. An answer with more values than any block comes from another
- * configuration, and is never taken. */
+/* An answer of the switch. Its body, the bitmaps of a tree's racks and the values, is in a buffer of core_buffer(), truncated
+ * to the buffer's size; if the core sets `taken`, the core owns the buffer. An answer with more values than any block comes
+ * from another configuration, and is never taken. */
 struct packet {
     struct header header;
     uint8_t *body;
@@ -105,15 +106,15 @@ struct slot_query {
     struct header header;
 };
 
-/* Measures how long a worker's gradient waits in its link. A PULL like a slot query's follows the last packet that leaves
- * without waiting for other workers. The switch answers the PULL at once, whatever the block's members are, so the answer comes
- * when all packets before the PULL have passed. */
+/* Measures how long a worker's gradient waits in its link. A PULL like the PULL of a slot query follows the last packet that
+ * leaves without waiting for other workers. The switch answers the PULL at once, whatever the block's members are, so the
+ * answer comes when all packets before the PULL have passed. */
 struct link_probe {
     int32_t wanted, asked;
     int32_t done; /* in this iteration */
     struct header header;
-    double sent_s, share; /* when it leaves; the share of the gradient that left before it */
-    int64_t left, last;   /* packets that have left in this iteration, without retransmissions; the last one's request */
+    double sent_s, share; /* when the probe leaves; the share of the gradient that left before the probe */
+    int64_t left, last;   /* packets that have left in this iteration, without retransmissions; the last packet's request */
     double wait_s;        /* measured by the last answer */
     int32_t fresh;        /* wait_s was not taken yet */
 };
@@ -142,7 +143,7 @@ struct core {
     /* the current iteration */
     int32_t planned;    /* code of the lanes planned for all blocks except the summary block */
     int32_t *blocks;    /* the sent blocks, ascending */
-    int64_t first;      /* number of its first block among all blocks ever sent */
+    int64_t first;      /* number of the iteration's first block among all blocks ever sent */
     int64_t closed;     /* closed blocks before the first open one, or fewer */
     int64_t reach;      /* a block may leave once the block `reach` places before it is closed */
     const int64_t *owner; /* by block: the rank of its owner; NULL: the blocks are sums */
@@ -155,7 +156,7 @@ struct core {
     struct iteration_results *results; /* NULL before the first */
 
     struct waiting *waiting; /* by request */
-    int64_t waiting_all;     /* with those that do not count among the k */
+    int64_t waiting_all;     /* with contributions that do not count among the k */
     uint8_t *launched;       /* by request: whether it was sent in this iteration */
     struct in_flight in_flight;
     struct history history;
@@ -182,7 +183,7 @@ struct core *core_open(int32_t job, int32_t rank, const struct layout *layout, i
                        int64_t keep, int64_t keep_members, int32_t workers, int32_t racks, int32_t forgets);
 void core_close(struct core *core);
 
-/* Start the next iteration: close the blocks whose results are known, and PULL the others if the other workers are ahead.
+/* Start the next iteration: close the blocks whose results are known, and PULL the other blocks if other workers are ahead.
  * `blocks`: the sent blocks, ascending, with the summary block if it is sent; the first one has number `first`; `lanes`: the
  * planned lanes. All arguments must be the same for every worker. */
 int core_begin(struct core *core, int64_t iteration, double now, const int32_t *blocks, int64_t count, int64_t first,
@@ -190,13 +191,14 @@ int core_begin(struct core *core, int64_t iteration, double now, const int32_t *
 /* Abandon the open blocks and begin a later iteration: the parameters came from a peer. */
 int core_jump(struct core *core, int64_t iteration, double now, const int32_t *blocks, int64_t count, int64_t first,
               int32_t lanes);
-/* Contribute a part to some blocks; closed blocks are skipped. `counts`: whether it counts among the k. `uses`: the worker's
- * current lanes, -1: those of each block. */
+/* Contribute a part to some blocks; closed blocks are skipped. `counts`: whether the part counts among the k. `uses`: the
+ * worker's current lanes, -1: the lanes of each block. */
 int core_contribute(struct core *core, const struct packed *ready, int64_t count, double now, int32_t part,
                     int32_t counts, int32_t uses);
 /* Handle a batch of the switch's answers. */
 int core_packets_in(struct core *core, struct packet *packets, int64_t count, double now);
-/* Take a result from a peer, whose values are copied. A result with members only says that its iteration is over. */
+/* Take a result from a peer, whose values are copied. A result that has members but no values says only that its iteration is
+ * over. */
 int core_result_in(struct core *core, int64_t iteration, int64_t block, const struct result *result, double now);
 /* Retransmit overdue requests. */
 int core_timer(struct core *core, double now);
@@ -208,11 +210,11 @@ void core_probe_link(struct core *core);
  * answer, scaled to a whole gradient. Returns the wait so far of an unanswered probe if it is longer than the latest measurement;
  * else the latest measurement if it was not taken yet; else -1. */
 double core_take_link_wait(struct core *core, double now);
-/* Note that a sent packet waits in this host and leaves at `at_s`: its timer starts then. */
+/* Note that a sent packet waits in this host and leaves at `at_s`: the packet's timer starts then. */
 void core_mark_sent_at(struct core *core, int64_t request, int64_t launch, double at_s);
-/* In this iteration all workers' gradients come in pieces: during a silence they may be computing. `level`, one per gradient
- * block: blocks of one level leave in the same order everywhere; NULL: all blocks do. `level` must stay in place until the next
- * begin. */
+/* In this iteration all workers' gradients come in pieces: during a silence the workers may be computing. `level`, one per
+ * gradient block: blocks of one level leave in the same order everywhere; NULL: all blocks do. `level` must stay in place until
+ * the next begin. */
 void core_in_pieces(struct core *core, const int64_t *level);
 /* The blocks of the iteration that has just begun are owned; `owner` has each block's rank. Among any `span` consecutive
  * blocks, and among the last ones, every worker owns at least one. `owner` must stay in place until the next begin. */
@@ -225,7 +227,7 @@ void core_received(struct core *core, const int64_t *recipient);
 void core_withdraw(struct core *core, int64_t *requests, int64_t count);
 /* Use this generation of slots unless a newer one is known; call it before the first iteration. */
 void core_enter(struct core *core, uint32_t generation);
-/* Another worker has begun this iteration, so all earlier ones are complete and can be pulled. */
+/* Another worker has begun this iteration, so all earlier iterations are complete and can be pulled. */
 void core_others_reached(struct core *core, int64_t iteration);
 void core_regroup(struct core *core, uint32_t generation);
 int core_resume(struct core *core, double now);
@@ -236,8 +238,8 @@ static inline int core_left_behind(const struct core *core) {
 }
 double core_deadline_s(const struct core *core);
 /* The bytes on a link of a packet with `size` bytes of values, with its frame; the answer's bytes if these are more and every
- * worker gets the answer. If each sum goes to one worker, this worker gets one answer for n packets, and the planes of that answer
- * have at most the bytes of n packets. */
+ * worker gets the answer. If each sum goes to one of n workers, this worker gets one answer for n packets, and the planes of
+ * that answer have at most the bytes of n packets. */
 int64_t core_link_bytes(const struct core *core, const uint8_t *header, int64_t size);
 uint8_t *core_buffer(struct core *core);
 void core_release(struct core *core, uint8_t *buffer);

@@ -95,12 +95,13 @@ class Protocol(CoreState):
         *,
         jump: bool = False,
     ) -> list[Instruction]:
-        """Start the next iteration: close blocks with known results; PULL the others if the other workers are ahead.
+        """Start the next iteration: close blocks with known results; PULL the other blocks if other workers are ahead.
 
-        `blocks`: the blocks that it sends, ascending, with the summary block if it is sent (None: all); `lanes`: the
-        code of the lanes planned for them, except the summary block; `first`: the number of blocks sent in all earlier
-        iterations, or any number that determines their slots (None: as if all iterations sent all).  All workers must
-        pass the same arguments.  `jump`: abandon open blocks, since the parameters came from a peer.
+        `blocks`: the blocks that the iteration sends, ascending, with the summary block if it is sent (None: all
+        blocks); `lanes`: the code of the lanes planned for them, except the summary block; `first`: the number of
+        blocks sent in all earlier iterations, or any number that determines their slots (None: as if all iterations
+        sent all blocks).  All workers must pass the same arguments.  `jump`: abandon open blocks, since the parameters
+        came from a peer.
         """
         chosen = np.ascontiguousarray(range(self.layout.total) if blocks is None else blocks, np.int32)
         number = iteration * self.layout.total if first is None else first
@@ -141,7 +142,7 @@ class Protocol(CoreState):
     def result_in(self, result: Result, now: float) -> list[Instruction]:
         """Take a result from a peer; ProtocolError if a known result of the block differs.
 
-        A result with members only says that its iteration is over.
+        A result that has members but no values says only that its iteration is over.
         """
         row = BlockResults.of([result])
         iteration, block = result.id
@@ -175,11 +176,11 @@ class Protocol(CoreState):
         self._call("enter", generation)
 
     def others_reached(self, iteration: int) -> None:
-        """Note that another worker has begun this iteration: all earlier ones are complete and can be pulled."""
+        """Note that another worker has begun this iteration: all earlier iterations are complete and can be pulled."""
         self._call("others_reached", iteration)
 
     def in_pieces(self, level: Integers | Sequence[int] | None = None) -> None:
-        """Note that all workers' gradients come in pieces in this iteration: during a silence they may be computing.
+        """Note that all gradients of this iteration come in pieces: during a silence the workers may be computing.
 
         `level`, (blocks,): blocks of one level leave in the same order everywhere; None: all blocks do.
         """
@@ -188,7 +189,7 @@ class Protocol(CoreState):
         self._call("in_pieces", None if levels is None else levels.ctypes.data)
 
     def owned(self, owner: Integers | Sequence[int], span: int, now: float) -> list[Instruction]:
-        """Make the blocks of the iteration that has just begun owned: each block is sent by one worker to all.
+        """Declare the blocks of the iteration that has just begun as owned: one worker sends each block to all.
 
         `owner`, (blocks,): each block's rank; among any `span` consecutive blocks every worker owns at least one.
         """
@@ -197,9 +198,10 @@ class Protocol(CoreState):
         return self._do("owned", owners.ctypes.data, span, now)
 
     def received(self, recipient: Integers | Sequence[int]) -> None:
-        """Send each block's sum of the iteration that has just begun to one worker only, `recipient`, (blocks,).
+        """Send each block's sum to one worker only, in the iteration that has just begun.
 
-        The other workers' results have the members and no values.
+        `recipient`, (blocks,): the rank of that worker; EVERYONE: all workers.  The other workers' results have the
+        members and no values.
         """
         recipients = np.ascontiguousarray(recipient, np.int64)
         self._kept.append(recipients)

@@ -15,7 +15,7 @@ from kofn_host.protocol.slot_query import SlotQuery
 
 @dataclass(slots=True, kw_only=True)
 class Statistics:
-    """Counters of this worker, for the metrics; the core counts all up to wire_bytes."""
+    """Counters of this worker, for the metrics; the core counts all fields up to wire_bytes."""
 
     retransmissions: int = 0
     pulls: int = 0
@@ -82,12 +82,12 @@ class CoreState:
 
     @property
     def left_behind(self) -> bool:
-        """Whether the others have finished the current iteration: results of a later one were seen."""
+        """Whether the others have finished the current iteration: results of a later iteration were seen."""
         return self._state.newest > self._state.iteration
 
     @property
     def over(self) -> bool:
-        """Whether the current iteration ended elsewhere: its blocks are closed, or results of a later one were seen."""
+        """Whether the current iteration ended elsewhere: its blocks are closed, or there are results of a later one."""
         return not self._state.open_count or self.left_behind
 
     def is_over(self, iteration: int) -> bool:
@@ -97,7 +97,7 @@ class CoreState:
     @property
     def missing(self) -> list[int]:
         """Open blocks of the current iteration, ascending."""
-        # copied: the engine changes it, and flatnonzero() reads it twice
+        # copied: the engine changes the array, and flatnonzero() reads the array twice
         missing: list[int] = np.flatnonzero(self._open.copy()).tolist() if self._state.open_count else []
         return missing
 

@@ -22,8 +22,8 @@ void header_members(const uint8_t *wire, uint64_t *members);
 void header_put_members(const uint64_t *members, uint8_t *wire);
 /* Return -1, 0 or 1: the packet's block is earlier than `other`, the same, or later. */
 int header_compare(const struct header *header, const struct block_id *other);
-/* Return whether the packet's iteration is further ahead of its slot's than any worker can be (p4src/is_ahead.p4); `slots`: the
- * job's number of slots. */
+/* Return whether the packet's iteration is further ahead of the slot's iteration than any worker can be (p4src/is_ahead.p4);
+ * `slots`: the job's number of slots. */
 int header_is_ahead(const struct header *header, const struct block_id *slot, int64_t slots);
 struct header header_read(const uint8_t *wire);
 /* Write all KOFN_HEADER_BYTES, with `checksum` as given. */

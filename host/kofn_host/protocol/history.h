@@ -1,7 +1,7 @@
-/* The results that a worker holds for itself and for peers: complete recent ones, and the members of older ones.
+/* The results that a worker holds for itself and for peers: complete recent results, and only the members of older results.
  *
- * Sums need memory, so only the latest `keep` iterations' are kept. Members are kept for `keep_members` iterations: a worker
- * that died in iteration i and rejoins much later must still find out which of its contributions to i were counted.
+ * Sums need memory, so only the sums of the latest `keep` iterations are kept. Members are kept for `keep_members` iterations:
+ * a worker that died in iteration i and rejoins much later must still find out which of its contributions to i were counted.
  */
 #pragma once
 #include "header.h"
@@ -42,7 +42,7 @@ struct iteration_results {
 /* The members of the blocks of an iteration whose sums are forgotten. */
 struct iteration_members {
     int64_t iteration, count;
-    int32_t size;     /* bytes of a bitmap, little-endian, as many as the longest one needs */
+    int32_t size;     /* bytes of a bitmap, little-endian, as many as the longest bitmap needs */
     uint32_t *blocks; /* NULL: the first `count` blocks */
     uint8_t *bitmaps;
 };
@@ -70,7 +70,7 @@ void history_release(struct history *history, uint8_t *buffer);
 
 /* An iteration's results, created if there are none; NULL without memory. */
 struct iteration_results *history_of(struct history *history, int64_t iteration);
-/* The same; NULL if there are none. */
+/* An iteration's results; NULL if there are none. */
 struct iteration_results *history_find(const struct history *history, int64_t iteration);
 /* The first iteration from this one on with known results; -1: none. */
 int64_t history_next(const struct history *history, int64_t iteration);

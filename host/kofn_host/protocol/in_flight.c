@@ -167,8 +167,8 @@ void in_flight_leaves(struct in_flight *all, struct flight *flight, double at_s)
         all->silent_from_s = at_s;
 }
 
-/* Learn from the first answer of a batch how long it was awaited, unless a packet was lost: then the time says nothing about
- * other workers. */
+/* Learn from the first answer of a batch how long the answer was awaited, unless a packet was lost: then the time says nothing
+ * about other workers. */
 static void learn_wait(struct in_flight *all, const struct flight *flight, double now) {
     const int lost = flight->to_again;
     if (isnan(all->moving_since_s)) {
@@ -220,7 +220,8 @@ static void answered(struct newest *newest, int64_t level, int64_t order) {
         *known = (struct newest){level, order > known->order ? order : known->order};
 }
 
-/* The level of a later request that was answered before this request; NOTHING if there is no such request. */
+/* The level of a later request that was answered before this request, compared with this request's level; NOTHING: there is no
+ * such request. */
 enum overtaker { NOTHING, ITS_LEVEL, LOWER_LEVEL };
 
 static enum overtaker overtaken(const struct in_flight *all, const struct newest *newest, int64_t level, int64_t order) {
@@ -233,10 +234,10 @@ static enum overtaker overtaken(const struct in_flight *all, const struct newest
     return lower ? LOWER_LEVEL : NOTHING;
 }
 
-/* When to retransmit an overtaken request. The first time: after the reordering window. Later: not before the answer to the last
- * attempt can have arrived; for an expected block, only when that answer is usually there. If only a lower level has
- * overtaken the request, other workers may still be computing its block; after a refusal they may still be encoding the block
- * again. Then the full timeout applies. */
+/* When to retransmit an overtaken request. The first retransmission is due after the reordering window. A later retransmission
+ * is not due before the answer to the last attempt can have arrived, and for an expected block not before that answer has
+ * usually arrived. If only a lower level has overtaken the request, other workers may still be computing its block; after a
+ * refusal they may still be encoding the block again. Then the full timeout applies. */
 static double patience_ends_s(const struct in_flight *all, const struct flight *flight, enum overtaker by, double now) {
     const double from_s = fmax(now, flight->sent_s), rto_s = timeout_rto_s(&all->answer);
     if (by == LOWER_LEVEL || all->disordered)

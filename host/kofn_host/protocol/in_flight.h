@@ -1,14 +1,14 @@
 /* Requests in flight, and when each of them is retransmitted.
  *
  * Three signs indicate a loss. (1) A later request was answered: retransmit after a short reordering window, or after a longer
- * time if the later request has a lower level, which others may send earlier. (2) No answer at all for longer than usual: probe
- * with the oldest requests, one at first. (3) Before an iteration's first answer, a long silence, because k workers must have
- * contributed. The answer to a retransmitted request says whether it answers the first attempt. Such an answer is no sign that
- * requests were lost which were sent after the first attempt.
+ * time if the later request has a lower level, which others may send earlier. (2) No answer comes at all for longer than usual:
+ * probe with the oldest requests, at first with one request. (3) Before an iteration's first answer only a long silence is a
+ * sign, because k workers must contribute before there can be an answer. The answer to a retransmitted request says whether it
+ * answers the first attempt. Such an answer is no sign that requests were lost which were sent after the first attempt.
  *
  * A merged contribution does not count among the k and is sent once: no block waits for it. If it is lost, its gradients stay
- * pending for the next contribution. It is in flight only so that a refusal finds it.
- * A request is a number; times are in seconds of any clock.
+ * pending for the next contribution. The contribution is in flight only so that a refusal finds it. A request is a number;
+ * times are in seconds of any clock.
  */
 #pragma once
 #include "header.h"
@@ -21,7 +21,7 @@ struct flight {
     int64_t launch;             /* a new number for each newly encoded request */
     int64_t order, first_order; /* order of sending among all requests, of the last and of the first attempt; an expected
                                  * request keeps its first order, because its owner sends in one order */
-    double first_sent_s, sent_s; /* in the future while it waits in the send queue */
+    double first_sent_s, sent_s; /* in the future while the request waits in the send queue */
     double deadline_s;          /* finite once a later request has been answered */
     int32_t attempts, asked_peers;
     int32_t to_again; /* if answered: a retransmitted packet, of any worker, caused the answer */
@@ -36,7 +36,7 @@ struct flights {
 
 struct in_flight {
     struct flight **by_request; /* NULL: not in flight */
-    int64_t count; /* of `awaited` */
+    int64_t count; /* number of flights in `awaited` */
     struct flights awaited, merged;
     struct flight *unused;
     double silent_from_s; /* start of the current silence */
@@ -48,12 +48,12 @@ struct in_flight {
     int64_t order, launches;
     int32_t probes; /* since the last answer */
     int32_t disordered; /* a slot has refused a request of this iteration: workers have stopped sending in one order */
-    int32_t in_pieces; /* gradients of this iteration come in pieces: during a silence others may compute the next ones */
+    int32_t in_pieces; /* gradients of this iteration come in pieces: during a silence workers may compute more pieces */
     const int64_t *level; /* by gradient block: workers send blocks of one level in the same order; NULL: all blocks */
     int64_t levels; /* blocks that have a level */
     int32_t owned; /* levels are owners, whose paces are independent */
     double heard_at_s;     /* when the last answer came, or a request was sent while none was in flight */
-    double moving_since_s; /* when the first block of this iteration closed; NAN: none has */
+    double moving_since_s; /* when the first block of this iteration closed; NAN: no block has */
     double all_left_at_s;  /* when the last of the queued flights leaves */
 };
 
@@ -63,7 +63,7 @@ void in_flight_close(struct in_flight *all);
 
 /* When the next retransmission is due; INFINITY if no request is awaited. */
 double in_flight_deadline_s(const struct in_flight *all);
-/* Begin an iteration whose first block closed at `moving_since_s`; NAN: none has yet. */
+/* Begin an iteration whose first block closed at `moving_since_s`; NAN: no block has closed yet. */
 void in_flight_begin(struct in_flight *all, double moving_since_s);
 /* The new flight, or NULL without memory. */
 struct flight *in_flight_launch(struct in_flight *all, int64_t request, const struct header *header,
@@ -71,14 +71,14 @@ struct flight *in_flight_launch(struct in_flight *all, int64_t request, const st
 /* As in_flight_launch(), for a request that is not sent: another worker's packet will cause its answer. */
 struct flight *in_flight_expect(struct in_flight *all, int64_t request, const struct header *header,
                                 const uint8_t *values, int64_t size, double now);
-/* Note that a request that was just launched or retransmitted leaves at `at_s`, after all earlier ones. */
+/* Note that a request that was just launched or retransmitted leaves at `at_s`, after all earlier requests. */
 void in_flight_leaves(struct in_flight *all, struct flight *flight, double at_s);
 /* End the silence: the switch has answered, or no request was in flight before. */
 void in_flight_heard(struct in_flight *all, double now);
 /* Learn from a batch of answers and remove their requests, which must be in flight and awaited. */
 void in_flight_answered(struct in_flight *all, const int64_t *requests, int64_t count, double now);
-/* Write the requests to retransmit into `requests`: overtaken ones whose deadline has passed; in a silence also the oldest
- * ones, twice as many with each probe, or only one if gradients come in pieces. Returns their number. */
+/* Write the requests to retransmit into `requests`: overtaken requests whose deadline has passed; in a silence also the oldest
+ * requests, twice as many with each probe, or only one request if gradients come in pieces. Returns their number. */
 int64_t in_flight_due(struct in_flight *all, double now, int64_t *requests);
 /* Note a retransmission. */
 void in_flight_again(struct in_flight *all, struct flight *flight, double now);

@@ -25,7 +25,7 @@ def read_instructions(table: npt.NDArray[Any], results: npt.NDArray[Any], source
 
 
 def _of_one_kind(run: npt.NDArray[Any], results: npt.NDArray[Any], source: object) -> Iterator[Instruction]:
-    """Yield the instructions of one kind; `results`: those of DELIVERs, whose values `source` keeps."""
+    """Yield the instructions of one kind; `results`: the results of DELIVERs, whose values `source` keeps."""
     kind = run[0]["kind"]
     if kind == InstructionKind.DELIVER:
         delivered = BlockResults(int(run[0]["iteration"]), run["block"], results, source)

@@ -19,7 +19,7 @@ static inline int64_t layout_summary(const struct layout *layout) {
     return layout->summary_words ? layout->blocks : -1;
 }
 
-/* Words of a block in lanes of this code; 0: it cannot be sent in them. */
+/* Words of a block in lanes of this code; 0: the block cannot be sent in these lanes. */
 static inline int64_t layout_words(const struct layout *layout, int64_t block, int lanes) {
     if (lanes < 0 || lanes >= LANE_CODES)
         return 0;

@@ -175,7 +175,7 @@ static void add(struct leaf_slot *slot, const struct header *header, const uint8
     slot->last = 1 + header->worker;
 }
 
-/* Whether the open buffer has as many contributions as the root misses >> `shift`. */
+/* Whether the open buffer has at least as many contributions as the root still misses, shifted right by `shift`. */
 static int is_due(const struct leaf *leaf, struct leaf_slot *slot) {
     const int32_t count = open_buffer(slot)->count;
     return leaf->shift && count && count >= slot->missing >> leaf->shift;
@@ -275,7 +275,8 @@ static void hear(struct leaf_slot *slot, const struct header *header) {
         }
 }
 
-/* If the open buffer is due now, ask the worker of its latest contribution to repeat it, so that the buffer leaves. */
+/* If the open buffer is due now, ask the worker that sent the buffer's latest contribution to repeat this contribution, so that
+ * the buffer leaves. */
 static int tell_last(const struct leaf *leaf, struct leaf_slot *slot, const struct header *header, struct answer *answer) {
     const int32_t last = slot->last;
     if (!last || is_empty(open_buffer(slot)) || !is_empty(sent_buffer(slot)) || !is_due(leaf, slot))

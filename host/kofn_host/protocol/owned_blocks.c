@@ -1,4 +1,5 @@
-/* Owned blocks: only one worker contributes to a block, and the others expect it (core.h has the rule of the window).
+/* Owned blocks: only one worker contributes to a block, and the other workers expect the result (core.h has the rule of the
+ * window).
  *
  * This part decides which blocks leave and which are expected. It does not read the blocks' results.
  */
@@ -15,7 +16,8 @@ static int expect(struct core *core, int64_t block, double now) {
     return expected ? 0 : core_without_memory(core);
 }
 
-/* Handle the blocks that may leave now that earlier blocks have closed: send this worker's blocks, expect the others'. */
+/* Handle the blocks that may leave now that earlier blocks have closed: send this worker's blocks, and expect the other
+ * workers' blocks. */
 int owned_blocks_launch(struct core *core, double now) {
     requests_pass_closed(core);
     for (; core->reached < core->count && requests_may_leave(core, core->reached); core->reached++) {

@@ -7,7 +7,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-/* Whether the sum goes to another worker, so that the answer has its members only. */
+/* Whether the sum goes to another worker, so that the answer has the sum's members only. */
 static int is_short(const struct core *core, const struct header *answer) {
     const int sum = answer->kind == KOFN_RESULT || answer->kind == KOFN_LATE;
     return sum && answer->recipient != KOFN_EVERYONE && answer->recipient != place_of(core, core->rank);
@@ -36,7 +36,7 @@ static int64_t rank_of(const struct core *core, uint16_t place) {
     return (int64_t)place / RACK_PLACES * core->rack_workers + place % RACK_PLACES;
 }
 
-/* Fail unless a sum's recipient is the one that this worker knows; else its values might be lost. */
+/* Fail unless a sum's recipient is the recipient that this worker knows; otherwise the sum's values might be lost. */
 static int check_recipient(struct core *core, const struct header *answer) {
     if (!core->recipient || answer->iteration != core->iteration ||
         answer->recipient == requests_recipient(core, answer->block))
@@ -53,7 +53,7 @@ static int check_racks(struct core *core, const struct header *answer) {
                                 : core_fail(core, "job.racks must be that of the switches, %d, got %d", racks, core->racks);
 }
 
-/* The members of all racks: in front of the values in a tree, else in the header. */
+/* The members of all racks: in a tree they are in front of the values, otherwise in the header. */
 static void members_of(const struct header *answer, const uint8_t *body, uint64_t *members) {
     if (!answer->bitmaps)
         memcpy(members, answer->members, sizeof answer->members);
@@ -97,7 +97,8 @@ static int stale(struct core *core, struct flight *flight, double now) {
     return instruct_ask_peers(core, flight, core->generation);
 }
 
-/* The slot sums at another scale or in other lanes: encode again, or PULL in the slot's lanes if the others have finished. */
+/* The slot sums at another scale or in other lanes: encode again, or PULL in the slot's lanes if the other workers have
+ * finished. */
 static int refused(struct core *core, struct flight *flight, const struct header *answer, double now) {
     core->statistics.refused++;
     if (check_words(core, answer))
@@ -139,8 +140,9 @@ static int not_taken(struct core *core, const struct header *answer, double now)
                                         : refused(core, flight, answer, now);
 }
 
-/* Whether a packet's iteration is further ahead than any worker can be whose results still arrive here: the two words of the
- * iteration were exchanged, which no checksum shows. Exchanging them adds a multiple of this number. */
+/* Whether a packet's iteration is so far ahead that no worker can have reached it. Then the two 16-bit words of the iteration
+ * were exchanged on the way, which the checksum does not detect. This exchange changes the iteration by a multiple of
+ * EXCHANGED. */
 static int is_impossible(const struct core *core, const struct header *header) {
     enum { EXCHANGED = 65535 };
     return core->iteration && (int64_t)header->iteration - core->iteration >= EXCHANGED;

@@ -18,7 +18,7 @@ void requests_pass_closed(struct core *core) {
         core->closed++;
 }
 
-/* Whether the slot of the block at this place is free for it. All blocks of earlier iterations are closed. */
+/* Whether the slot of the block at this place is free for the block. All blocks of earlier iterations are closed. */
 int requests_may_leave(const struct core *core, int64_t place) {
     const int64_t before = place - core->reach;
     return before < 0 || (core->owner ? before < core->closed : !core->open[core->blocks[before]]);
@@ -115,7 +115,7 @@ int requests_pull(struct core *core, double now) {
     return 0;
 }
 
-/* Send the waiting parts of the block at this place, if it may leave. */
+/* Send the waiting parts of the block at this place, if the block may leave. */
 int requests_launch(struct core *core, int64_t place, double now) {
     if (core->regrouping || place >= core->count || !requests_may_leave(core, place))
         return 0;

@@ -49,9 +49,9 @@ static void close_block(struct core *core, int64_t block, int32_t hint, int32_t 
     core->news[core->news_count++] = (struct news){block, hint, to_again};
 }
 
-/* Forget earlier iterations once all workers have contributed part 0 to this one. A worker that contributes has all earlier sums,
- * or a replica that includes them, and its ledger still knows this if the worker dies. So no worker will request or repeat the
- * earlier sums. */
+/* Forget earlier iterations once all workers have contributed part 0 to this iteration. A worker that contributes has all
+ * earlier sums, or a replica that includes them, and its ledger still knows this if the worker dies. So no worker will request
+ * or repeat the earlier sums. */
 static int forget_earlier(struct core *core, const struct result *result) {
     if (!core->everyone)
         return 0;
@@ -72,7 +72,7 @@ int results_note(struct core *core, int64_t iteration, int64_t block, const stru
     struct iteration_results *known = current ? core->results : history_of(&core->history, iteration);
     if (!known)
         return core_without_memory(core);
-    core->results = core->iteration ? history_find(&core->history, core->iteration) : NULL; /* it may have moved */
+    core->results = core->iteration ? history_find(&core->history, core->iteration) : NULL; /* the results may have moved */
     if (known->results[block].values)
         return check_same(core, iteration, block, known->results + block, result);
     if (current && !core->open[block] && check_summed(core, block))

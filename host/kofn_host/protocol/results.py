@@ -15,8 +15,8 @@ from kofn_host.arrays import Integers
 RESULT = np.dtype(structs.Result)
 """struct result of history.h.
 
-Bit r of the first PARTS words of `members` is that part of rank r of rack 0; bit r of the word PARTS - 1 + q is rank r
-of rack q.
+Bit r of word p of `members`, p < PARTS, is part p of rank r of rack 0; bit r of word PARTS - 1 + q is part 0 of rank r
+of rack q, q > 0.
 """
 
 _PART_BITS = 1 << np.arange(PARTS)
@@ -97,7 +97,7 @@ class BlockResults(Sequence[Result]):
         return type(self)(self.iteration, self.blocks[chosen], self.table[chosen], self._keeps)
 
     def below(self, block: int) -> Self:
-        """Return the results of blocks before this one."""
+        """Return the results of blocks with smaller numbers than this block."""
         return self if (self.blocks < block).all() else self[self.blocks < block]
 
     def __iter__(self) -> Iterator[Result]:

@@ -18,14 +18,14 @@ static int64_t other_words(const struct core *core, int64_t block) {
     }
 }
 
-/* A PULL that the switch answers as long as the slot has this block or a later one. */
+/* A PULL that the switch answers as long as the slot has this block or a later block. */
 struct header slot_query_header(const struct core *core, int64_t block) {
     struct header header = requests_pull_header(core, block);
     header.words = (uint8_t)other_words(core, block);
     return header;
 }
 
-/* Whether this is the answer to a slot query, and only that. */
+/* Whether this is the answer to the slot query; such an answer has no other meaning. */
 int slot_query_hears(struct slot_query *query, const struct header *answer) {
     if (!query->asked || answer->kind != KOFN_FORMAT_MISMATCH || answer->words != query->header.words ||
         !header_same_block(answer, &query->header))

@@ -17,7 +17,7 @@ struct slot {
 struct slots {
     int32_t workers, k, room;
     uint32_t generation;
-    int32_t racks; /* of a root, 0: a switch alone */
+    int32_t racks; /* number of racks of a root; 0: a switch alone */
     int64_t count;
     uint8_t votes[KOFN_WORDS_MAX * KOFN_WORD_BYTES];             /* of the last answer */
     uint8_t bitmaps[KOFN_RACKS_MAX * KOFN_MEMBERS_BYTES];
@@ -31,7 +31,7 @@ void slots_close(struct slots *slots);
 /* Handle a packet of a worker or a leaf; returns whether there is an answer. */
 int slots_handle(struct slots *slots, const struct header *header, const uint8_t *values, int32_t size,
                  struct answer *answer);
-/* The same for a switch alone, with headers as on the wire; `to` gets the answer's size, first, end and recipient. Returns the
- * answer's values; NULL: no answer. */
+/* As slots_handle(), for a switch alone, with headers as on the wire; `to` gets the answer's size, first, end and recipient.
+ * Returns the answer's values; NULL: no answer. */
 const uint8_t *slots_put(struct slots *slots, const uint8_t *header, const uint8_t *values, int32_t size,
                          uint8_t *answer, int32_t *to);

@@ -31,5 +31,5 @@ struct reordering {
 struct reordering reordering_at_first(void);
 /* The time until an answer that depends on no other worker. */
 double reordering_trip_s(const struct reordering *reordering);
-/* An answer came `since_sent_s` after the last attempt of its request, a retransmission if `again`. */
+/* An answer came `since_sent_s` after the last attempt of its request; `again`: this attempt was a retransmission. */
 void reordering_answer(struct reordering *reordering, double since_sent_s, int again);

@@ -10,10 +10,11 @@ from kofn_host.schedule.families import PassSchedule
 from kofn_host.schedule.search import MICRO, Heard, Measured, Search
 
 WATCHED = 64
-"""The number of iterations after a search whose median time decides whether the search's result still holds."""
+"""The number of iterations after a search: their median time decides whether the search's result still holds."""
 
 CHANGED = 1.4
-"""The largest factor by which that median may differ from the time that the search has found."""
+"""The largest factor by which the median time of the watched iterations may differ from the time that the search has
+found."""
 
 _COUNT, _WATCHED, _K, _BEGUN = range(4)
 
@@ -33,7 +34,7 @@ class AgreedSearch:
 
     @property
     def search(self) -> Search:
-        """The search in its current state; it is replayed if another replica's state has replaced `heard`."""
+        """The search in its current state; the search is replayed if another replica's state has replaced `heard`."""
         count, begun = int(self.heard[0, _COUNT]), int(self.heard[0, _BEGUN])
         if self._search.heard != count or self._begun != begun:
             self._search, self._begun = self._new(), begun
@@ -64,7 +65,7 @@ class AgreedSearch:
         self.heard[0, _K] = k
 
     def _watch(self, search: Search, heard: Heard, k: int) -> None:
-        """Restart if the last iterations took a much longer or shorter time, or if all of them had another k."""
+        """Restart if iterations now take much more or less time, or if all of them had another k than the search."""
         if not heard.largest or search.found_s is None:
             return
         watched, last = int(self.heard[0, _WATCHED]), self.heard[1 + search.most :]

@@ -25,8 +25,8 @@ def partition(layers: Sequence[Layer], schedule: PassSchedule) -> list[Piece]:
     """Return the pieces of a gradient in the order in which their last weight gradients are computed.
 
     A layer with fewer elements than the threshold is merged with the next computed layers until the threshold is
-    reached; the merged layers have the level of the last of them.  If the family cuts, merged layers with more elements
-    than the threshold are cut into pieces of at most the threshold.
+    reached; the merged layers have the level of the layer that is computed last.  If the family cuts, merged layers
+    with more elements than the threshold are cut into pieces of at most the threshold.
     """
     computed = [step.layer for step in schedule.order(len(layers)) if step.kind == "weight"]
     pieces, run = [], list[int]()
@@ -39,7 +39,7 @@ def partition(layers: Sequence[Layer], schedule: PassSchedule) -> list[Piece]:
 
 
 def distinct(layers: Sequence[Layer], schedules: Sequence[PassSchedule]) -> list[PassSchedule]:
-    """Return the schedules whose passes and pieces differ from those of earlier ones; all if `layers` is empty."""
+    """Return the schedules whose passes and pieces differ from those of earlier schedules; all if `layers` is empty."""
     if not layers:
         return list(schedules)
     found = dict[object, PassSchedule]()

@@ -30,7 +30,7 @@ ITERATIONS = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkModel:
-    """The link of all gradients.
+    """A model of the link that carries all gradients.
 
     `rate`: elements per second; `latency_s`: seconds until a mean is complete; `credit`: the elements in flight, which
     cannot be overtaken.
@@ -68,10 +68,10 @@ def iteration_s(layers: Sequence[Layer], times: LayerTimes, schedule: PassSchedu
 def bound_s(layers: Sequence[Layer], times: LayerTimes, network: LinkModel) -> float:
     """Return a lower bound of the iteration time of all schedules.
 
-    It is the computation, or the longest path from a layer's forward pass to the layer's next forward pass. This path
-    has the forward passes of the layer and of the later layers, the later layers' error terms, and the layer's weight
-    gradient and transfer. The earlier layers' means must come on the same path too, and no mean leaves before a first
-    weight gradient is computed.
+    The bound is the larger of two times: the computation, and the longest path from a layer's forward pass to the
+    layer's next forward pass. This path has the forward passes of the layer and of the later layers, the later layers'
+    error terms, and the layer's weight gradient and transfer. The earlier layers' means must come on the same path too,
+    and no mean leaves before a first weight gradient is computed.
     """
     transfer = [network.transfer_s(layer.elements) for layer in layers]
     ways = list[float]()

@@ -17,7 +17,7 @@ from statistics import median
 from kofn_host.schedule.families import PassSchedule
 
 ROUND = 64
-"""The most timings in a round, a power of two; the first round has one per candidate."""
+"""The most timings in a round, a power of two; the first round has one timing per candidate."""
 
 JUDGED = 4
 """The number of timings per candidate from which on the spread of timings is considered."""
@@ -101,7 +101,8 @@ class Race:
         """Return the standard error of the difference of two medians, as a share of the medians.
 
         The noise of all candidates is pooled and estimated by the median absolute deviation.  For normal noise the
-        standard deviation is that deviation over 0.6745, and a median's standard error is 1.2533 times that of a mean.
+        standard deviation is the median absolute deviation divided by 0.6745, and a median's standard error is 1.2533
+        times a mean's standard error.
         """
         deviations = []
         for candidate in self._field:

@@ -69,7 +69,7 @@ class Search:
         self.done = False
         """Whether `schedule` stays."""
         self.found_s: float | None = None
-        """Seconds of an iteration with the found schedule; None before it is found, and if no iteration was timed."""
+        """Seconds of an iteration with the found schedule; None before the search has found it, or without a timing."""
         self.heard = 0
         """The number of iterations heard."""
         self.longest = 0
@@ -83,7 +83,7 @@ class Search:
         return self.longest + self.longest // 4
 
     def said(self, measured: Measured) -> SideValues:
-        """Return this worker's side values: the iteration's time in microseconds, and two others; all at least 1."""
+        """Return this worker's side values: the iteration's time in microseconds, and two numbers; all at least 1."""
         return (_micro(measured.iteration_s), 1, 1)
 
     def hear(self, heard: Heard) -> None:

@@ -1,4 +1,7 @@
-"""The places of layers' gradients on the wire: a block has one layer; blocks leave in about their order."""
+"""The places of layers' gradients on the wire.
+
+Each block belongs to one layer.  Blocks leave approximately in the order of their numbers.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property

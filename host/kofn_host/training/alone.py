@@ -25,7 +25,7 @@ from kofn_host.workload.workload import load_workload, metric_of
 def train(config: Config, metrics: Metrics, now: Callable[[], float], wait_until: Callable[[float], None]) -> None:
     """Train to the metric's target or the last iteration, and write a line for each iteration.
 
-    `now` returns seconds since the epoch; `wait_until` returns at such a time.
+    `now` returns the time in seconds since the epoch; `wait_until` waits until a given time in the same unit.
     """
     stragglers, config = load_stragglers(config, 0), alone(config)
     workload, metric = load_workload(config, 0), metric_of(config)

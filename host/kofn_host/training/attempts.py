@@ -25,8 +25,8 @@ class Attempts:
     def gives_up(self, rule: LateRule) -> bool:
         """Return whether this gradient is aborted once its iteration is over.
 
-        A rule that gives up aborts every gradient, except an iteration's first one after GIVE_UPS late iterations in a
-        row.
+        A rule that gives up aborts every gradient.  There is one exception: after GIVE_UPS late iterations in a row, an
+        iteration's first gradient is not aborted.
         """
         return rule.gives_up and (self._late_in_a_row < GIVE_UPS or self.batch > 0)
 

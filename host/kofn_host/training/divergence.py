@@ -6,15 +6,15 @@ from kofn_host.arrays import Floats
 from kofn_host.kernels.sample import sample
 
 GROWTH = 100.0
-"""Limit of the parameters' root mean square over its initial value (over 1 if that value is 0).  On the digits,
-trainings that learn stay below 11, and trainings that diverge end above 200."""
+"""Limit of the parameters' root mean square, divided by its initial value (by 1 if the initial value is 0).  On the
+digits, trainings that learn stay below 11, and trainings that diverge end above 200."""
 
 DIVERGED = "diverged"
 """The reason of a worker's end."""
 
 
 class Divergence:
-    """Watches parameters that change in place; it samples at most 16,384 of them (host.kernels.sample)."""
+    """Watches parameters that change in place; it samples at most 16,384 of them (kernels.sample)."""
 
     def __init__(self, parameters: Floats) -> None:
         self._parameters = parameters

@@ -29,7 +29,7 @@ class Begun:
     """
 
     iteration: int
-    started: float  # since the epoch
+    started: float  # in seconds since the epoch
     ready_s: float
     first_s: float
     exchange_s: float
@@ -99,7 +99,8 @@ class IterationLog:
     def report(self, begun: Begun, step: Step, updates: Sequence[Update]) -> kofn_pb2.Report:
         """Return the report of an iteration.
 
-        `updates` begin with its result, and go on with iterations that ended before this worker was done.
+        `updates` are the iteration's result, followed by the results of later iterations that ended before this worker
+        was done.
         """
         assert step.work is not None
         spent_s = time.monotonic() - begun.ready_s

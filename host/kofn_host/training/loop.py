@@ -44,8 +44,8 @@ OWN = (
 """Fields of a metrics line that are null where the worker did not compute the iteration."""
 
 UNTIMED = dict.fromkeys(TIME_PARTS)
-"""The parts of time in a metrics line whose iteration was applied together with the iteration before it, and in virtual
-time."""
+"""The parts of time as null values.  A metrics line has them if its iteration was applied together with the iteration
+before it, and in runs in virtual time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,7 +234,7 @@ class Training:
                 break
         self._clock.stepped()
         if lines:
-            lines[0] |= self._clock.take()  # of all updates
+            lines[0] |= self._clock.take()  # the time of all updates
         for line in lines:
             metrics.write(**line)
         if self.saver is not None:
@@ -357,7 +357,7 @@ def report_of(
     """Return the report of one iteration (Report in common/kofn_common/rpc/kofn.proto); `more`: its other fields.
 
     `held`: gradients and contributors in the iteration's sums, as means over the blocks.  If the worker gave up,
-    first_block_s is the time until then.
+    first_block_s is the time until it gave up.
     """
     gradients, contributors = held
     return kofn_pb2.Report(

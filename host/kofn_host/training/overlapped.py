@@ -1,8 +1,8 @@
 """Training that sends gradients while they are computed, and whose forward pass waits layer by layer for means.
 
-An iteration is a forward pass, the loss, and a backward pass.  In the forward pass each layer waits for its mean of
-the previous iteration, and its parameters are updated.  The backward pass follows the schedule's order; a piece leaves
-as soon as its layers are computed.  A separate thread waits for the iteration's end.
+An iteration is a forward pass, the loss, and a backward pass.  In the forward pass each layer waits for the mean of its
+gradients of the previous iteration; then the layer's parameters are updated.  The backward pass follows the schedule's
+order; a piece leaves as soon as its layers are computed.  A separate thread waits for the iteration's end.
 """
 
 import threading
@@ -72,7 +72,7 @@ class ReplacedError(HostError):
 
 
 class Reduction:
-    """One iteration's reduction, whose gradient is put in pieces; a thread waits for its end."""
+    """One iteration's reduction, whose gradient is put in pieces; a thread waits for the iteration's end."""
 
     def __init__(
         self, reducer: Reducer, iteration: int, layout: WireLayout, block_elements: int, note: SideValues
@@ -88,7 +88,11 @@ class Reduction:
         self._thread.start()
 
     def transfers(self) -> Iterator[tuple[int, float, float]]:
-        """Yield layers with completed means, and the times of a layer's first piece and of its last block's result."""
+        """Yield each layer whose mean is complete, with two times in seconds of time.monotonic().
+
+        The first time is when the layer's first piece was put, the second when the result of the layer's last block
+        came.
+        """
         if (closed_s := self.stream.closed_s) is None:
             return
         for layer, put_s in self._put_s.items():
@@ -132,7 +136,7 @@ class OverlappedTraining(Training):
         super().__init__(config, rank)
         self._forwarded: int | None = None
         """The iteration whose forward pass was made with the current parameters."""
-        self._measured: Measured | None = None  # of the latest iteration
+        self._measured: Measured | None = None  # the times of the latest iteration
 
     @property
     def _layered(self) -> LayeredWorkload:
@@ -287,7 +291,7 @@ class OverlappedTraining(Training):
         return reduction, replace(work, gradient=gradient, norm2=norm2(gradient), agreement=agreement), first_s
 
     def _timed(self, kind: Kind, layer: int, iteration: int, compute: Callable[[], None]) -> None:
-        """Compute one step of a pass, for at least its share of model.compute_ms."""
+        """Compute one step of a pass; take at least the step's share of model.compute_ms."""
         asked_s = time.monotonic()
         compute()
         begun_s, end_s = self._model.span_s or (asked_s, time.monotonic())

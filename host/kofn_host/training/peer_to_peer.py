@@ -108,7 +108,7 @@ class PeerToPeer:
             await asyncio.to_thread(self._communicator.close)
 
     def statistics(self) -> dict[str, int]:
-        """Return the payload bytes of all calls, and their packets where the communicator counts them."""
+        """Return the payload bytes of all calls, and the number of their packets if the communicator counts packets."""
         return dict(self._counts)
 
     @property

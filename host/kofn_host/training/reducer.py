@@ -1,6 +1,6 @@
 """The interface between a worker's training and membership, and the reduction of its gradients.
 
-`Agent` implements it for sums by a switch or a parameter server, `PeerToPeer` for sums among the workers.
+`Agent` implements this interface for sums by a switch or a parameter server, `PeerToPeer` for sums among the workers.
 """
 
 import threading
@@ -30,7 +30,7 @@ class Reducer(Protocol):
 
     @property
     def ledger(self) -> Ledger | None:
-        """The ledger of this worker's gradients; None if none can stay pending."""
+        """The ledger of this worker's gradients; None if no gradient can stay pending."""
 
     @property
     def rule(self) -> LateRule:
@@ -55,7 +55,7 @@ class Reducer(Protocol):
         """Whether the current iteration's gradient was contributed before a restart."""
 
     def all_reduce(self, given: Contribution, missed: Callable[[Exchange], bool] = lambda _: True) -> Exchange:
-        """Contribute a gradient to the current iteration; if it counts, wait for the iteration's end.
+        """Contribute a gradient to the current iteration; if it counts among the k, wait for the iteration's end.
 
         If the gradient is late, `missed` first gets the ended iterations; if `missed` returns False, nothing is
         contributed.
@@ -75,7 +75,7 @@ class Reducer(Protocol):
     async def join_first(
         self, iteration: int, generation: int, peer_source: PeerSource, state: ReplicaState | None = None
     ) -> None:
-        """Begin a job with this iteration; `state`: the replica before it, None: the initial one."""
+        """Begin a job with this iteration; `state`: the replica before this iteration, None: the initial replica."""
 
     async def join_running(
         self, generation: int, peer_source: PeerSource, ask: Callable[[], Awaitable[ReplicaState]]

@@ -32,8 +32,8 @@ Packet = tuple[KofnHeader, bytes]
 class Received(NamedTuple):
     """Received datagrams.
 
-    `packets`: the valid packets; `senders`: the senders of these, if requested; `errors`: one for each invalid
-    datagram; `sizes`: the sizes of all datagrams.
+    `packets`: the valid packets; `senders`: the senders of the valid packets, if requested; `errors`: one for each
+    invalid datagram; `sizes`: the sizes of all datagrams.
     """
 
     packets: list[Packet]
@@ -43,7 +43,7 @@ class Received(NamedTuple):
 
 
 class Sent(NamedTuple):
-    """Whether the kernel accepted each packet, and the errno of its last refusal."""
+    """Whether the kernel accepted each packet, and the errno of the kernel's last refusal."""
 
     accepted: list[bool]
     error: int

@@ -22,8 +22,8 @@ Carry: TypeAlias = Callable[[list[bytes]], None]
 class Relay:
     """Carries datagrams between `inner`, the engine's socket, and `outer`; each direction has its faults.
 
-    If `packets` is another module than wire.packet, this module makes each outgoing packet from its header's fields and
-    its values, and reads each arriving one.
+    If `packets` is not wire.packet, the module `packets` makes each outgoing packet again from its header's fields and
+    its values, and reads each arriving packet.
     """
 
     def __init__(

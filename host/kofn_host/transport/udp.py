@@ -60,9 +60,9 @@ def may_join(opened: socket.socket) -> bool:
     """Return whether packets of a connected socket may be coalesced, and set its UDP checksum accordingly.
 
     The kernel segments coalesced packets before an interface that computes no checksums, such as the interfaces of
-    kofn's network.  On loopback it segments them before they are received.  Before an interface that computes checksums
-    the kernel may leave packets coalesced: then the other end of a virtual cable to a switch, for instance, would see
-    one large packet.
+    kofn's network.  On loopback the kernel segments coalesced packets before they are received.  Before an interface
+    that computes checksums the kernel may leave packets coalesced: then the other end of a virtual cable to a switch,
+    for instance, would see one large packet.
     """
     local = opened.getsockname()[0]
     found = ipaddress.ip_address(local).is_loopback or _checksums_here(opened, local)
@@ -71,7 +71,7 @@ def may_join(opened: socket.socket) -> bool:
 
 
 def _checksums_here(opened: socket.socket, local: str) -> bool:
-    """Return whether the kernel computes the checksums of the interface with this address; False if none has it."""
+    """Return whether the kernel computes checksums for the interface with this address; False if there is none."""
     for _, name in socket.if_nameindex():
         with contextlib.suppress(OSError):  # no address, no such setting, or the interface is gone
             found = fcntl.ioctl(opened, _SIOCGIFADDR, struct.pack("16s24x", name.encode()))

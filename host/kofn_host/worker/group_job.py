@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ElasticCalls:
-    """Elastic means in this `codec` (compress.codec); None: there are no elastic calls.
+    """Settings of the elastic means.  `codec`: their compress.codec; None: there are no elastic calls.
 
     `units`: the number of elements of each unit.  With `scattered` the means are reduce-scatters of the units' shards
     if the job's blocks and slots allow it; otherwise they are all-reduces.

@@ -17,8 +17,8 @@ from kofn_host.worker.worker_place import WorkerPlace
 class JobPlace:
     """A worker's place: the job's configuration, the worker's rank, and all addresses.
 
-    `metrics`: the file for JSON lines; `workers`: all workers' addresses on the data network, by rank, if they sum
-    among themselves; `objective`: the controller's, if it is not the configuration's.
+    `metrics`: the file for JSON lines; `workers`: all workers' addresses on the data network, by rank, if the workers
+    sum among themselves; `objective`: the controller's objective, if it differs from the configuration's objective.
     """
 
     config: Path

@@ -1,7 +1,7 @@
 """The rendezvous, where workers on any hosts get configuration, controller, switch, certificate and token of their job.
 
 A worker with KOFN_RENDEZVOUS, KOFN_RENDEZVOUS_KEY and a rank in its environment gets all other settings here, also
-after a restart by torchrun.  The worker sends a line with its rank, and gets a Handout as JSON, encrypted by the key.
+after a restart by torchrun.  The worker sends a line with its rank, and gets a Handout as JSON, encrypted with the key.
 hand_out.py serves the workers.
 """
 

@@ -1,6 +1,6 @@
 """A whole worker: join the job, train, serve peers until all workers are done, write the ledger.
 
-The training runs in the calling thread; sockets and gRPC live on an event loop in a thread of their own.
+The training runs in the calling thread; sockets and gRPC live on an event loop in another thread.
 """
 
 import contextlib

@@ -9,7 +9,7 @@ class WorkerPlace:
 
     `address`: this worker's address on the management network; `service`: the address of the switch or the parameter
     server; `interface`: the interface towards `service` (empty: by the routes); `workers`: all workers' addresses on
-    the data network, by rank, if they sum among themselves.
+    the data network, by rank, if the workers sum among themselves.
     """
 
     rank: int

@@ -33,7 +33,7 @@ class UniformDraws:
         self._drawn: dict[int, tuple[int, list[float]]] = {}  # by batch
 
     def uniform(self, at: int, batch: int = 0) -> float:
-        """Return the number with this index; DRAWN are drawn at once."""
+        """Return the number with this index; DRAWN numbers are drawn at once."""
         part, index = divmod(at, DRAWN)
         drawn, draws = self._drawn.get(batch, (-1, []))
         if part != drawn:

@@ -19,14 +19,14 @@ SOME = 8
 
 
 class DrawnTogether:
-    """Blocking times (seeds, workers); every iteration is asked for, in ascending order."""
+    """Blocking times (seeds, workers); the caller must ask for every iteration, in ascending order."""
 
     def __init__(self, config: Config, seeds: Sequence[int]) -> None:
         self._workers, self._seeds = config.job.workers, seeds
         self._compute_s = config.model.compute_ms / 1000
         self._shift_every = config.run.shift_every
         given = sorted(reversed(config.straggler), key=lambda entry: (entry.from_iteration, entry.mean_ms))
-        self._entries = [NEVER, *given]  # the last of a worker's entries that have begun applies
+        self._entries = [NEVER, *given]  # of a worker's begun entries, the last one applies
         self._uniforms: dict[int, tuple[int, Floats64]] = {}  # by batch: the part, and (seeds, workers, DRAWN)
         self._near: dict[int, tuple[int, Floats64]] = {}  # by batch: SOME iterations' numbers, (SOME, seeds, workers)
         self._bursts = [_Bursts(entry) for entry in given if entry.law == "bursty"]

@@ -45,7 +45,7 @@ class Evaluator:
         return Evaluation(accuracy=self.value(iteration), owned_accuracy=workload.evaluate_owned(), params=params)
 
     def value(self, iteration: int) -> float | None:
-        """Return the metric after this iteration: the mean over the latest evaluations; None if there is none yet."""
+        """Return the metric after this iteration: the mean over the latest evaluations; None before the first one."""
         last = self._number(iteration)
         if self._workload.metric is None or not last:
             return None

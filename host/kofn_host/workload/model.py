@@ -67,7 +67,8 @@ def load_shards(
 ) -> list[Shard]:
     """Return each rank's data.
 
-    A rank in `owned` gets all training images of its classes there.  The other ranks share the other images equally.
+    A rank that `owned` names gets all training images of the classes that `owned` gives it.  The other ranks share the
+    other images equally.
 
     Images are dealt one by one after a common shuffle. With `dirichlet`, each class is divided by shares drawn from a
     Dirichlet distribution with this concentration (Hsu et al., 2019, arXiv:1909.06335).

@@ -129,7 +129,7 @@ class NeuralNetwork(LayeredModel):
         """Begin the passes of one batch."""
         self._labels = examples.labels
         self._inputs: dict[int, Floats] = {0: examples.images}  # by layer, while needed
-        self._errors: dict[int, Floats] = {}  # of the outputs, by layer, while needed
+        self._errors: dict[int, Floats] = {}  # error terms of the outputs, by layer, while needed
 
     def forward(self, layer: int) -> None:
         outputs = self._kinds[layer].forward(self._inputs[layer], self._flat(layer))

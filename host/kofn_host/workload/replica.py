@@ -58,7 +58,7 @@ class Replica:
         self.evaluator = Evaluator(workload, over=run.accuracy_over, every=run.evaluate_every, last=run.max_iterations)
         self.iteration = UNSTARTED
         """The latest applied iteration."""
-        self._stepped: dict[tuple[int, int], Arrays] = {}  # values before step_part(), of parts an iteration ahead
+        self._stepped: dict[tuple[int, int], Arrays] = {}  # the values before step_part() of parts that are ahead
         self.results: Integers = np.zeros(blocks, np.int64)
         """The sum of the checksums of all results, that is, of all workers' counted contributions."""
         self._arrays: Arrays = {

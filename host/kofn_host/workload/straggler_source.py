@@ -24,7 +24,7 @@ class Together(Protocol):
     def blocking_s(self, iteration: int, begun_s: Floats64, batch: int = 0) -> Floats64:
         """Return the blocking of gradients that begin `begun_s` (seeds, workers) after the training's start.
 
-        Every iteration is asked for, in ascending order, first for batch 0.
+        The caller asks for every iteration, in ascending order, and first for batch 0.
         """
 
 

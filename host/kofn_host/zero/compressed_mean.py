@@ -89,9 +89,10 @@ class SwitchMean:
     def state(self, shards: Shards) -> Arrays:
         """Return the values that are in no mean yet; no call may be under way.
 
-        "pending", (elements,): the values, in units of 2**-40; "weights", (elements,): if gradients wait.  A training
-        that continues with as many workers also needs "padding", the values between the elements, on which the blocks'
-        scales depend, and "expected", (2, blocks), the magnitudes that the next call expects.
+        "pending", (elements,): the values, in units of 2**-40; "weights", (elements,): the weights of waiting
+        gradients, in 1 / WEIGHT_UNIT; missing if no gradient waits.  A training that continues with the same number of
+        workers also needs "padding", the values between the elements, on which the blocks' scales depend, and
+        "expected", (2, blocks), the magnitudes that the next call expects.
         """
         agent = self._communicator.agent
         found = pending_after(agent, agent.iteration - 1)
@@ -108,7 +109,7 @@ class SwitchMean:
     def enter(self, states: Sequence[Arrays], expected: Floats64 | None, shards: Shards, *, alike: bool) -> None:
         """Take over some workers' pending values before the first call.
 
-        `alike`: the states come from a training with as many workers.
+        `alike`: the states come from a training with the same number of workers.
         """
         layout, places = self._communicator.agent.encoder.coding.layout, self._places(shards)
         laid: Integers = np.zeros((2, layout.blocks * layout.elements), np.int64)

@@ -51,7 +51,7 @@ ALLOWED: dict[str, tuple[Callable[[Any], bool], str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZeroSettings:
-    """The settings; ZeroError if one is invalid.
+    """The settings; ZeroError if a setting is invalid.
 
     `bits`: bits of an element from worker to switch.  32 bits are exact; with 8 or 1 the encoding error stays at the
     worker (worker_error).  `freeze_step`: with 1 bit, the number of first steps in full precision.  After these steps

@@ -1,7 +1,7 @@
 """Adam and LAMB for one worker's shard: their state, and their step.
 
-Once the variance is frozen (1 bit), the values of a block share one step s.  An element whose variance is far below
-that of its block would change by huge steps, s / sqrt(variance).  So the variance gets a floor, and elements that never
+Once the variance is frozen (1 bit), the values of a block share one step s.  An element whose variance is far below its
+block's variance would change by huge steps, s / sqrt(variance).  So the variance gets a floor, and elements that never
 had a gradient get no momentum (DeepSpeed's exp_avg_mask).
 """
 

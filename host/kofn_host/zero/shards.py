@@ -1,6 +1,6 @@
 """The division of parameters among workers: a unit is divided into equal parts, padded with zeros.
 
-A unit is gathered and reduced at once.  It has all parameters, or the parameters of one layer.
+A unit is gathered and reduced at once.  A unit has all parameters, or the parameters of one layer.
 """
 
 from collections.abc import Iterator, Sequence
@@ -47,7 +47,7 @@ class Unit:
 
 
 class Shards:
-    """Shards of units with `sizes` elements; `elements`: of all units, `shard_elements`: of a worker's shard.
+    """Shards of units with `sizes` elements: `elements` in all units, `shard_elements` in each shard, with padding.
 
     >>> shards = Shards([5, 3], 2)
     >>> shards.elements, shards.shard_elements

@@ -71,7 +71,7 @@ def _quantise(values: Floats) -> tuple[np.float32, npt.NDArray[np.bool_]]:
 
 
 def _rows(scale: np.float32, rows: int) -> Bytes:
-    """Return as many rows, which have the scale's bytes."""
+    """Return `rows` rows, each with the scale's bytes, (rows, 4)."""
     return np.tile(np.frombuffer(scale.tobytes(), np.uint8), (rows, 1))
 
 

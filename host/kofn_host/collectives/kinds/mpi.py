@@ -36,7 +36,7 @@ from kofn_host.errors import CollectiveError
 _SERVER = "ompi-server"
 
 _DYING = ("setpriv", "--pdeathsig", "KILL")
-"""The prefix of a command whose process must not outlive this one."""
+"""The prefix of a command whose process must not outlive this process."""
 
 SERVER_S = 10.0
 """The longest wait for the start of ompi-server."""
@@ -184,7 +184,7 @@ def _serve(host: str) -> "tuple[subprocess.Popen[bytes], str]":
 
 
 def _mpi(host: str, uri: str) -> Any:
-    """Initialise MPI and return its module; MPI is never finalized, since that would wait for lost workers too."""
+    """Initialise MPI and return its module; MPI is never finalized: finalizing would wait for lost workers too."""
     os.environ.update(_settings(host) | {"OMPI_MCA_pmix_server_uri": uri})
     importlib.import_module("mpi4py").rc.finalize = False
     return importlib.import_module("mpi4py.MPI")

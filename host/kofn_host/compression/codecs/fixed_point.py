@@ -49,7 +49,7 @@ class FixedPoint:
         code_of(width)
         self.width = width
         self.limit = limit_of(width, workers)
-        """The largest magnitude of an addend: `workers` of them fit a signed lane."""
+        """The largest magnitude of an addend: the sum of `workers` addends fits a signed lane."""
         if not self.limit:
             raise CodecError(_too_narrow(width, workers))
         if rounding not in ("nearest", "stochastic"):
@@ -107,8 +107,8 @@ def following(codec: PackingCodec, largest: Floats64) -> Exponents:
 def beginning(codec: PackingCodec, largest: Floats64) -> Exponents:
     """Return the scale of 32-bit lanes (B,) for the first gradient; only this worker's magnitudes (B,) are known.
 
-    It is the codec's own scale if the gradient fits.  Otherwise it is a coarsely rounded scale, which other workers are
-    likely to choose too.
+    The result is the codec's own scale if the gradient fits.  Otherwise the result is a coarsely rounded scale, which
+    other workers are likely to choose too.
     """
     usual, most = codec.scale(largest, largest), largest.max(initial=0.0)
     if most == 0 or STEPS_LEAST <= most * 2.0 ** int(usual[0]) <= codec.limit:
