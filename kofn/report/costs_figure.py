@@ -20,7 +20,7 @@ BAR = 0.7
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostBar:
-    """One bar. `parts_s`: the times of TIME_PARTS; empty if unknown."""
+    """One bar. `parts_s` has the seconds of each of TIME_PARTS, by its name; it is empty if the times are unknown."""
 
     name: str
     parts_s: Mapping[str, float]

@@ -1,7 +1,7 @@
 """The report's figures: typed series in, matplotlib figures out, without any files.
 
-A colour is a worker in figures about workers and a trial in figures about trials. Solid lines are measured or estimated
-values; dashed lines are injected or predicted values.
+A colour stands for a worker in figures about workers, and for a trial in figures about trials. Solid lines are measured
+or estimated values; dashed lines are injected or predicted values.
 """
 
 from collections.abc import Sequence
@@ -56,7 +56,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSeries:
-    """One worker's blocking over the iterations, ms."""
+    """One worker's mean blocking time over the iterations, in milliseconds."""
 
     rank: int
     injected: Series
@@ -217,7 +217,7 @@ def _draw_marks(
 
 
 def longest_blocked(workers: Sequence[WorkerSeries]) -> Sequence[WorkerSeries]:
-    """Return the DRAWN_WORKERS with the longest injected blocking, by rank."""
+    """Return the workers with the longest injected blocking, at most DRAWN_WORKERS, by rank."""
     longest = sorted(workers, key=lambda worker: -worker.injected.y.max(initial=0.0))[:DRAWN_WORKERS]
     return sorted(longest, key=attrgetter("rank"))
 

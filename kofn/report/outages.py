@@ -1,4 +1,5 @@
-"""The outages of a resumed trial: from the end of a checkpoint's iteration to the start of the next one."""
+"""The outages of a resumed trial: each is the time from the end of a checkpoint's iteration to the start of the next
+iteration."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace

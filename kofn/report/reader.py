@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from kofn.report.drawings import Drawing
 
 UNLIMITED = 10_000
-"""The columns of a text that is never cut."""
+"""The width, in columns, of a console that cuts no text."""
 
 NO_END = "it is still running, or was killed (SIGKILL)"
 """The early end of a run whose record has no reason."""

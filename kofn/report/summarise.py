@@ -36,7 +36,7 @@ from kofn_host.workload import Metric, metric_of
 
 
 def summarise_run(folder: RunFolder, configs: Sequence[Config], early_end: str) -> RunSummary:
-    """Summarise every job with the trials so far. `early_end` is the reason why some trials did not end, if so."""
+    """Summarise every job with the trials so far. `early_end` is the reason if some trials did not end."""
     record = folder.record()
     finished = record.finished if early_end else len(record.trials)
     jobs = (
@@ -73,7 +73,7 @@ def summarise(folder: JobFolder, config: Config, *, finished: int | None = None,
 def summarise_trial(
     folder: TrialFolder, workers: Sequence[WorkerMetrics], config: Config, *, job: int, early_end: str = ""
 ) -> TrialSummary:
-    """Summarise one trial from its workers' lines and sums; `early_end` is the reason why it was ended, if it was."""
+    """Summarise one trial from its workers' lines and sums. `early_end` is the reason if the trial was ended early."""
     events = read_event_log(folder.events)
     outages = Outages.of(workers, events)
     workers = outages.cut(workers)

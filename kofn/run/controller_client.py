@@ -17,7 +17,7 @@ SET_S = 5.0
 INTERVAL_S = 0.1
 AWAY = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
 RECONNECT = reconnect(500, 500)
-"""A controller that returns is found within half a second."""
+"""The channel's options: the client finds a restarted controller within half a second."""
 
 
 class ControllerClient:
@@ -51,7 +51,8 @@ class ControllerClient:
                 yield False
 
     async def statuses(self, job: int) -> AsyncIterator[kofn_pb2.Status | None]:
-        """Yield a job's statuses, endlessly; None when the controller has gone, then statuses again."""
+        """Yield a job's statuses, endlessly. Yield None when the controller has gone, and statuses again when the
+        controller is back."""
         request = kofn_pb2.StatusRequest(interval_s=INTERVAL_S, job=job)
         while True:
             with contextlib.suppress(grpc.aio.AioRpcError):

@@ -35,7 +35,7 @@ class JobPrograms:
         """The workers' processes, by rank."""
 
     def process(self, name: str) -> str:
-        """Return the name of the process that an event names."""
+        """Return a process's name in the network, from the name that an event uses."""
         return name if name in self._config.control_plane else self._prefix + name
 
     def server(self, commands: Commands) -> ProcessSpec | None:
@@ -54,7 +54,8 @@ class JobPrograms:
 
     @property
     def nodes(self) -> list[str]:
-        """The workers' hosts by rank, then the parameter server's, if there is one."""
+        """The names of the workers' hosts by rank, then the name of the parameter server's host, if there is a
+        parameter server."""
         return [node for node, _ in (*self.hosts, *([self._server] if self._server else []))]
 
     def alone(self, commands: Commands, job: JobFolder) -> ProcessSpec:

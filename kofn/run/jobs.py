@@ -23,7 +23,7 @@ class JobPlan:
 
     source: Path
     config: Config
-    """With the command line's choices, and the first job's run and network sections."""
+    """The job's configuration, with the command line's choices, and with the first job's run and network sections."""
 
 
 def plan_jobs(

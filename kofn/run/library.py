@@ -26,7 +26,7 @@ Progress = bool | Callable[[str], object]
 False: no line is shown. A function is called with each line."""
 
 UNLIMITED = 10_000
-"""The columns of a printed line, which never breaks."""
+"""The width of the console in columns: no printed line breaks."""
 
 PASSED_ON_S = 0.2
 """The interval between requests to a thread to end. Requests are repeated because the thread's loop may not run yet."""
@@ -113,7 +113,8 @@ def in_thread(work: Callable[[Console], object], progress: Progress) -> None:
 
 @contextlib.contextmanager
 def ended_in_order() -> Iterator[None]:
-    """End the body by Ctrl-C and `kofn stop` as a command; then raise Ctrl-C as KeyboardInterrupt."""
+    """Let Ctrl-C and `kofn stop` end the body in the same way as they end a command. Then raise KeyboardInterrupt for
+    Ctrl-C."""
     try:
         with interruptible([signal.SIGINT, signal.SIGTERM]):
             yield

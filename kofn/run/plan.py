@@ -78,7 +78,7 @@ def prepare(plan: RunPlan, topology: str) -> RunFolder:
     folder.write_record(plan.configs, driver=plan.shared.network.driver)
     point_latest(plan.folder)
     if plan.shared.run.checkpoint_every:
-        os.sync()  # a run that can be resumed after a power cut has its folders
+        os.sync()  # so that the folders survive a power cut, and the run can be resumed
     return folder
 
 

@@ -15,7 +15,7 @@ UPLINK_DIRECTIONS = {"send": "out", "receive": "in", "both": "both"}
 def port_rules(
     faults: Sequence[FaultSection], ports: Mapping[int, int], uplinks: Mapping[int, int]
 ) -> Iterator[FaultRule]:
-    """Yield one rule for each fault and each of the switch's ports that it concerns.
+    """Yield one rule for each fault and each port of the switch that the fault concerns.
 
     `ports` are the workers' ports by rank; `uplinks` has a leaf's port towards the root, by rack.
     """

@@ -9,7 +9,7 @@ from kofn.run.network import NetworkClient, ProcessSpec
 
 KILL_TIMEOUT_S = 5.0
 TOGETHER_S = 0.2
-"""The time in which the ends of several processes are one event."""
+"""Processes that fail within this time are reported in one error."""
 
 
 class ProcessState(Enum):

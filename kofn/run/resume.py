@@ -121,7 +121,7 @@ def _filter(path: Path, kind: type[T], wanted: Callable[[T], bool]) -> tuple[lis
     if not path.exists():
         return kept, dropped
     for line in path.read_bytes().splitlines():
-        with contextlib.suppress(ValueError):  # torn by the crash, or a worker's summary
+        with contextlib.suppress(ValueError):  # a line that the crash has torn, or a worker's summary
             found = msgspec.json.decode(line, type=kind)
             if wanted(found):
                 lines.append(line + b"\n")

@@ -228,7 +228,7 @@ def certificates(plan: RunPlan, folder: RunFolder) -> Iterator[Path | None]:
         return
     from kofn_common.rpc.certificates import make_certificates  # noqa: PLC0415  # needs kofn[certs]
 
-    shutil.rmtree(folder.certificates, ignore_errors=True)  # a power cut has left them
+    shutil.rmtree(folder.certificates, ignore_errors=True)  # a power cut may have left certificates
     try:
         make_certificates(folder.certificates, {config.job.id: config.job.workers for config in plan.configs})
         yield folder.certificates

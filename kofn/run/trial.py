@@ -76,7 +76,7 @@ class Trial:
         """Start everything, wait for the workers, stop everything. Raise RunError for a failed
         process or a long stall.
 
-        `resumed`: where each job goes on; empty: all begin.
+        `resumed` has the point at which each job continues; if it is empty, all jobs begin.
         """
         begin = time.monotonic()
         client = ControllerClient(self._commands.loopback(), certificates=self._commands.certificates)

@@ -50,7 +50,7 @@ class Learning:
         self._parameters = {0: parameters.copy()}  # by iteration, while a worker may need them
         self._after: dict[int, After] = {}
         self._sums: dict[int, Sums] = {}  # by iteration, while some worker lacks results
-        self._known: dict[int, npt.NDArray[np.bool_]] = {}  # the blocks that are in the sums
+        self._known: dict[int, npt.NDArray[np.bool_]] = {}  # by iteration: which blocks are in the sums (blocks,)
         self._aggregates: dict[int, Aggregate] = {}  # aggregates of the first worker with all results, by iteration
         self._computed = [0] * job.workers  # each worker's latest computed iteration
 

@@ -208,7 +208,7 @@ def execute(
             trials[0] = partial(_beside, partial(_simulate_alone, config, folder.jobs[0], costs), trials[0])
         with forked(trials) if apart else nullcontext(trial() for trial in trials) as ended:
             for number in range(1, len(trials) + 1):
-                if apart and number == len(trials):  # the last trial leaves a processor idle
+                if apart and number == len(trials):  # a processor is idle during the last trial
                     load_report()
                 next(ended)
                 folder.update_record(finished=number)

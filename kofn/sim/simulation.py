@@ -44,7 +44,7 @@ class Simulation:
     workers: list[Worker] = field(init=False)
     uplinks: list[Link] = field(init=False)
     reasons: dict[int, str] = field(default_factory=dict)
-    """The reason of each worker's end."""
+    """By rank: the reason of the worker's end."""
     first_s: float = 0.0
     """The time of the first worker's end."""
     _machine: Machine = field(init=False)

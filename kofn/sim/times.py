@@ -30,7 +30,7 @@ class SimulatedTimes:
     q95_s: float
     predicted_s: float | None  # predicted time for the last k; None without a choice
     changes: int
-    k: int  # the last one
+    k: int  # the last k
     late_gradient: str  # the last rule
 
     @classmethod
@@ -82,7 +82,7 @@ class SimulatedTimes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScaledTimes(SimulatedTimes):
-    """The results of a trial of `--scale` with a seed."""
+    """The results of a trial of `--scale` with one seed."""
 
     seed: int
     racks: int

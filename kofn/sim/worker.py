@@ -28,7 +28,8 @@ from kofn_host.training.loop import Work, report_of
 from kofn_host.workload import load_stragglers
 
 KEEPERS = 8
-"""The most workers that keep results for all others: the results of 1,024 workers would fill the memory."""
+"""At most so many workers keep results that other workers may fetch: 1,024 workers with all results would fill the
+memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,20 +80,20 @@ class Worker(Effects):
         )
         self._blocking = load_stragglers(around.config, rank)
         self._wakes = random.Random(f"{around.config.run.seed}/{rank}")
-        self._done: list[Finished] = []  # to be applied
-        self._iteration, self._attempts = 0, Attempts()  # of the gradient being computed
-        self._current = 0  # the iteration of its parameters; the protocol may be further
+        self._done: list[Finished] = []  # ended iterations that the training has not applied yet
+        self._iteration, self._attempts = 0, Attempts()  # iteration and attempts of the gradient being computed
+        self._current = 0  # the iteration that the worker's parameters are for; the protocol may be in a later one
         self._beyond: int | None = None  # the worker waits until the protocol has left this iteration
-        self._then: Callable[[], None]  # called when the protocol has left it
+        self._then: Callable[[], None]  # called when the protocol has left the iteration `_beyond`
         self._computing: Handle | None = None
         self._driver = Driver(self.protocol, model.encoder, self, workers=job.workers)
         self.set_late_policy(around.config.policy.late_policy)
         self._started_s = 0.0  # when the parameters were ready
         self._ready_s = 0.0  # when the gradient was ready
-        self._blocked_s = 0.0  # in the current iteration
-        self._step: Step | None = None  # in the iteration that the worker computes
+        self._blocked_s = 0.0  # blocking of the latest gradient
+        self._step: Step | None = None  # the worker's step in the iteration that it computes
         self._work: Work  # the worker's latest gradient
-        self._own = BlockResults.of(())  # of the latest iteration that the worker computed
+        self._own = BlockResults.of(())  # results of the latest iteration that the worker computed
 
     def set_late_policy(self, late_policy: LatePolicy) -> None:
         """Set the rule for late gradients."""
@@ -133,7 +134,8 @@ class Worker(Effects):
         self._around.machine.work(self._around.costs.encode_s, self._until, 0, self._hand_over)
 
     def _hand_over(self) -> None:
-        """Take the results of ended iterations, then contribute by the rule; the protocol is up to date."""
+        """Take the results of ended iterations, then contribute by the rule. The caller has advanced the protocol to
+        the current iteration."""
         iteration, batch, current = self._iteration, self._attempts.batch, self.protocol.iteration
         if self._step is None:
             work = self._work = self._model.compute(iteration, 0, self._blocked_s)

@@ -130,7 +130,7 @@ class Zeros:
 
     def __init__(self) -> None:
         self.plan = Planner(blocks=1, widths=(32,)).first()
-        self._parts = 0  # in the current iteration
+        self._parts = 0  # further gradients in the current iteration
 
     def begin(self, iteration: int) -> None:
         self._parts = 0
