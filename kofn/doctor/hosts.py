@@ -52,7 +52,7 @@ class Hosts:
         return [Check(name=name, check=check) for name, check in checks.items()]
 
     async def _measure(self) -> str:
-        """Have boot.py run all its checks, and return those of the management network."""
+        """Have boot.py run all its checks, and return the measurements of the management network."""
         try:
             self._checks = [check async for check in self._lab.network.check()]
         except KofnError as error:

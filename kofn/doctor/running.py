@@ -1,4 +1,5 @@
-"""The checks of `kofn doctor` during a run: of the run's controller, switch and workers. They make nothing."""
+"""The checks of `kofn doctor` during a run: they check the run's controller, switch and workers, and make no network
+and no process."""
 
 import asyncio
 import functools

@@ -130,7 +130,8 @@ def conduct(
 ) -> None:
     """Run or read the matrix, and show the findings; end the process with the command's exit code.
 
-    With `lean`, a simulated run does not keep the workers' lines and sums, because a repetition gives the same ones.
+    With `lean`, a simulated run does not keep the workers' lines and sums, because a repetition gives the same lines
+    and sums.
     """
     console = make_console(stderr=choices.as_json)
     with ending(f"experiment {experiment}"):

@@ -26,8 +26,8 @@ CLASS = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskEngine:
-    """Runs tasks in processes, or on a cluster: the address of a Dask scheduler, or the class of a cluster, which its
-    own configuration files configure.
+    """Runs tasks in processes, or on a cluster. `cluster` is the address of a Dask scheduler, or the class of a
+    cluster, whose settings are in Dask's configuration files.
 
     Examples of a cluster are tcp://10.0.0.1:8786, dask_jobqueue:SLURMCluster and dask_kubernetes.operator:KubeCluster.
     A class's cluster gets `processes` workers or jobs.

@@ -208,7 +208,7 @@ def run_cells(
 
 
 def read_cells(matrix: Sequence[Cell]) -> Iterator[CellResult]:
-    """Yield the results of all cells, without a run; an unfinished cell has none."""
+    """Yield the results of all cells, without a run. The result of an unfinished cell has no trials."""
     for cell in matrix:
         trials = cell.stored()
         yield CellResult(cell=cell, trials=trials or (), error="" if trials else "not run yet")

@@ -32,7 +32,7 @@ FINE_FRAMES = 1200
 """The number of frames after which the interval between frames doubles, repeatedly: an hour has 4,200 frames."""
 
 LAG_S = 0.3
-"""The delay of frames during the run: after it the lines of a frame's time are in the files."""
+"""The delay of frames during the run. After this delay, the lines of a frame's time are in the files."""
 
 POINTS = 64
 RECENT = 20

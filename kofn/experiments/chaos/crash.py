@@ -41,18 +41,18 @@ TIMEOUT_S = 120.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Crash:
-    """The death of all processes, when a worker has finished an iteration of `at`; once for each of these."""
+    """The death of all processes, once for each iteration in `at`, when a worker has finished this iteration."""
 
     kind: CrashKind
     at: Sequence[int]
 
 
 def crashed(crash: Crash, source: Path, out: Path, arguments: Sequence[str], config: Config) -> list[str]:
-    """Run `source` in `out`, with a crash and a resumption for each moment; return the faults.
+    """Run `source` in `out`, with a crash and a resumption for each iteration in `crash.at`; return the faults.
 
     The output of the runs is in OUT.log.
 
-    Raise RunError if the run ends before a moment, or if the machine has no loop devices.
+    Raise RunError if the run ends before one of these iterations, or if the machine has no loop devices.
     """
     failures, log = list[str](), out.with_suffix(".log")
     with _disk(crash.kind) as disk:
@@ -80,7 +80,8 @@ def crashed(crash: Crash, source: Path, out: Path, arguments: Sequence[str], con
 def _until(
     moment: int, process: "subprocess.Popen[bytes]", folder: Path, disk: "_Disk | None", kind: CrashKind
 ) -> list[int]:
-    """Wait for the moment, then let everything die; return the iterations of complete checkpoints, ascending."""
+    """Wait until a worker has finished iteration `moment`, then let all processes die. Return the iterations of
+    complete checkpoints, ascending."""
     deadline, full = time.monotonic() + TIMEOUT_S, False
     try:
         while (newest := _newest(folder)) < moment:
@@ -165,7 +166,7 @@ class _Disk:
             fcntl.ioctl(opened, FS_IOC_SHUTDOWN, struct.pack("I", NO_FLUSH))
 
     def remount(self) -> None:
-        """Mount a copy of the file system: another process may still hold the stopped one."""
+        """Mount a copy of the file system, because another process may still hold the stopped file system."""
         _command("umount", str(self.mount))
         self.image = Path(shutil.copyfile(self.image, f"{self.image}-again"))
         _command("mount", "-o", "loop", str(self.image), str(self.mount))

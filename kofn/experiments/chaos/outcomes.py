@@ -45,7 +45,8 @@ COLUMNS: Columns[TrialSummary] = {
 def outcomes_table(target: str, outcomes: Sequence[ScenarioOutcome]) -> TextTable:
     """Return a row for each job of a scenario.
 
-    The column "x fault-free" is the mean iteration time over the fault-free scenario's, if that scenario ran.
+    The column "x fault-free" is the mean iteration time divided by that of the fault-free scenario, if that scenario
+    ran.
     """
     reference = next((outcome.summary for outcome in outcomes if outcome.scenario == "fault-free"), None)
     against: Columns[TrialSummary] = {"x fault-free": lambda summary: _times(summary, reference)} if reference else {}

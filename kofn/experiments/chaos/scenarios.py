@@ -81,7 +81,8 @@ def _bounded(objective: str, workers: int) -> str:
 
 
 def scenarios(racks: int = 1) -> Iterator[FaultScenario]:
-    """Yield all scenarios, the fault-free one first; with several racks, those with one job, then those of a tree."""
+    """Yield all scenarios, the fault-free scenario first. With several racks, yield the scenarios with one job, and
+    then the scenarios that only a tree has."""
     if racks == 1:
         yield from _at_one_switch()
         return
@@ -171,7 +172,8 @@ def _partitions() -> Iterator[FaultScenario]:
 
 
 def _crashes() -> Iterator[FaultScenario]:
-    """Yield scenarios with kill -9, followed by the same command line."""
+    """Yield scenarios in which processes are killed with kill -9. All but the last controller are restarted with the
+    same command line."""
     for process in ("worker-1", "controller", "switch"):
         events = (
             EventSection(at_iteration=60, kill=process),

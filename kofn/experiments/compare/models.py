@@ -1,6 +1,6 @@
 """The models of `kofn compare`: a model that is trained, and larger models whose recorded gradients are replayed.
 
-An MLP of the model's size computes such gradients once, on digits, and every contender gets the same gradients.
+An MLP of the larger model's size computes these gradients once, on digits. Every contender gets the same gradients.
 """
 
 import os

@@ -3,8 +3,8 @@
 The kofn frames of every link, in either direction, are compared byte by byte with the frames of the other run, in any
 order, because the order depends on time. The comparison leaves out parts that always differ between runs:
 
-- the job's generation, the Unix time of its beginning, and IP's identification, which the kernel counts: both are read
-  as 0, and the checksums over both are verified instead;
+- the job's generation, which is a Unix time, and the identification in the IP header, which the kernel counts. Both
+  fields are read as 0, and the checksums that cover these fields are verified instead;
 - repetitions: retransmissions after a timeout, the switch's answers to them, and LATE answers. The number of these
   frames is reported.
 

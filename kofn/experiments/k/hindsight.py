@@ -20,10 +20,12 @@ Floats = npt.NDArray[np.float64]
 TIME = "time_to_target_s"
 
 NEVER = 3.0
-"""The longest time that counts, over the seed's fastest time. A training that misses the target counts with it."""
+"""The longest time that counts, divided by the seed's fastest time. A training that misses the target counts with the
+longest time."""
 
 MEDIAN, MEAN = 1.05, 1.15
-"""The permitted ratios of median and geometric mean to those of the best fixed rule and k in hindsight."""
+"""The permitted median and geometric mean, over the seeds, of an objective's time divided by the time of the best fixed
+rule and k in hindsight."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -63,7 +65,7 @@ class Hindsight:
 
     @cached_property
     def best(self) -> "Standing | None":
-        """The fixed standing with the least mean time; None if no fixed one reached the target."""
+        """The fixed standing with the least mean time; None if no fixed standing reached the target."""
         known = [standing for standing in self.fixed if standing.reached]
         return min(known, key=lambda standing: geometric_mean(standing.times), default=None)
 
@@ -95,7 +97,7 @@ class Ratios:
 
     median: float
     mean: float
-    """A geometric mean."""
+    """The geometric mean of the ratios to the best fixed rule and k."""
     others: float | None
     """The geometric mean of the ratios to the best of the other seeds; None for a single seed."""
 
@@ -135,7 +137,8 @@ class Standing(Arm):
 
     @cached_property
     def ratios(self) -> Ratios | None:
-        """The objective's times over those of fixed rules and ks; None if no fixed one reached the target."""
+        """The objective's times divided by the times of fixed rules and ks; None if no fixed rule and k reached the
+        target."""
         if self.among.best is None:
             return None
         own = self.times

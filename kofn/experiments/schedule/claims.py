@@ -13,7 +13,7 @@ SLOWER = 1.03
 """The permitted ratio of the default's iteration time to the best contender's."""
 
 FASTER = {"buckets": 1.2, "sequential": 1.6}
-"""The least speed-up if transfers take as long as the computation."""
+"""By kind of contender: the default's least speed-up over it, if transfers take as long as the computation."""
 
 OF_BOUND = 1.10
 

@@ -17,9 +17,9 @@ REFERENCE = "32 bits"
 class ZeroContender:
     """A kind of training.
 
-    `codec` is the lanes' codec, unless it follows from the bits. `k` workers, drawn for each step, are in time; the
-    other workers' contributions are stashed. `two_sided` is DeepSpeed's scheme. With `majority` a block's answer has
-    only the signs of the counted votes.
+    `codec` is the lanes' codec; if it is empty, `bits` decides on the codec. `k` workers, drawn for each step, are in
+    time; the other workers' contributions are stashed. `two_sided` is DeepSpeed's scheme. With `majority` a block's
+    answer has only the signs of the counted votes.
     """
 
     name: str

@@ -43,7 +43,8 @@ WORDS = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepMeans:
-    """Steps of a kind at a rate: the slowest worker's median time, and mean bytes over a worker's link."""
+    """Steps of a kind at a rate: the slowest worker's median time, in seconds, and the mean bytes of a step over a
+    worker's link."""
 
     time_s: float
     up: float
