@@ -150,7 +150,8 @@ def conduct(
 
 
 def check_results(out: Path | None, of: str) -> Path:
-    """Return the folder that --report-only reads. Raise ConfigError if it is missing; `of` names its content."""
+    """Return the folder that --report-only reads; `of` names the folder's content. Raise ConfigError if the folder is
+    missing."""
     if out is None or not out.is_dir():
         raise ConfigError(f"--report-only needs --out with the folder of {of}, not {out or 'none'}")
     return out

@@ -52,7 +52,8 @@ class TaskEngine:
                 yield from pool.imap_unordered(_Placed(call), enumerate(items))
 
     def in_order(self, call: Callable[[T], R], items: Sequence[T], lost: Callable[[T, str], R]) -> Iterator[R]:
-        """Yield the results in the order of the items, each as soon as it and all earlier results are there."""
+        """Yield the results in the order of the items. A result is yielded as soon as this result and all earlier
+        results are there."""
         early: dict[int, R] = {}
         following = 0
         for place, result in self.results(call, items, lost):

@@ -61,13 +61,14 @@ class WorkerSeries:
     rank: int
     injected: Series
     estimated: Series
-    low: Floats  # lower ends of the estimate's interval, as many as `estimated`
+    low: Floats  # lower ends of the estimate's interval, one for each value of `estimated`
     high: Floats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Panel:
-    """A figure of compression over the iterations, the mean of the workers, and its planned value, if any."""
+    """A quantity of compression over the iterations: the mean over the workers, and the planned value, if there is
+    one."""
 
     title: str
     unit: str
@@ -195,7 +196,8 @@ def mark_numbers(trials: Sequence[TrialSeries]) -> dict[str, int]:
 
 
 def running_mean(values: Floats, width: int = SMOOTH) -> Floats:
-    """Return for each value the mean of the `width` values around it; at the ends there are fewer."""
+    """Return, for each value, the mean of the `width` values around it. At the two ends, the mean is over fewer
+    values."""
     half = width // 2
     windows = (values[max(0, index - half) : index + half + 1] for index in range(len(values)))
     return np.array([np.mean(window) for window in windows])

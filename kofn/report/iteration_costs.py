@@ -15,8 +15,8 @@ def measured_lines(workers: Sequence[WorkerMetrics]) -> list[Iteration]:
 
 
 def mean_parts_s(workers: Sequence[WorkerMetrics]) -> dict[str, float]:
-    """Return the TIME_PARTS of an iteration, which add up to worker_iteration_s(); empty if the workers do not report
-    them."""
+    """Return the TIME_PARTS of an iteration, in seconds, which add up to worker_iteration_s(); empty if the workers do
+    not report these parts."""
     lines = measured_lines(workers)
     if not any(line.compute_s is not None for line in lines):
         return {}

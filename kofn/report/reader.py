@@ -215,7 +215,7 @@ class Run:
 
     @cached_property
     def _summary(self) -> RunSummary:
-        """Return the written summary, or one computed from the files so far."""
+        """Return the written summary, or a summary that is computed from the files so far."""
         if not (self.folder / "summary.json").exists():
             return summarise_run(self._folder, self.configs, self._record.ended or NO_END)
         stored = _stored(self.folder)

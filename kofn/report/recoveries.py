@@ -56,8 +56,8 @@ def _totals(statuses: Sequence[Status], field: str) -> dict[str, int]:
 
 
 def read_lines(path: Path) -> list[Status]:
-    """Read the controller's statuses, or the lines of its journal; empty if the file is missing
-    after an early failure."""
+    """Read the controller's statuses, or the lines of the controller's journal; empty if the file is missing after an
+    early failure."""
     return read_json_lines(path, Status)
 
 

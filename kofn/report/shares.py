@@ -44,7 +44,7 @@ class WorkerShares:
 
 
 def _account(worker: WorkerMetrics) -> Account:
-    """Return the worker's account at its end, or after its last iteration if it was killed."""
+    """Return the worker's account at its end, or after its last iteration if the worker was killed."""
     if worker.totals is not None and worker.totals.account is not None:
         return worker.totals.account
     for line in reversed(worker.iterations):

@@ -154,12 +154,12 @@ def summarise_trial(
 
 
 def _sum(totals: Sequence[Totals] | None, name: str) -> int | None:
-    """Return a count of all workers together; None if it is unknown."""
+    """Return a count of all workers together; None if the count is unknown."""
     return None if totals is None else sum(getattr(entry, name) for entry in totals)
 
 
 def _alone(folder: TrialFolder, metric: Metric | None) -> Alone | None:
-    """Return the training of one worker alone; None where run.alone did not ask for it."""
+    """Return the training of one worker alone; None if run.alone did not ask for this training."""
     worker = read_worker(folder, 0)
     if not worker.iterations:
         return None

@@ -256,7 +256,7 @@ class Summary:
 
     @property
     def ok(self) -> bool:
-        """Whether no trial failed, and none was changed by hand."""
+        """Whether no trial failed, and no trial was changed by hand."""
         return not self.failures and not self.not_compared
 
     @property
@@ -286,7 +286,7 @@ class Summary:
         ]
 
     def _misfit(self, compressed: Compressed) -> float:
-        """Return the share of misfits, or the larger share of the norm that lanes of 32 bits leave over."""
+        """Return the share of misfits, or the share of the norm that lanes of 32 bits leave over, if that is larger."""
         return max(compressed.misfits or 0.0, 0.0 if self.compresses else min(1.0, compressed.error or 0.0))
 
     @property
@@ -306,15 +306,16 @@ class Summary:
         return self.trials[-1]
 
     def against(self, entry: TrialSummary) -> float | None:
-        """Return the baseline's time to the target divided by this trial's; None if they cannot be compared."""
+        """Return the baseline's time to the target divided by this trial's time; None if the trials cannot be
+        compared."""
         baseline_s = self.baseline.time_to_target_s if self.baseline else None
         if entry.by_hand or entry.time_to_target_s is None or baseline_s is None:
             return None
         return baseline_s / entry.time_to_target_s
 
     def against_alone(self, entry: TrialSummary) -> float | None:
-        """Return the time to the target of one worker alone divided by this trial's; a lower bound if the one worker
-        did not reach the target. None if they cannot be compared."""
+        """Return the time to the target of one worker alone divided by this trial's time; None if they cannot be
+        compared. The ratio is a lower bound if the one worker did not reach the target."""
         if entry.by_hand or entry.time_to_target_s is None or self.alone is None:
             return None
         return (self.alone.time_to_target_s or self.alone.duration_s) / entry.time_to_target_s

@@ -84,7 +84,7 @@ def remove_groups(of: int | None = None) -> None:
         for group in cgroup.folder.glob(f"{PREFIX}*-*"):
             pid = group.name.removeprefix(PREFIX).partition("-")[0]
             if pid == str(of) or (of is None and not Path(f"/proc/{pid}").exists()):
-                with contextlib.suppress(OSError):  # a process is in the group; another part must end it
+                with contextlib.suppress(OSError):  # the group has a process, which this function must not end
                     group.rmdir()
 
 

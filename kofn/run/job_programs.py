@@ -17,7 +17,7 @@ class JobPrograms:
     """The programs of a job.
 
     `hosts` are the workers' hosts by rank; `server` is the parameter server's host, if the job has a parameter server.
-    `prefix` distinguishes a job's processes from another job's.
+    `prefix` distinguishes a job's processes from another job's processes.
     """
 
     def __init__(
@@ -39,7 +39,8 @@ class JobPrograms:
         return name if name in self._config.control_plane else self._prefix + name
 
     def server(self, commands: Commands) -> ProcessSpec | None:
-        """Return the parameter server, if there is one. It starts before the workers, and ends after them."""
+        """Return the parameter server, if there is one. The server starts before the workers, and ends after the
+        workers."""
         if self._server is None:
             return None
         node, host = self._server
@@ -61,7 +62,7 @@ class JobPrograms:
     def alone(self, commands: Commands, job: JobFolder) -> ProcessSpec:
         """Return the process of one worker that trains without the others, during the last trial."""
         job.alone.path.mkdir(parents=True, exist_ok=True)
-        job.alone.metrics(0).unlink(missing_ok=True)  # a resumed run may have one already
+        job.alone.metrics(0).unlink(missing_ok=True)  # a resumed run may have this file already
         argv, log = commands.alone(job.effective, job.alone.metrics(0)), job.alone.path / "alone.log"
         return ProcessSpec(name=self.process("alone"), node=ROOT, argv=argv, log=log, cwd=Path.cwd(), env=ENVIRONMENT)
 

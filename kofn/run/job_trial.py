@@ -61,7 +61,7 @@ class JobTrial:
         server: tuple[str, EmulatedHost] | None = None,
     ) -> None:
         """Prepare the job. `hosts` are the workers' hosts by rank; `prefix` distinguishes a job's processes from
-        another job's.
+        another job's processes.
 
         `server` is the host of the job's parameter server, if it has one.
         """
@@ -119,7 +119,7 @@ class JobTrial:
         self.view.begin()
 
     def _absent(self, done: Sequence[LoggedEvent]) -> set[str]:
-        """Return the workers that do not run at first: those that join late, and those that an event had killed."""
+        """Return the workers that do not run at first: workers that join late, and workers that an event had killed."""
         absent = late_joiners(self.config.event)
         for event in done:
             if event.action == "kill":

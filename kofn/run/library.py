@@ -41,7 +41,8 @@ def planned(
     out: Path | str | None,
     **choices: Any,
 ) -> Iterator[RunPlan]:
-    """Yield the run's plan; without a configuration, the default experiment's. Raise ConfigError for a fault.
+    """Yield the run's plan; without a configuration, yield the default experiment's plan. Raise ConfigError for a
+    fault.
 
     Configurations that are no files become temporary files until the end of the block.
     """
@@ -64,7 +65,8 @@ def planned(
 
 
 def _file(given: Given, sections: Mapping[str, Any], path: Path) -> Path:
-    """Return the file with the configuration; write it to `path` if there is none."""
+    """Return the file with the configuration. If the configuration is no file, or `sections` change it, write it to
+    `path`."""
     own = path_of(given)
     if own is not None and not sections:
         return own

@@ -37,7 +37,7 @@ PYTORCH = re.compile(r"\[[IW]\d{4} [\d:.]+ \w+\.cpp:\d+\]")
 PAUSE_S = 10.0
 """The longest time between two polls of a running process: an event may take seconds."""
 RECENT_S = 5.0
-"""The explanation of a stall names the events that came up to this long before the stall."""
+"""The explanation of a stall names the events of this many seconds before the stall."""
 
 
 @dataclass(slots=True)

@@ -136,7 +136,8 @@ class Tunnel:
 
 
 def configure(interface: str, address: DataAddress) -> None:
-    """Set a worker's address, and a permanent neighbour entry for the switch, whose address no machine answers for."""
+    """Set a worker's address, and a permanent neighbour entry for the switch, because no machine answers ARP requests
+    for the switch's address."""
     ip("link", "set", interface, "address", address.mac)
     bring_up(interface)
     ip("address", "replace", str(address.ip), "dev", interface)
@@ -208,7 +209,7 @@ def _make(name: str, options: str) -> None:
 
 
 def ip(*arguments: str) -> str:
-    """Return the output of iproute2. Raise RunError with its message."""
+    """Return the output of iproute2. If iproute2 fails, raise RunError with its message."""
     try:
         done = subprocess.run(["ip", *arguments], capture_output=True, text=True, check=True)
     except FileNotFoundError as error:

@@ -38,7 +38,7 @@ class EmulatedHost(msgspec.Struct, frozen=True):
     port: int
     interface: str
     switch: str = "s1"
-    mbps: float | None = None  # its link's rate in the topology; None: not shaped
+    mbps: float | None = None  # the rate of the host's link in the topology; None: not shaped
 
 
 class EmulatedSwitch(msgspec.Struct, frozen=True):
@@ -127,7 +127,7 @@ class NetworkClient:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=stderr,
-                start_new_session=True,  # the terminal's Ctrl-C goes to the runner, which stops all in order
+                start_new_session=True,  # the terminal's Ctrl-C goes to the runner, which stops all processes in order
             )
         network = cls(process, log)
         try:
@@ -168,7 +168,7 @@ class NetworkClient:
         await self._send(do="signal", id=name, signal="KILL")
 
     async def end(self, names: Iterable[str], timeout_s: float = 4.0) -> None:
-        """Stop processes: SIGTERM, then SIGKILL for those that remain."""
+        """Stop processes: SIGTERM, then SIGKILL for the processes that remain."""
         for signal in ("TERM", "KILL"):
             alive = [name for name in names if not self._future("exited", name).done()]
             for name in alive:
@@ -308,4 +308,4 @@ class NetworkClient:
         for future in self._waiting.values():
             if not future.done():
                 future.set_exception(RunError(self._failure))
-                future.exception()  # an exception without a reader needs no warning
+                future.exception()  # asyncio warns of an exception that was never read

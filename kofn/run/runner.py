@@ -222,7 +222,8 @@ def check(plan: RunPlan) -> None:
 
 @contextlib.contextmanager
 def certificates(plan: RunPlan, folder: RunFolder) -> Iterator[Path | None]:
-    """Yield certificates and tokens for this run's processes, removed afterwards; None where network.tls is false."""
+    """Yield the folder of certificates and tokens for this run's processes, and remove the folder afterwards. Yield
+    None if network.tls is false."""
     if not plan.shared.network.tls:
         yield None
         return

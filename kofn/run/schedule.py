@@ -29,7 +29,7 @@ class Schedule:
         self._reached_s: dict[int, float] = {}
 
     def resume(self, done: Sequence[tuple[str, str]]) -> list[Due]:
-        """Remove the events whose action() has been carried out, and return them."""
+        """Remove the events whose action() has been carried out, and return the removed events."""
         left, found = list(done), list[Due]()
         for event in [*self._waiting]:
             if action(event) in left:
@@ -77,7 +77,7 @@ def action(event: Due) -> tuple[str, str]:
         return "link", f"{_workers(event)} ({event.mbps:g} Mbit/s)"
     if isinstance(event, CpuSection):
         return "cpu", f"{_workers(event)} ({event.share:.0%})"
-    (given,) = event.actions().items()  # the configuration is checked: exactly one
+    (given,) = event.actions().items()  # exactly one action, because the configuration is checked
     return given
 
 

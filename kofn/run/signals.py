@@ -64,7 +64,8 @@ def impatient() -> Iterator[None]:
 
 
 def cancel_on_signal(task: asyncio.Task[None]) -> list[int]:
-    """Have the first signal cancel a task of the running loop, and ignore later ones; return the list of all signals.
+    """Have the first signal cancel a task of the running loop, and ignore later signals. Return a list to which the
+    number of every signal is appended.
 
     Outside of the main thread the signals are those that pass_on() brings.
     """

@@ -53,7 +53,7 @@ class VirtualClock:
         return -len(self._standing)
 
     def run(self) -> bool:
-        """Run events until end(). Return False when none is left and end() was not called."""
+        """Run events until end() is called. Return False when no event is left and end() was not called."""
         address, happen, calls, standing = self.native.address, self._next, self._calls, self._standing
         while not self._ended and (number := happen(address)):
             if number < 0:

@@ -56,9 +56,9 @@ an iteration)."""
 class Costs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """CPU time of a worker's steps and of a decision, in seconds, and the number of cores."""
 
-    cores: Annotated[int, Meta(ge=0)]  # shared by all hosts; 0: one for every host
+    cores: Annotated[int, Meta(ge=0)]  # cores that all hosts share; 0: every host has a separate core
     wake_s: NotNegative  # from the end of a sleep, or a wake-up, until the thread runs
-    encode_s: NotNegative  # a gradient into the ledger and onto the wire
+    encode_s: NotNegative  # entering a gradient into the ledger, and encoding it
     packet_s: NotNegative  # one datagram, sent or received, by a worker
     switch_s: NotNegative  # one datagram in the switch
     apply_s: NotNegative  # one aggregate: average, step, accuracy, line of metrics
@@ -68,7 +68,8 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Load the costs of an earlier simulation. Raise ConfigError for another file."""
+        """Load the costs of an earlier simulation. Raise ConfigError if the file cannot be read or has other
+        content."""
         try:
             return msgspec.json.decode(path.read_bytes(), type=cls)
         except OSError as error:
@@ -165,7 +166,8 @@ def _packet_s(coding: JobCoding) -> float:
 
 
 def _exchange(sending: socket.socket, receiving: socket.socket) -> Callable[[Sequence[Packet]], Sequence[Packet]]:
-    """Return a function that sends packets and receives the same packets, with a worker's functions."""
+    """Return a function that sends packets, and receives the same packets, in the way in which a worker sends and
+    receives."""
     out, back = Datagrams(sending), Datagrams(receiving)
 
     def together(packets: Sequence[Packet]) -> Sequence[Packet]:

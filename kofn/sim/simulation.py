@@ -56,7 +56,7 @@ class Simulation:
     events: list[LoggedEvent] = field(default_factory=list)
     """The log of changes of links."""
     ends_s: list[float] = field(default_factory=list)
-    """The times at which the first worker had all results, by iteration."""
+    """By iteration: the virtual time at which the first worker had all results."""
     _finished_iteration: int = 0
 
     def __post_init__(self) -> None:

@@ -178,13 +178,15 @@ class Worker(Effects):
         return Step(iteration=self._iteration, started=started_s, first_block_s=first_block_s, work=work, age=age)
 
     def _until(self, iteration: int, then: Callable[[], None]) -> None:
-        """Wait until the protocol is beyond this iteration, with the results of all iterations that ended elsewhere."""
+        """Wait until the protocol is beyond this iteration, and has the results of all iterations that have ended at
+        other workers. Then call `then`."""
         self.host.attentive = True
         self._beyond, self._then = iteration, then
         self._advance()
 
     def _advance(self) -> None:
-        """Advance to the iteration that is current elsewhere, then call the waiting function."""
+        """Advance the protocol to the iteration that is current at the other workers. Call the waiting function if the
+        protocol is then beyond the iteration `_beyond`."""
         if self._driver.advance(self._beyond):
             self._beyond = None
             self._then()
@@ -266,7 +268,7 @@ class Worker(Effects):
         self.host.set_timer()
 
     def _begin(self, iteration: int) -> None:
-        """Begin the protocol's next iteration; late gradients are merged into it if the rule says so."""
+        """Begin the protocol's next iteration. Late gradients are merged into this iteration if the rule says so."""
         self.host.attentive = True
         self._current = self._current or iteration
         self._driver.begin(iteration, self._around.clock.time())

@@ -113,7 +113,7 @@ class TrainingModel:
         return "iterations" if done.iteration >= self._config.run.max_iterations else None
 
     def close(self, totals: dict[str, Any]) -> None:
-        """Write the last line, and the ledger."""
+        """Write the last line of the metrics, and the file of the ledger's sums."""
         account = asdict(self.encoder.ledger.accounts.account())
         self._metrics.write(summary=totals | {"account": account})
         self._metrics.close(self.encoder.ledger.accounts.totals(), self._learning.replica.results)

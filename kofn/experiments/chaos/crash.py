@@ -105,7 +105,7 @@ def _until(
 
 
 def _start(arguments: Sequence[str], log: Path) -> "subprocess.Popen[bytes]":
-    """Start a run with a mark; its output is appended to `log`."""
+    """Start a run whose processes have MARK in their environment; the run's output is appended to `log`."""
     argv = [sys.executable, "-m", "kofn.cli.start", *arguments, "--quiet", "--no-web"]
     environment = os.environ | {MARK: str(os.getpid())}
     with log.open("ab") as output:
@@ -131,7 +131,7 @@ def _environment(process: Path) -> bytes:
 
 
 def _newest(folder: Path) -> int:
-    """Return the newest iteration that a worker has finished; 0 while it cannot be read."""
+    """Return the newest iteration that a worker has finished; 0 while no such iteration can be read."""
     newest = 0
     with contextlib.suppress(OSError, ValueError):  # folders come and go; a line may be incomplete
         for path in folder.glob("*/worker-*.jsonl"):
@@ -212,7 +212,7 @@ def _disk(kind: CrashKind) -> Iterator[_Disk | None]:
 
 
 def _command(*argv: str) -> None:
-    """Run a command; raise RunError with its message if it fails."""
+    """Run a command. If the command fails, raise RunError with its message."""
     try:
         done = subprocess.run(argv, capture_output=True, text=True, check=False)
     except FileNotFoundError:

@@ -70,7 +70,8 @@ def _cells(columns: Columns[TrialSummary], summary: TrialSummary | None) -> list
 
 
 def _times(summary: TrialSummary, reference: TrialSummary) -> str:
-    """Return the ratio of mean iteration times; durations differ because scenarios need different iterations."""
+    """Return the ratio of mean iteration times. The ratio of durations would mislead, because scenarios need different
+    numbers of iterations."""
     mean_s, reference_s = (trial.duration_s / trial.iterations for trial in (summary, reference))
     return f"{mean_s / reference_s:.2f}"
 

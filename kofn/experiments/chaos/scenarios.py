@@ -1,6 +1,6 @@
 """The scenarios of `kofn chaos`: for each kind of fault, the configurations of the jobs.
 
-Every scenario trains the same model to the same accuracy as the first one, which has no fault.
+Every scenario trains the same model to the same accuracy as the first scenario, which has no fault.
 """
 
 import dataclasses
@@ -49,7 +49,8 @@ class FaultScenario:
     """The death of all processes at once, if that is the fault."""
 
     def under(self, objective: str) -> Self:
-        """Return the scenario with this objective in place of BASE's. Raise ConfigError for an invalid objective."""
+        """Return the scenario with this objective in place of the objective of BASE. Raise ConfigError for an invalid
+        objective."""
         check_objective(objective, BASE.job.workers, "--objective")
         jobs = [
             replace(config, run=replace(config.run, trials=(_bounded(objective, config.job.workers),)))

@@ -17,7 +17,7 @@ DROPS = {"link-one": "the link of one worker drops to a quarter", "link-all": "a
 
 
 def as_few_iterations(arms: Arms) -> Iterator[Verdict]:
-    """Compare each codec's iterations with those of 32-bit lanes."""
+    """Compare each codec's iterations to the target with the iterations of 32-bit lanes."""
     baseline = arms.get(BASELINE)
     for name, bound in BOUNDS.items():
         if baseline is not None and name in arms:

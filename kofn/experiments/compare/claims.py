@@ -78,7 +78,7 @@ def _of(collective: str, rivals: Rivals) -> list[ContenderArm]:
 
 
 def adds_up(found: Sequence[Rivals]) -> Iterator[Verdict]:
-    """Check that the parts of an iteration add up to its time in every run."""
+    """Check that the parts of an iteration add up to the iteration's time in every run."""
     runs = [
         (off, f"{arm.point.name}, seed {seed}")
         for rivals in found

@@ -47,7 +47,7 @@ SEED, BATCH, RATE, MOMENTUM = 1, 32, 0.01, 0.9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GradientModel:
-    """A model as a source of gradients; `replay` is the folder of recorded gradients, None if it is trained."""
+    """A model as a source of gradients; `replay` is the folder of recorded gradients, None if the model is trained."""
 
     name: str
     elements: int

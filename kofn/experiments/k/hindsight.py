@@ -93,7 +93,8 @@ def hindsights(trials: pd.DataFrame) -> list[Hindsight]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ratios:
-    """Ratios of times: to the best fixed rule and k of these seeds, and to the best of the other seeds."""
+    """Ratios of an objective's times to other times: to the times of the best fixed rule and k, and to the times of the
+    rule and k that is the best for the other seeds."""
 
     median: float
     mean: float
@@ -112,7 +113,7 @@ class Ratios:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Standing(Arm):
-    """An objective among the others of its scenario."""
+    """An objective's trials in a scenario, among the trials of all objectives of the scenario."""
 
     among: Hindsight
 
@@ -128,7 +129,7 @@ class Standing(Arm):
 
     @cached_property
     def times(self) -> Floats:
-        """Seconds to the target, seed by seed, at most the scenario's longest."""
+        """Seconds to the target, seed by seed, but at most the longest time that counts in the scenario."""
         return np.asarray(np.minimum(self.values(TIME), self.among.longest))
 
     @property
@@ -169,8 +170,8 @@ class Standing(Arm):
 
 
 def constants(found: Iterable[Hindsight]) -> Mapping[str, float]:
-    """Return each fixed objective's geometric mean over all scenarios, by objective with k as a part of n. Objectives
-    that a scenario lacks are left out."""
+    """Return the geometric mean of each fixed objective's ratios over all scenarios, by the objective with k as a part
+    of n. Objectives that a scenario lacks are left out."""
     logs: dict[str, list[float]] = {}
     for hindsight in found:
         for name, standing in {standing.part: standing for standing in hindsight.fixed}.items():

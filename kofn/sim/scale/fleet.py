@@ -27,7 +27,8 @@ are finished (seeds, workers or a multiple of workers). All times are in seconds
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gradients:
-    """A gradient of each worker: the iteration in which the worker began it, and how long it took or will take."""
+    """A gradient of each worker: the iteration in which the worker began the gradient, and the seconds that the
+    gradient took or will take."""
 
     begun_in: IntArray
     took_s: FloatArray
@@ -43,8 +44,8 @@ class Ended:
     latest: Gradients
     old: BoolArray  # the worker finished an old gradient, which does not count
     before: Gradients  # the old gradients
-    old_s: FloatArray  # when the old gradients were finished, after the iteration's beginning
-    more: IntArray  # (seeds,) further gradients of workers that were done
+    old_s: FloatArray  # when the old gradients were finished, in seconds after the iteration's beginning
+    more: IntArray  # (seeds,) the number of further gradients of workers that were done
 
 
 @dataclass(slots=True, kw_only=True)

@@ -143,8 +143,8 @@ class _Simulation:
         )
 
     def _decide(self, iteration: int) -> None:
-        """Choose k and rule if a decision is due and the controller has time for it. They hold from the next iteration
-        on."""
+        """Choose k and rule if a decision is due and the controller has time for it. The k and the rule hold from the
+        next iteration on."""
         now_s, changes = float(self.now_s[0, 0]) + QUIET_S, []
         for event in self.config.event:
             if event.at_iteration == iteration and event.objective is not None:
