@@ -111,7 +111,7 @@ def _enter(name: str, host: str, argv: Sequence[str], environment: Mapping[str, 
         if shutil.which(needed) is None:
             _end(name, f"no command {needed!r} is on the PATH", EXIT_NO_COMMAND)
     os.environ.update(environment or {}, KOFN_HOST=host)
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores SIGPIPE, and the command would inherit that
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores SIGPIPE; the command must not inherit this
     os.execvp("nsenter", ["nsenter", f"--net={found[host].namespace}", "--", *argv])
 
 

@@ -19,7 +19,7 @@ OLD = 50
 """The age in iterations from which on the measurement of a k is marked as old."""
 
 OTHER_LINES = 10
-"""The lines of a status besides those of workers and changes."""
+"""The lines of a status besides the lines of workers and changes."""
 
 WIDE = ("samples", "in a row", "pending", "age", "reports", "arrivals")
 """Columns for which a terminal of 80 columns has no space."""
@@ -232,8 +232,8 @@ def _tree_switch(switch: pb.TreeSwitch) -> str:
 
 
 def in_switch(answer: pb.Status) -> str:
-    """Return the k in the switch: its age, the iteration from which on it is certain, or why it differs from the wanted
-    k."""
+    """Return a line about the k in the switch: how long this k has been there, the iteration from which on it closes
+    every block, or the reason why it differs from the wanted k."""
     line = f"k = {answer.switch_k} in the switch since {answer.switch_k_age_s:.0f} s"
     if answer.switch_differs:
         return f"{line}, not {answer.k}: {answer.switch_differs}"

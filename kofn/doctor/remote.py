@@ -59,7 +59,7 @@ class RemoteJob:
 
 
 class RemoteChecks:
-    """The checks on a worker's machine; `close` removes the tunnel that they have made."""
+    """The checks on a worker's machine; `close` removes the tunnel that the checks have made."""
 
     def __init__(self, job: RemoteJob) -> None:
         self._job = job

@@ -28,8 +28,8 @@ from kofn_host.training.loop import Work, report_of
 from kofn_host.workload import load_stragglers
 
 KEEPERS = 8
-"""At most so many workers keep results that other workers may fetch: 1,024 workers with all results would fill the
-memory."""
+"""The largest number of workers that keep results of many iterations, for other workers to fetch. The results of 1,024
+workers would fill the memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

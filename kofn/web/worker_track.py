@@ -19,7 +19,7 @@ Link = tuple[int, int, float, float]
 
 
 class WorkerTrack:
-    """Takes a worker's lines and statuses, and gives its part of frames."""
+    """Takes a worker's lines and statuses, and gives the worker's part of frames."""
 
     def __init__(self, rank: int) -> None:
         self.rank = rank

@@ -32,7 +32,7 @@ class Permissions:
         self.asked = 0
 
     def known(self, request: TrainingRequest) -> bool | None:
-        """Return the cached answer, None without one; an unknown requester may not train."""
+        """Return the cached answer, or None without a cached answer. An unknown requester may not train."""
         if not request.requester:
             return False
         key = _key(request)

@@ -10,7 +10,7 @@ WORKERS = 4
 ROUNDED: tuple[Residual, ...] = ("bfloat16", "int8")
 
 REFERENCE = "32 bits"
-"""Uncompressed Adam: with 32 bits all stages make the same steps, so one stage represents all."""
+"""Uncompressed Adam. With 32 bits all stages make the same steps, so one stage represents all stages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,7 @@ from kofn_host.zero import ZeroSettings, expected, not_sharded
 WORKERS = (2, 4, 8)
 
 LAYERS, WIDTH = 8, 384
-"""The perceptron's layers, which are equal; stage 3 holds two of them at a time."""
+"""The number and the width of the perceptron's layers, which are equal; stage 3 holds two layers at a time."""
 
 BLOCK = 8192
 """The number of elements of a block, both in 8 bits and in 1 bit."""

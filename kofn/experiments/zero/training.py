@@ -140,7 +140,7 @@ class Learned:
 
 
 def train(task: ZeroTask, contender: ZeroContender, seed: int, steps: int | None = None) -> Learned:
-    """Train with all workers, in a thread each."""
+    """Train with all workers; each worker has a thread."""
     team, settings, last = Lockstep(WORKERS), contender.settings(task.freeze_step), steps or task.steps
     learners = [task.make(rank, seed) for rank in range(WORKERS)]
     calls = [LockstepCalls(team, rank) for rank in range(WORKERS)]
