@@ -314,8 +314,8 @@ class Summary:
         return baseline_s / entry.time_to_target_s
 
     def against_alone(self, entry: TrialSummary) -> float | None:
-        """Return the time to the target of one worker alone divided by this trial's time; None if they cannot be
-        compared. The ratio is a lower bound if the one worker did not reach the target."""
+        """Return the time to the target of one worker alone divided by this trial's time; None if the two times cannot
+        be compared. The ratio is a lower bound if the one worker did not reach the target."""
         if entry.by_hand or entry.time_to_target_s is None or self.alone is None:
             return None
         return (self.alone.time_to_target_s or self.alone.duration_s) / entry.time_to_target_s
