@@ -1,6 +1,6 @@
 """In-network gradient aggregation from the fastest k of n workers.
 
-The parts are distributions of their own (docs/explanation/architecture.md); this one puts them together.
+Each part is a separate distribution (docs/explanation/architecture.md); the distribution `kofn` puts them together.
 
 >>> import kofn
 >>> config = kofn.Config.parse("[job]\\nworkers = 8")

@@ -4,7 +4,7 @@
     phases.py       the phases of a request, their order, and which are final
     split.py        distributes accelerators over nodes
     lifecycle.py    decides the next actions; no I/O
-    manifests.py    the objects that are made; workloads.py makes those of the workers
+    manifests.py    the objects that are made; workloads.py makes the workers' objects
     operator/       carries the actions out with kopf; needs kofn[jobs]
 
 The package knows nothing of packets: pods run `kofn` commands.

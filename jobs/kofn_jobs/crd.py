@@ -100,7 +100,7 @@ def _inline(schema: dict[str, Any], definitions: dict[str, Any]) -> Document:
 
 
 def _kept(schema: dict[str, Any]) -> Document:
-    """Keep these keywords; an enumeration gets the type of its strings."""
+    """Return a schema with the keywords KEPT alone. An enumeration gets the type of its values, which are strings."""
     kept = {key: schema[key] for key in KEPT if key in schema}
     return {"type": "string"} | kept if "enum" in schema else kept
 

@@ -24,7 +24,7 @@ OF_ATTEMPT = (Role.CONTROL, Role.WORKLOAD)
 
 
 def attempt_of(role: Role, attempt: int) -> int:
-    """Return the attempt for which an object is made, or 0 if it serves all."""
+    """Return the attempt for which an object is made, or 0 if the object serves all attempts."""
     return attempt if role in OF_ATTEMPT else 0
 
 
@@ -44,7 +44,7 @@ class WorkloadType:
     plural: str
     done: str
     equal_parts: bool
-    """Whether its pods are alike, so that each node gets equally many."""
+    """Whether the workload's pods are alike, so that each node gets the same number of pods."""
 
     @property
     def api_version(self) -> str:
@@ -62,7 +62,7 @@ KINDS = {
         group="trainer.kubeflow.org", version="v1alpha1", plural="trainjobs", done="Complete", equal_parts=True
     ),
 }
-"""In order of preference."""
+"""The kinds of workloads, in order of preference."""
 
 
 def choose(spec: TrainingSpec, parts: Sequence[NodePart], installed: Collection[str]) -> str:

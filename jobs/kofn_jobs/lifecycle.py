@@ -1,8 +1,8 @@
 """Decides the next actions for a request: `step(request, observed)`, a function of status and observations, without
 I/O. phases.py draws the order of the phases.
 
-`step` is called again after every change, and after a restart. Each action leaves a mark in the cluster, by which the
-next call sees that it is done, and may be repeated.
+`step` is called again after every change, and after a restart. Each action leaves a mark in the cluster. The next call
+sees by this mark that the action is done. An action may be repeated.
 """
 
 import datetime
@@ -34,7 +34,7 @@ class Observed:
     permission: bool | None = None
     """The requester's permission; None: unknown."""
     capacities: tuple[Capacity, ...] = ()
-    """The cluster's nodes, for a request that names none."""
+    """The cluster's nodes, for a request that names no nodes."""
     installed: frozenset[str] = frozenset()
     """The kinds of workloads in the cluster."""
     made: frozenset[Made] = frozenset()
@@ -46,7 +46,7 @@ class Observed:
     """The reason why a pod of this attempt cannot be made or started."""
     control_ready: bool = False
     workers: frozenset[str] = frozenset()
-    """The attempt's pods."""
+    """The names of the attempt's pods that are workers."""
     gated: frozenset[str] = frozenset()
     """The workers that wait for their start."""
     ready: int = 0
@@ -90,7 +90,7 @@ class Remove:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Remove the gates of these pods, all of the attempt's."""
+    """Remove the scheduling gates of these pods, which are all pods of the attempt that have a gate."""
 
     pods: frozenset[str]
 
@@ -114,7 +114,7 @@ def step(request: TrainingRequest, observed: Observed) -> tuple[Action, ...]:
 
 
 def _become(request: TrainingRequest, phase: Phase, message: str, **changes: object) -> tuple[Become, ...]:
-    """Return the action that stores these changes of the status; none if the status has them already."""
+    """Return the action that stores these changes of the status; no action if the status has these values already."""
     status = replace(request.status, phase=phase, message=message, **changes)
     return () if status == request.status else (Become(status),)
 
@@ -177,13 +177,13 @@ def _start(request: TrainingRequest, observed: Observed) -> tuple[Action, ...]:
 def _follow(request: TrainingRequest, observed: Observed) -> tuple[Action, ...]:
     if lost := _lost(request, observed):
         return lost
-    if observed.gated:  # a pod that replaces a dead one
+    if observed.gated:  # a pod that replaces a dead pod
         return (Start(observed.gated),)
     return _become(request, "Running", "all workers were ready", **_progress(request, observed))
 
 
 def _progress(request: TrainingRequest, observed: Observed) -> dict[str, object]:
-    """Return the known progress; an unknown k keeps the last one."""
+    """Return the known progress. If k is unknown, the status keeps the last known k."""
     found: dict[str, object] = {"ready": f"{observed.ready}/{request.spec.accelerators}"}
     if observed.k is not None:
         found |= {"k": observed.k, "iteration": observed.iteration, "late_workers": observed.late_workers}
@@ -193,7 +193,7 @@ def _progress(request: TrainingRequest, observed: Observed) -> dict[str, object]
 
 
 def _lost(request: TrainingRequest, observed: Observed) -> tuple[Action, ...]:
-    """Return another attempt where an object of the present attempt was deleted."""
+    """Return the action that begins another attempt, if an object of the present attempt was deleted."""
     attempt = request.status.attempt
     gone = [role for role in OF_ATTEMPT if (role, attempt) not in observed.made]
     return _again(request, observed, f"attempt {attempt}: its {gone[0].value} was deleted") if gone else ()

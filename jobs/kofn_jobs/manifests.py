@@ -6,7 +6,7 @@
     NAME-1-switch   Pod of attempt 1: switch and controller
     NAME-1          the workers of attempt 1 (workloads.py)
 
-The request owns them all; they are deleted with it.
+The request owns all these objects. Kubernetes deletes the objects with the request.
 """
 
 import base64
@@ -31,7 +31,7 @@ UID_LABEL = f"{GROUP}/uid"
 ATTEMPT_LABEL = f"{GROUP}/attempt"
 ROLE_LABEL = f"{GROUP}/role"
 CONTROL, WORKER = "control", "worker"
-"""Values of the label."""
+"""The values of ROLE_LABEL."""
 
 GATE = f"{GROUP}/start"
 """The scheduling gate that all workers of an attempt lose at once."""
@@ -71,14 +71,14 @@ def metadata(request: TrainingRequest, role: Role, attempt: int = 0) -> Document
 
 
 def labels(request: TrainingRequest, attempt: int = 0, role: str = "") -> dict[str, str]:
-    """Return the labels of an object, for a pod with its role."""
+    """Return the labels of an object. The labels of a pod include its role."""
     found = {REQUEST_LABEL: request.metadata.name, UID_LABEL: request.metadata.uid}
     found |= {ATTEMPT_LABEL: str(attempt)} if attempt else {}
     return found | ({ROLE_LABEL: role} if role else {})
 
 
 def configuration(request: TrainingRequest) -> Config:
-    """Return the job's configuration with the request's settings. Raise RequestError where these
+    """Return the job's configuration with the request's settings. Raise RequestError if configuration and settings
     contradict each other."""
     spec = request.spec
     job: Document = {"workers": spec.accelerators}
@@ -104,7 +104,7 @@ def configuration(request: TrainingRequest) -> Config:
 
 
 def config_map(request: TrainingRequest) -> Document:
-    """Return the files for the pods; `nodes.json` has the split."""
+    """Return the ConfigMap with the files for the pods; `nodes.json` has each node's number of accelerators."""
     parts = {part.node: part.accelerators for part in request.status.parts}
     data = {"nodes.json": json_text(parts), "job.toml": to_toml(configuration(request))}
     data |= {"script.py": request.spec.script} if request.spec.script else {}
@@ -112,7 +112,7 @@ def config_map(request: TrainingRequest) -> Document:
 
 
 def secret(request: TrainingRequest, files: Mapping[str, bytes]) -> Document:
-    """Return the folder of `kofn certs`."""
+    """Return the Secret with the files of `kofn certs`."""
     data = {name: base64.b64encode(content).decode() for name, content in files.items()}
     return {
         "apiVersion": "v1",
@@ -124,7 +124,8 @@ def secret(request: TrainingRequest, files: Mapping[str, bytes]) -> Document:
 
 
 def service(request: TrainingRequest) -> Document:
-    """Return a service that resolves to the switch's pod before it is ready, so that pods may start in any order."""
+    """Return a service that resolves to the switch's pod even before this pod is ready, so that pods may start in any
+    order."""
     ports = [
         {"name": "controller", "port": CONTROLLER_PORT, "protocol": "TCP"},
         {"name": "tunnel", "port": 19277, "protocol": "UDP"},
@@ -198,7 +199,8 @@ def worker_template(
 
 
 def worker_container(request: TrainingRequest, rank: str) -> Document:
-    """Return the container of one worker: ready once it has made its tunnel and looks for the controller."""
+    """Return the container of one worker. The container is ready when the worker has made its tunnel and looks for the
+    controller."""
     spec = request.spec
     mounts = [_mount("files", FILES), _mount("certificates", CERTIFICATES), {"name": "state", "mountPath": STATE}]
     if spec.data is not None:
@@ -245,8 +247,8 @@ def _certificates(request: TrainingRequest, names: list[str]) -> Document:
 
 
 def _own_certificates(request: TrainingRequest, ranks: range) -> Document:
-    """Return a folder for each rank, named by the rank's index: one template makes all pods, and each pod mounts one
-    folder."""
+    """Return a volume with a folder for each rank. The folder's name is the rank's index: one template makes all pods,
+    and each pod mounts the folder of its index."""
     items = [
         {"key": name, "path": f"{index}/{name}"} for index, rank in enumerate(ranks) for name in [*COMMON, *_pair(rank)]
     ]

@@ -33,7 +33,7 @@ REQUESTER_EXTRA = f"{GROUP}/requester-extra"
 Name = Annotated[str, Meta(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", min_length=1, max_length=63)]
 
 JobName = Annotated[str, Meta(pattern=r"^[a-z]([-a-z0-9]*[a-z0-9])?$", min_length=1, max_length=40)]
-"""A job's name: pods' names, which are host names of up to 63 characters, begin with it."""
+"""A job's name. The pods' names, which are host names of up to 63 characters, begin with the job's name."""
 
 WorkloadKind = Literal["auto", "JobSet", "MPIJob", "TrainJob"]
 

@@ -15,7 +15,7 @@ import msgspec
 from kofn_jobs.errors import SplitError
 
 RING_LEAST = 3
-"""Two workers are no ring: both would have one neighbour."""
+"""The least number of workers of a ring. Two workers are no ring, because both would have only one neighbour."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,8 @@ def _fill(total: int, capacities: Sequence[int]) -> list[int]:
 
 
 def _level(counts: list[int], least: int) -> list[int]:
-    """Return parts with the same total, in which the last part has `least`, if the other parts can spare it."""
+    """Return parts with the same total, in which the last part has `least` accelerators, if the other parts can spare
+    them."""
     for place in reversed(range(len(counts) - 1)):
         given = max(0, min(counts[place] - least, least - counts[-1]))
         counts[place] -= given

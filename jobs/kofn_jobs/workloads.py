@@ -130,7 +130,7 @@ def _nodes(request: TrainingRequest) -> Document:
 
 
 def _evenly(request: TrainingRequest, attempt: int) -> Document:
-    """Spread pods evenly over these nodes."""
+    """Require the nodes of the parts, and spread pods evenly over these nodes."""
     spread = {
         "maxSkew": 1,
         "topologyKey": HOSTNAME,

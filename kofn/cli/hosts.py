@@ -111,7 +111,7 @@ def _enter(name: str, host: str, argv: Sequence[str], environment: Mapping[str, 
         if shutil.which(needed) is None:
             _end(name, f"no command {needed!r} is on the PATH", EXIT_NO_COMMAND)
     os.environ.update(environment or {}, KOFN_HOST=host)
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores SIGPIPE, and the command would inherit that
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores SIGPIPE; the command must not inherit this
     os.execvp("nsenter", ["nsenter", f"--net={found[host].namespace}", "--", *argv])
 
 
@@ -121,8 +121,8 @@ def _end(name: str, message: str, code: int) -> NoReturn:
 
 
 def _startup(host: str) -> str:
-    """Return a file to read in place of ~/.bashrc, which it reads itself; it also puts the host's name into the prompt.
-    The file ends with the shell."""
+    """Return the path of a startup file for bash. The file reads ~/.bashrc, and then puts the host's name into the
+    prompt. The file is in memory, and ends with the shell."""
     descriptor = os.memfd_create("kofn-shell", 0)
     os.write(descriptor, f'[ -f ~/.bashrc ] && . ~/.bashrc\nPS1="[{host}] ${{PS1}}"\n'.encode())
     return f"/proc/self/fd/{descriptor}"

@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 EXIT_FAILED = 1
 
 FAILED_RUN = 1
-"""The exit code of `kofn run` for a failed run. Other failures, as of the command line, would only be repeated."""
+"""The exit code of `kofn run` for a failed run. Any other failure, such as a wrong command line, would come again in
+another attempt."""
 
 THIS_MACHINE = "this machine"
 
@@ -247,7 +248,8 @@ def load(path: Path) -> dict[str, Any]:
 
 
 def checked(document: dict[str, Any]) -> TrainingRequest:
-    """Make those of the operator's checks that this machine can make. Raise RequestError or SplitError for a fault."""
+    """Make the operator's checks, as far as this machine can make them. Raise RequestError or SplitError for a
+    fault."""
     request = TrainingRequest.read(document)
     configuration(request)
     if request.spec.nodes:
@@ -273,7 +275,7 @@ def cluster(namespace: str | None) -> Iterator["Client"]:
 
 
 def _found(client: "Client", name: str, namespace: str) -> TrainingRequest:
-    """Raise ClusterError if the cluster has no such job."""
+    """Return the request of this name. Raise ClusterError if the cluster has no such request."""
     from kofn_jobs.api import NOT_FOUND, ApiError, Requests  # noqa: PLC0415
 
     try:

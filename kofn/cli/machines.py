@@ -316,14 +316,15 @@ def _train(
 
 
 def _become(argv: Sequence[str], environment: Mapping[str, str] | None = None) -> NoReturn:
-    """Replace this process by another one, which gets its signals, and whose exit code is the command's."""
+    """Replace this process by another process. The other process gets this command's signals, and its exit code is the
+    command's exit code."""
     sys.stdout.flush()
     os.execve(argv[0], list(argv), {**os.environ, **ENVIRONMENT, **(environment or {})})
 
 
 def _written(name: str, text: str) -> Path:
-    """Write a file for the process that replaces this one; the name must not end in .json, as records of networks
-    do."""
+    """Write a file for the process that replaces this process. The name must not end in .json, because the names of
+    networks' records end in .json."""
     path = state_path().with_name(name)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)

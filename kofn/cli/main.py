@@ -1,6 +1,7 @@
 """`kofn`: run experiments, and inspect a running controller.
 
-A command is imported when it is used: a simulation must not wait for gRPC, and a call to a controller not for SciPy.
+A command is imported when it is used: a simulation must not wait for gRPC, and a call to a controller must not wait for
+SciPy.
 """
 
 import contextlib
@@ -69,7 +70,7 @@ class LazyGroup(click.Group):
         return [name for name in LAZY if _there(name)]
 
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
-        """Return the command; None if it is not installed, or no command has this name."""
+        """Return the command; None if the command is not installed, or no command has this name."""
         if not _there(name):
             return None
         with _without_collection():

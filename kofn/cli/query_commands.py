@@ -151,7 +151,8 @@ def _print(
     select: Callable[[dict[str, Any]], dict[str, Any]],
     render: Callable[[pb.Status], Any],
 ) -> None:
-    """Ask for a status; print the part of its JSON that `select` returns, or the text that `render` returns."""
+    """Ask for a status. Print the part of the status that `select` returns, as JSON, or print the text that `render`
+    returns."""
 
     async def get(inspector: Any) -> pb.Status:
         answer: pb.Status = await inspector.GetStatus(pb.StatusRequest(job=asked.job), timeout=TIMEOUT_S)
@@ -165,7 +166,7 @@ def _print(
 
 
 async def _until_end(call: AsyncIterable[pb.Status]) -> AsyncIterator[pb.Status]:
-    """Yield statuses until the controller ends; raise its error if it does not answer at all."""
+    """Yield statuses until the controller ends. Raise the call's error if the controller does not answer at all."""
     statuses = aiter(call)
     yield await anext(statuses)
     with contextlib.suppress(grpc.aio.AioRpcError):

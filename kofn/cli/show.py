@@ -19,7 +19,7 @@ OLD = 50
 """The age in iterations from which on the measurement of a k is marked as old."""
 
 OTHER_LINES = 10
-"""The lines of a status besides those of workers and changes."""
+"""The lines of a status besides the lines of workers and changes."""
 
 WIDE = ("samples", "in a row", "pending", "age", "reports", "arrivals")
 """Columns for which a terminal of 80 columns has no space."""
@@ -56,7 +56,8 @@ def output(file: TextIO, rendered: RenderableType) -> None:
 
 
 def status(answer: pb.Status, *, wide: bool = False, lines: int | None = None) -> RenderableType:
-    """Return the job at a glance; with `lines`, leave out workers so that it fits into so many lines, if possible."""
+    """Return the job at a glance. With `lines`, leave out workers so that the text fits into this number of lines, if
+    possible."""
     parts: list[RenderableType] = [_headline(answer), _switch(answer)]
     changes = [_changes(answer)] if answer.changes else []
     most = None if lines is None else max(lines - OTHER_LINES - len(answer.changes[-CHANGES_SHOWN:]), 1)
@@ -66,7 +67,7 @@ def status(answer: pb.Status, *, wide: bool = False, lines: int | None = None) -
 def lambdas(answer: pb.Status, *, wide: bool = False, most: int | None = None) -> RenderableType:
     """Return a row for each worker, within 80 columns unless `wide`, and the disagreements of reports and switch.
 
-    If there are more workers than `most`, those with the largest lambda have rows, and a line names the others.
+    If there are more workers than `most`, the workers with the largest lambda have rows, and a line names the others.
     """
     table = Table(box=None, pad_edge=False, header_style="bold")
     columns = ("worker", "lambda ms", "95 % interval", "var/mean", "late", "share")
@@ -231,8 +232,8 @@ def _tree_switch(switch: pb.TreeSwitch) -> str:
 
 
 def in_switch(answer: pb.Status) -> str:
-    """Return the k in the switch: its age, the iteration from which on it is certain, or why it differs from the wanted
-    k."""
+    """Return a line about the k in the switch: how long this k has been there, the iteration from which on it closes
+    every block, or the reason why it differs from the wanted k."""
     line = f"k = {answer.switch_k} in the switch since {answer.switch_k_age_s:.0f} s"
     if answer.switch_differs:
         return f"{line}, not {answer.k}: {answer.switch_differs}"
@@ -255,7 +256,7 @@ def _counters(counters: dict[str, int]) -> str:
 
 
 def _model(answer: pb.Status) -> Text:
-    """Return s and tau, and the other foundations of predicted times."""
+    """Return s and tau, and the other values on which predicted times are based."""
     if not answer.service_s:
         return Text("no reports yet")
     lines = [
@@ -300,7 +301,8 @@ def _milliseconds(value_s: float) -> str:
 
 
 def _matters(worker: pb.WorkerStatus, wide: bool) -> bool:
-    """Return whether disagreements are worth a line: the scheduling of processes causes a few, but not a share."""
+    """Return whether a worker's disagreements are worth a line. The scheduling of processes causes some disagreements,
+    but fewer than the share DISAGREEING of all reports."""
     return worker.disagreements > (0 if wide else max(1, DISAGREEING * worker.reports))
 
 

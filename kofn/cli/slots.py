@@ -25,8 +25,8 @@ from kofn_controller.p4runtime.occupancy import JobSlots, Slot, read_slots
 
 EXIT_REFUSED = 2
 EXIT_NO_SWITCH = 3
-SHOWN = 40  # slots of a job, unless all are asked for
-MISSING_SHOWN = 8  # workers
+SHOWN = 40  # the most slots of a job that are shown without --all
+MISSING_SHOWN = 8  # the most workers in the line about missing workers
 
 EXAMPLES = """
 \b

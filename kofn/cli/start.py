@@ -1,4 +1,4 @@
-"""The start of `kofn`: Ctrl-C while libraries are loaded ends it, and a missing library ends it with a line."""
+"""The start of `kofn`: Ctrl-C ends the command while libraries are loaded; a missing library ends it with a line."""
 
 import gc
 import sys
@@ -7,7 +7,8 @@ from kofn_common.extras import remedy
 
 
 def main() -> None:
-    """Load the commands, and run the requested command; end with exit code 130 after a Ctrl-C before that."""
+    """Load the commands, and run the requested command. End with exit code 130 if Ctrl-C comes while the commands are
+    loaded."""
     try:
         from kofn.cli.main import main as command  # noqa: PLC0415  # half a second, in which a key may be pressed
     except KeyboardInterrupt:

@@ -1,4 +1,4 @@
-"""`kofn doctor`: checks from the machine to the sums that workers get, and the name of the first that fails."""
+"""`kofn doctor`: checks from the machine to the sums that workers get, and the name of the first check that fails."""
 
 import asyncio
 import contextlib

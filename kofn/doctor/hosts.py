@@ -52,7 +52,7 @@ class Hosts:
         return [Check(name=name, check=check) for name, check in checks.items()]
 
     async def _measure(self) -> str:
-        """Have boot.py run all its checks, and return those of the management network."""
+        """Have boot.py run all its checks, and return the measurements of the management network."""
         try:
             self._checks = [check async for check in self._lab.network.check()]
         except KofnError as error:
@@ -127,7 +127,7 @@ class Hosts:
             await self._lab.launch(_name(host), host, [sys.executable, "-m", "kofn.doctor.probe", text])
 
     async def _counted(self, name: str) -> str:
-        """Return the switch's counts for a step about packets: they show how far the packets came."""
+        """Return the switch's counts for a step about packets. The counts show how far the packets came."""
         if name not in ("contribution", "aggregation", "largest packet"):
             return ""
         await asyncio.sleep(COUNTED_S)

@@ -23,7 +23,7 @@ from kofn_common.rpc.errors import SecurityError
 UP_S = 30.0
 POLL_S = 0.05
 EXACT_SLOTS = 1024
-"""For the blocks that each probe contributes alone."""
+"""The slots of the job of exact sums, for the block that each probe contributes alone."""
 
 STAR, MOST = 3, 8
 """The hosts of a single switch without a topology file, and the most workers with a topology file. A rack of a tree has

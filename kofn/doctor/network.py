@@ -98,7 +98,7 @@ class ControlPlane:
         return reply.config.cookie.cookie or None
 
     async def _program(self) -> str:
-        """Check that the controller pushes the P4 program, and that every switch reports it."""
+        """Check that the controller pushes the P4 program, and that every switch reports this program."""
         begin, wanted = time.monotonic(), CompiledProgram().cookie
         entry = TrialFolder(path=self._lab.folder, objective="all", shared=self._lab.folder)
         await self._lab.launch("controller", ROOT, self._lab.commands.controller([self._lab.settings], entry))

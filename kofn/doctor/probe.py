@@ -88,7 +88,7 @@ async def attach(plan: ProbePlan, line: grpc.aio.Channel) -> tuple[Attached, kof
 
 
 async def take_leave(call: Attached) -> None:
-    """Finish, and stay until all probes have finished: an earlier end would lower k for the others."""
+    """Finish, and stay until all probes have finished. An earlier end would lower k for the other probes."""
     with contextlib.suppress(grpc.aio.AioRpcError, TimeoutError):  # the checks are done
         await call.write(kofn_pb2.WorkerMessage(finished=kofn_pb2.Finished(reason="target")))
         async with asyncio.timeout(ATTACH_S):
@@ -107,7 +107,7 @@ async def probe(plan: ProbePlan) -> None:
         call, welcome = await attach_step(plan, line)
         exchange = ProbeBlocks(plan=plan, generation=welcome.generation, iteration=welcome.first_iteration)
         try:
-            alone, small, large = plan.rank, plan.workers, plan.workers + 1  # blocks
+            alone, small, large = plan.rank, plan.workers, plan.workers + 1  # the numbers of three blocks
             await step("contribution", lambda: exchange.block(alone, words=1, alone=True))
             await step("aggregation", lambda: exchange.block(small, words=1, alone=False))
             await step("largest packet", lambda: exchange.block(large, words=WORDS_MAX, alone=False))

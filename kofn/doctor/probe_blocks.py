@@ -92,7 +92,7 @@ class ProbeBlocks:
             return
 
     def _take(self, header: KofnHeader, values: bytes) -> None:
-        """Keep an answer, by block."""
+        """Keep the first answer about each block."""
         if header.kind in (Kind.RESULT, Kind.LATE):
             self._answers.setdefault(header.block, (header, values))
         else:

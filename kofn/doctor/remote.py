@@ -40,8 +40,8 @@ from kofn_common.wire.packet import WORD_BYTES
 
 CONNECT_S = 3.0
 CLOCK_MOST_S = 60.0
-"""The most that clocks may differ. A certificate is valid from five minutes before it was made, and times in logs
-should be comparable."""
+"""The greatest permitted difference of two clocks. A certificate is valid from five minutes before it was made, and
+times in logs should be comparable."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +59,7 @@ class RemoteJob:
 
 
 class RemoteChecks:
-    """The checks on a worker's machine; `close` removes the tunnel that they have made."""
+    """The checks on a worker's machine; `close` removes the tunnel that the checks have made."""
 
     def __init__(self, job: RemoteJob) -> None:
         self._job = job
@@ -195,7 +195,8 @@ class RemoteChecks:
 
 
 async def _channel(address: str, folder: Path | None) -> None:
-    """Wait for a ready channel and an answer: a server checks the client's certificate only after the handshake."""
+    """Wait for a ready channel and an answer. A ready channel does not suffice, because a server checks the client's
+    certificate only after the handshake."""
     client = None
     if folder is not None:
         authority, key, own = ((folder / name).read_bytes() for name in ("ca.pem", "client.key", "client.pem"))

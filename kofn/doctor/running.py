@@ -1,4 +1,5 @@
-"""The checks of `kofn doctor` during a run: of the run's controller, switch and workers. They make nothing."""
+"""The checks of `kofn doctor` during a run: they check the run's controller, switch and workers, and make no network
+and no process."""
 
 import asyncio
 import functools
@@ -101,7 +102,7 @@ class RunningChecks:
             raise CheckError(detail, advice) from None
 
     async def _switch(self) -> str:
-        """Check that the controller is connected to the switch, and return its counts."""
+        """Check that the controller is connected to the switch, and return the switch's counts."""
         status = await self._status(0)
         if not status.switch_connected:
             away = [f"{switch.name} {switch.address}" for switch in status.tree if not switch.connected]

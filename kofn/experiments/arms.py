@@ -28,11 +28,11 @@ class Arm:
         return self.column(name)[0]
 
     def known(self, name: str) -> list[Any]:
-        """Return a column's figures without missing ones."""
+        """Return a column's figures, without the missing figures."""
         return [value for value in self.column(name) if value is not None]
 
     def values(self, name: str) -> list[float]:
-        """Return the figures of a column about an event; infinite where the event never came."""
+        """Return the figures of a column about an event. A figure is infinite if its event never came."""
         return [math.inf if value is None else value for value in self.column(name)]
 
     def spread(self, name: str) -> Spread:

@@ -15,7 +15,7 @@ class Verdict:
 
     claim: str
     holds: bool | None  # None: the runs that the claim is about were not made
-    numbers: str  # or the runs that the claim needs
+    numbers: str  # numbers that show the answer, or the missing runs that the claim needs
 
     @property
     def answer(self) -> str:
@@ -23,7 +23,7 @@ class Verdict:
 
 
 Claim = Callable[[T], Iterator[Verdict]]
-"""A function of the trials. It yields verdicts; no verdict if the trials cannot tell."""
+"""A function that takes the trials, and yields verdicts. It yields no verdict if the trials cannot decide the claim."""
 
 COLUMNS: Columns[Verdict] = {
     "claim": lambda verdict: verdict.claim,

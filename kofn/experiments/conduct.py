@@ -130,7 +130,8 @@ def conduct(
 ) -> None:
     """Run or read the matrix, and show the findings; end the process with the command's exit code.
 
-    With `lean`, a simulated run does not keep the workers' lines and sums, because a repetition gives the same ones.
+    With `lean`, a simulated run does not keep the workers' lines and sums, because a repetition gives the same lines
+    and sums.
     """
     console = make_console(stderr=choices.as_json)
     with ending(f"experiment {experiment}"):
@@ -149,7 +150,8 @@ def conduct(
 
 
 def check_results(out: Path | None, of: str) -> Path:
-    """Return the folder that --report-only reads. Raise ConfigError if it is missing; `of` names its content."""
+    """Return the folder that --report-only reads; `of` names the folder's content. Raise ConfigError if the folder is
+    missing."""
     if out is None or not out.is_dir():
         raise ConfigError(f"--report-only needs --out with the folder of {of}, not {out or 'none'}")
     return out

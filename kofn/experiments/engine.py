@@ -26,8 +26,8 @@ CLASS = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskEngine:
-    """Runs tasks in processes, or on a cluster: the address of a Dask scheduler, or the class of a cluster, which its
-    own configuration files configure.
+    """Runs tasks in processes, or on a cluster. `cluster` is the address of a Dask scheduler, or the class of a
+    cluster, whose settings are in Dask's configuration files.
 
     Examples of a cluster are tcp://10.0.0.1:8786, dask_jobqueue:SLURMCluster and dask_kubernetes.operator:KubeCluster.
     A class's cluster gets `processes` workers or jobs.
@@ -52,7 +52,8 @@ class TaskEngine:
                 yield from pool.imap_unordered(_Placed(call), enumerate(items))
 
     def in_order(self, call: Callable[[T], R], items: Sequence[T], lost: Callable[[T, str], R]) -> Iterator[R]:
-        """Yield the results in the order of the items, each as soon as it and all earlier results are there."""
+        """Yield the results in the order of the items. A result is yielded as soon as this result and all earlier
+        results are there."""
         early: dict[int, R] = {}
         following = 0
         for place, result in self.results(call, items, lost):

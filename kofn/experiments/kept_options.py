@@ -1,4 +1,5 @@
-"""The options that made a folder's results; --report-only uses them unless its command line gives others."""
+"""The options that made a folder's results. With --report-only, a command uses these options unless its command line
+gives other values."""
 
 import functools
 import json

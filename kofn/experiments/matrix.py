@@ -41,7 +41,8 @@ FOLDER = Path(__file__).parent
 IN_TURN = TaskEngine()
 
 CarryOut = Callable[[RunPlan, Console], RunFolder]
-"""A function that carries out a run and leaves its files; run.runner.execute does it on the real system."""
+"""A function that carries out a run and leaves the run's files; run.runner.execute carries out a run on the real
+system."""
 
 
 @contextlib.contextmanager
@@ -190,7 +191,7 @@ def run_cells(
 
     Unless cells run in turn, `carry_out` must be importable; a cluster's machines need the same folders.
     """
-    stored = [cell.stored() for cell in matrix]  # before any run
+    stored = [cell.stored() for cell in matrix]  # before any run, because a wrong folder is an error
     left = [cell for cell, trials in zip(matrix, stored, strict=True) if trials is None]
     clock = Timekeeper(left)
     apart = functools.partial(_run_quietly, carry_out)
@@ -208,7 +209,7 @@ def run_cells(
 
 
 def read_cells(matrix: Sequence[Cell]) -> Iterator[CellResult]:
-    """Yield the results of all cells, without a run; an unfinished cell has none."""
+    """Yield the results of all cells, without a run. The result of an unfinished cell has no trials."""
     for cell in matrix:
         trials = cell.stored()
         yield CellResult(cell=cell, trials=trials or (), error="" if trials else "not run yet")

@@ -1,8 +1,8 @@
 """The tidy table of an experiment: a row for each trial, read from finished runs; OUT/results.csv.
 
 The columns are: experiment, scenario; the columns of the data frame `summary` of kofn.read(); the command that repeats
-the run; and the experiment's own columns. A cell is missing if its figure is unknown: time_to_target_s if the target
-was not reached.
+the run; and the experiment's own columns. A cell is missing if its figure is unknown. For example, time_to_target_s is
+missing if the target was not reached.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

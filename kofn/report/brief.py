@@ -1,6 +1,6 @@
 """The table after a run: the results of each trial, and where the gradients went.
 
-It has at most 14 rows, without those of faults and of logged numbers.
+The table has at most 14 rows, not counting the rows about faults and the rows of logged numbers.
 
 The report and `--details` show all rows (`Summary.rows()`).
 """
@@ -14,7 +14,7 @@ from kofn_common.results.ranks import FEW, each
 
 
 def headlines(summary: Summary) -> list[str]:
-    """Return a sentence for each trial but the baseline, and one about the worker with most late gradients."""
+    """Return a sentence for each trial but the baseline, and a sentence about the worker with most late gradients."""
     if summary.metric is None or not summary.trials:
         return []
     compared = [entry for entry in summary.trials if entry is not summary.baseline]

@@ -124,7 +124,8 @@ def _same(sums: Mapping[int, Sums]) -> str | None:
 
 
 def load_sums(path: Path) -> Sums:
-    """Return the arrays of a worker by name. ValueError if one is missing or not int64, or if the shapes differ."""
+    """Return the arrays of a worker by name. Raise ValueError if an array is missing or is not int64, or if the shapes
+    differ."""
     with np.load(path) as file:
         missing = [name for name in PARTS if name not in file]
         if missing:

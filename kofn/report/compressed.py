@@ -64,12 +64,12 @@ class Compressed:
 
     @property
     def error(self) -> float | None:
-        """The error's norm over the gradient's."""
+        """The error's norm divided by the gradient's norm."""
         return _over(self.error_norm, self.gradient_norm)
 
     @property
     def residual(self) -> float | None:
-        """The residual's norm over the gradient's."""
+        """The residual's norm divided by the gradient's norm."""
         return _over(self.residual_norm, self.gradient_norm)
 
     @property

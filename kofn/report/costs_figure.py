@@ -20,7 +20,7 @@ BAR = 0.7
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostBar:
-    """One bar. `parts_s`: the times of TIME_PARTS; empty if unknown."""
+    """One bar. `parts_s` has the seconds of each of TIME_PARTS, by its name; it is empty if the times are unknown."""
 
     name: str
     parts_s: Mapping[str, float]
@@ -45,7 +45,7 @@ def places(bars: Sequence[CostBar]) -> Floats:
 
 
 def name_bars(axes: Axes, names: Sequence[str]) -> None:
-    """Name the bars, the first one on top."""
+    """Write the names beside the bars, and put the first bar on top."""
     axes.set_yticks(np.arange(len(names), dtype=np.float64), names)
     axes.invert_yaxis()
 
@@ -74,6 +74,6 @@ def draw_links(axes: Axes, bars: Sequence[CostBar]) -> None:
 
 
 def _legend(axes: Axes, columns: int) -> None:
-    """Put a legend below the axes; none if nothing has a label, as for links without counts."""
+    """Put a legend below the axes, unless no bar has a label, as for links without counts."""
     if axes.get_legend_handles_labels()[1]:
         axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.28), fontsize=8.0, ncols=columns)

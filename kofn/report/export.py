@@ -21,9 +21,9 @@ KEYS = ("trial", "job", "worker")
 
 def export(run: Run, to: str, out: Path | None = None) -> list[Path]:
     """Write the files of format `to` into the folder of that name in the run's folder, or into `out`. Return the paths
-    of the files, or for TensorBoard of the workers' folders.
+    of the files, or for TensorBoard the paths of the workers' folders.
 
-    ConfigError if the folder is not empty or cannot be written; ModuleNotFoundError if an extra is missing.
+    Raise ConfigError if the folder is not empty or cannot be written, and ModuleNotFoundError if an extra is missing.
     """
     write = FORMATS[to]()
     folder = out or run.folder / to

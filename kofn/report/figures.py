@@ -1,7 +1,7 @@
 """The report's figures: typed series in, matplotlib figures out, without any files.
 
-A colour is a worker in figures about workers and a trial in figures about trials. Solid lines are measured or estimated
-values; dashed lines are injected or predicted values.
+A colour stands for a worker in figures about workers, and for a trial in figures about trials. Solid lines are measured
+or estimated values; dashed lines are injected or predicted values.
 """
 
 from collections.abc import Sequence
@@ -56,18 +56,19 @@ class Series:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSeries:
-    """One worker's blocking over the iterations, ms."""
+    """One worker's mean blocking time over the iterations, in milliseconds."""
 
     rank: int
     injected: Series
     estimated: Series
-    low: Floats  # lower ends of the estimate's interval, as many as `estimated`
+    low: Floats  # lower ends of the estimate's interval, one for each value of `estimated`
     high: Floats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Panel:
-    """A figure of compression over the iterations, the mean of the workers, and its planned value, if any."""
+    """A quantity of compression over the iterations: the mean over the workers, and the planned value, if there is
+    one."""
 
     title: str
     unit: str
@@ -195,7 +196,8 @@ def mark_numbers(trials: Sequence[TrialSeries]) -> dict[str, int]:
 
 
 def running_mean(values: Floats, width: int = SMOOTH) -> Floats:
-    """Return for each value the mean of the `width` values around it; at the ends there are fewer."""
+    """Return, for each value, the mean of the `width` values around it. At the two ends, the mean is over fewer
+    values."""
     half = width // 2
     windows = (values[max(0, index - half) : index + half + 1] for index in range(len(values)))
     return np.array([np.mean(window) for window in windows])
@@ -217,7 +219,7 @@ def _draw_marks(
 
 
 def longest_blocked(workers: Sequence[WorkerSeries]) -> Sequence[WorkerSeries]:
-    """Return the DRAWN_WORKERS with the longest injected blocking, by rank."""
+    """Return the workers with the longest injected blocking, at most DRAWN_WORKERS, by rank."""
     longest = sorted(workers, key=lambda worker: -worker.injected.y.max(initial=0.0))[:DRAWN_WORKERS]
     return sorted(longest, key=attrgetter("rank"))
 

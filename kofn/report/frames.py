@@ -1,6 +1,7 @@
 """The data frames of a run. A frame's rows have a type, whose fields are the frame's columns.
 
-A field that is itself a record becomes a column for each of its fields; a field that is a list becomes none.
+A field that is itself a record becomes a column for each of the record's fields. A field that is a list becomes no
+column.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

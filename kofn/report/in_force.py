@@ -33,7 +33,7 @@ class InForce:
 
 
 def in_force(statuses: Sequence[Status], decisions: Path) -> tuple[InForce, ...]:
-    """Return the rule and k at a trial's start, and those of each later change; empty without statuses."""
+    """Return the rule and k at a trial's start, and the rule and k after each later change; empty without statuses."""
     if not statuses:
         return ()
     first = statuses[0]

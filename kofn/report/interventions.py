@@ -9,7 +9,8 @@ from kofn_common.results.objective_notes import read_objective_notes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Intervention:
-    """A change; with `by_hand` an operator made it (kofn set-k), so nothing in the configuration explains it."""
+    """A change during a trial. If `by_hand` is true, an operator has made the change (kofn set-k), and nothing in the
+    configuration explains the change."""
 
     time: float
     """Unix time."""

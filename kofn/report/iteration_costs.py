@@ -15,8 +15,8 @@ def measured_lines(workers: Sequence[WorkerMetrics]) -> list[Iteration]:
 
 
 def mean_parts_s(workers: Sequence[WorkerMetrics]) -> dict[str, float]:
-    """Return the TIME_PARTS of an iteration, which add up to worker_iteration_s(); empty if the workers do not report
-    them."""
+    """Return the TIME_PARTS of an iteration, in seconds, which add up to worker_iteration_s(); empty if the workers do
+    not report these parts."""
     lines = measured_lines(workers)
     if not any(line.compute_s is not None for line in lines):
         return {}
@@ -40,8 +40,8 @@ def _steps(workers: Sequence[WorkerMetrics]) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkMeans:
-    """Bytes of Ethernet frames in an iteration: `worker` over a worker's link to the switch (up) and from the switch
-    (down), the workers' mean; `inner` over the parameter server's link, or a leaf's uplink, the leaves' mean."""
+    """Bytes of Ethernet frames on a link in an iteration. `worker` is the mean over the workers' links to the switch
+    (up) and from the switch (down). `inner` is the parameter server's link, or the mean over the leaves' uplinks."""
 
     worker_up_bytes: float = 0.0
     worker_down_bytes: float = 0.0
@@ -50,7 +50,8 @@ class LinkMeans:
 
     @classmethod
     def of(cls, link_bytes: Mapping[str, tuple[int, int]], workers: int, iterations: int) -> Self:
-        """Return the means of a trial's bytes by link, the workers' first; zeros without a link."""
+        """Return the means of a trial. `link_bytes` has the workers' links first, then the server's link or the
+        uplinks. A mean over no link is 0."""
         means = [[size / iterations for size in both] for both in link_bytes.values()]
         up, down, inner_up, inner_down = (
             fmean(link[way] for link in links) if links else 0.0

@@ -1,4 +1,5 @@
-"""The outages of a resumed trial: from the end of a checkpoint's iteration to the start of the next one."""
+"""The outages of a resumed trial: each is the time from the end of a checkpoint's iteration to the start of the next
+iteration."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -33,7 +34,7 @@ class Outages:
         return tuple(replace(worker, iterations=tuple(map(self._moved, worker.iterations))) for worker in workers)
 
     def cut_time(self, time: float) -> float:
-        """Return this Unix time without the outages before it."""
+        """Return this Unix time minus the duration of all outages before this time."""
         return time - sum(min(time, end) - begin for begin, end in self.spans if begin < time)
 
     def _moved(self, line: Iteration) -> Iteration:

@@ -76,7 +76,7 @@ class SeedsSummary:
 
     @property
     def notes(self) -> list[str]:
-        """The notes of each seed, and an unknown commit."""
+        """The notes of each seed, and a note if the commit is unknown."""
         known = [replace(summary, provenance=None).notes for summary in self.summaries.values()]
         several = zip(self.summaries, known, strict=True)
         return [*(f"seed {seed}: {note}" for seed, notes in several for note in notes), *self.provenance.notes]
@@ -109,7 +109,7 @@ def over_seeds(several: Sequence[Summary]) -> OverSeeds:
 
 
 def _trial(several: Sequence[Summary], place: int, objective: str) -> TrialOverSeeds:
-    """Combine the trials at this place of each run."""
+    """Combine the trials that have the number `place` in each run."""
     found = [(summary, summary.trials[place]) for summary in several if place < len(summary.trials)]
     whole = [(summary, entry) for summary, entry in found if not entry.early_end and not entry.by_hand]
     entries = [entry for _, entry in whole]

@@ -68,8 +68,8 @@ def _place(record: RunRecord) -> str:
 
 
 def _tables(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[tuple[list[str], list[list[str]]]]:
-    """Yield a table in parts of about equally many columns, each with the first column: no part is wider than a page
-    that is printed."""
+    """Yield a table in parts that are not wider than a printed page. The parts have about equally many columns, and
+    each part has the table's first column."""
     parts = ceil((len(headings) - 1) / COLUMNS)
     for part in range(parts):
         columns = [0, *range(1 + part * (len(headings) - 1) // parts, 1 + (part + 1) * (len(headings) - 1) // parts)]
@@ -106,7 +106,7 @@ def job_drawings(folder: JobFolder, config: Config, summary: Summary) -> Iterato
     begun = [(entry, read) for entry in folder.trials if (read := read_begun(entry, config.job.workers))]
     trials = [
         trial_series(entry, read, config, trial)
-        for (entry, read), trial in zip(begun, summary.trials, strict=False)  # the next trial may have begun since
+        for (entry, read), trial in zip(begun, summary.trials, strict=False)  # a trial may begin after the summary
     ]
     bars = [_bar(trial, config.job.workers) for trial in summary.trials]
     return drawings(trials, bars, summary.metric, compresses=summary.compresses)

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from kofn.report.drawings import Drawing
 
 UNLIMITED = 10_000
-"""The columns of a text that is never cut."""
+"""The width, in columns, of a console that cuts no text."""
 
 NO_END = "it is still running, or was killed (SIGKILL)"
 """The early end of a run whose record has no reason."""
@@ -215,7 +215,7 @@ class Run:
 
     @cached_property
     def _summary(self) -> RunSummary:
-        """Return the written summary, or one computed from the files so far."""
+        """Return the written summary, or a summary that is computed from the files so far."""
         if not (self.folder / "summary.json").exists():
             return summarise_run(self._folder, self.configs, self._record.ended or NO_END)
         stored = _stored(self.folder)

@@ -49,15 +49,15 @@ def recoveries(statuses: Sequence[Status], events: Iterable[LoggedEvent]) -> Rec
 
 
 def _totals(statuses: Sequence[Status], field: str) -> dict[str, int]:
-    """Return the totals of counters by name; without those that stayed 0."""
+    """Return the totals of counters by name, without the counters that stayed 0."""
     counted = [status.get(field, {}) for status in statuses]
     names = dict.fromkeys(name for counters in counted for name, count in counters.items() if count)
     return {name: total([counters.get(name, 0) for counters in counted]) for name in names}
 
 
 def read_lines(path: Path) -> list[Status]:
-    """Read the controller's statuses, or the lines of its journal; empty if the file is missing
-    after an early failure."""
+    """Read the controller's statuses, or the lines of the controller's journal; empty if the file is missing after an
+    early failure."""
     return read_json_lines(path, Status)
 
 
@@ -68,7 +68,8 @@ def total(counts: Sequence[int]) -> int:
 
 
 def _lives(statuses: Sequence[Status]) -> list[list[Status]]:
-    """Split the statuses by controller: a shorter uptime than before means a restarted one."""
+    """Split the statuses by controller process. A shorter uptime than before means that the controller was
+    restarted."""
     lives: list[list[Status]] = []
     for status in statuses:
         if not lives or status.get("uptime_s", 0.0) < lives[-1][-1].get("uptime_s", 0.0):

@@ -1,4 +1,4 @@
-"""The runs in a folder: the command, result and size of each, and which may be removed."""
+"""The runs in a folder: the command, result and size of each run, and the choice of the runs that may be removed."""
 
 import difflib
 import shlex

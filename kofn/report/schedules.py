@@ -11,7 +11,8 @@ from kofn_host.schedule import PassSchedule
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleInForce:
-    """A schedule of one trial and job; `iteration_s`: the median of the slowest worker's times, without blocking."""
+    """A schedule of one trial and job. `iteration_s` is the median over its iterations of the slowest worker's time, in
+    seconds, without blocking."""
 
     trial: str
     job: int
@@ -19,7 +20,7 @@ class ScheduleInForce:
     first: int
     iterations: int
     iteration_s: float
-    last: bool  # whether it is in force at the end
+    last: bool  # whether the schedule is in force at the trial's end
 
     @classmethod
     def of(cls, metrics: pd.DataFrame) -> list[Self]:

@@ -44,7 +44,7 @@ class WorkerShares:
 
 
 def _account(worker: WorkerMetrics) -> Account:
-    """Return the worker's account at its end, or after its last iteration if it was killed."""
+    """Return the worker's account at its end, or after its last iteration if the worker was killed."""
     if worker.totals is not None and worker.totals.account is not None:
         return worker.totals.account
     for line in reversed(worker.iterations):
@@ -54,7 +54,8 @@ def _account(worker: WorkerMetrics) -> Account:
 
 
 def _longest_unheard(worker: WorkerMetrics) -> int:
-    """Return the largest number of gradients in a row that added nothing to a sum; without accounts, all iterations."""
+    """Return the largest number of gradients in a row that added nothing to a sum. Without accounts, return the number
+    of all iterations."""
     if not any(line.account for line in worker.iterations):
         return len(worker.iterations)
     longest = row = 0

@@ -57,13 +57,13 @@ class RunSide:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SideBySide:
-    """The second run against the first."""
+    """The comparison of two runs."""
 
     sides: tuple[RunSide, RunSide]
 
     @property
     def columns(self) -> list[tuple[RunSide, TrialSummary]]:
-        """Return the trials, with those of the same objective side by side."""
+        """Return the trials of both runs; trials of the same objective are side by side."""
         objectives = dict.fromkeys(entry.objective for side in self.sides for entry in side.trials)
         return [
             (side, entry)
@@ -82,7 +82,8 @@ class SideBySide:
 
     @property
     def faster(self) -> dict[str, float | None]:
-        """Return by objective the first run's time to the target over the second's; None if they cannot be compared.
+        """Return, by objective, the first run's time to the target divided by the second run's time; None if the times
+        cannot be compared.
 
         Times can be compared if both trials reached the same target and were not changed by hand.
         """

@@ -36,7 +36,7 @@ from kofn_host.workload import Metric, metric_of
 
 
 def summarise_run(folder: RunFolder, configs: Sequence[Config], early_end: str) -> RunSummary:
-    """Summarise every job with the trials so far. `early_end` is the reason why some trials did not end, if so."""
+    """Summarise every job with the trials so far. `early_end` is the reason if some trials did not end."""
     record = folder.record()
     finished = record.finished if early_end else len(record.trials)
     jobs = (
@@ -73,7 +73,7 @@ def summarise(folder: JobFolder, config: Config, *, finished: int | None = None,
 def summarise_trial(
     folder: TrialFolder, workers: Sequence[WorkerMetrics], config: Config, *, job: int, early_end: str = ""
 ) -> TrialSummary:
-    """Summarise one trial from its workers' lines and sums; `early_end` is the reason why it was ended, if it was."""
+    """Summarise one trial from its workers' lines and sums. `early_end` is the reason if the trial was ended early."""
     events = read_event_log(folder.events)
     outages = Outages.of(workers, events)
     workers = outages.cut(workers)
@@ -154,12 +154,12 @@ def summarise_trial(
 
 
 def _sum(totals: Sequence[Totals] | None, name: str) -> int | None:
-    """Return a count of all workers together; None if it is unknown."""
+    """Return a count of all workers together; None if the count is unknown."""
     return None if totals is None else sum(getattr(entry, name) for entry in totals)
 
 
 def _alone(folder: TrialFolder, metric: Metric | None) -> Alone | None:
-    """Return the training of one worker alone; None where run.alone did not ask for it."""
+    """Return the training of one worker alone; None if run.alone did not ask for this training."""
     worker = read_worker(folder, 0)
     if not worker.iterations:
         return None

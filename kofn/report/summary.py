@@ -34,7 +34,8 @@ from kofn_common.results.ranks import FEW, each, name_workers
 from kofn_host.workload import Metric
 
 COARSE = 0.01
-"""The share of elements that do not fit, or without compression of the gradients' norm, above which a note says so."""
+"""A note is given if more than this share of the gradients' elements does not fit. Without compression, a note is also
+given if lanes of 32 bits leave over more than this share of the gradients' norm."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,7 +174,8 @@ class TrialSummary:
         return ", ".join(f"worker {rank} ({row} gradients)" for rank, row in found.items())
 
     def failures(self, metric: Metric | None) -> list[str]:
-        """Return the reasons why this trial does not count, one sentence each; without a metric only its faults."""
+        """Return the reasons why this trial does not count, one sentence each. Without a metric a missed target is no
+        reason."""
         reasons = [*self.broken, *self.objective_faults[:1]]
         if self.early_end:
             reasons.append(f"did not end: {self.early_end}")
@@ -214,10 +216,11 @@ def stored_summary(folder: Path) -> StoredSummary:
 
 
 def stored_trials(folder: Path, *, several: bool = False, partial: bool = False) -> tuple[TrialSummary, ...]:
-    """Read the trials of a finished run of one job; with `several`, of the first of several jobs.
+    """Read the trials of a finished run of one job. With `several`, the run may have several jobs, and the first job's
+    trials are read.
 
-    ResultsError if the run ended early, unless it may be `partial`, or if it had several seeds or unexpectedly several
-    jobs. OSError without a file, msgspec.DecodeError for other content.
+    Raise ResultsError if the run ended early and `partial` is false, if the run had several seeds, or if it had several
+    jobs and `several` is false. Raise OSError without a file, msgspec.DecodeError for other content.
     """
     stored = stored_summary(folder)
     if stored.early_end and not partial:
@@ -253,7 +256,7 @@ class Summary:
 
     @property
     def ok(self) -> bool:
-        """Whether no trial failed, and none was changed by hand."""
+        """Whether no trial failed, and no trial was changed by hand."""
         return not self.failures and not self.not_compared
 
     @property
@@ -283,7 +286,7 @@ class Summary:
         ]
 
     def _misfit(self, compressed: Compressed) -> float:
-        """Return the share of misfits, or the larger share of the norm that lanes of 32 bits leave over."""
+        """Return the share of misfits, or the share of the norm that lanes of 32 bits leave over, if that is larger."""
         return max(compressed.misfits or 0.0, 0.0 if self.compresses else min(1.0, compressed.error or 0.0))
 
     @property
@@ -303,22 +306,24 @@ class Summary:
         return self.trials[-1]
 
     def against(self, entry: TrialSummary) -> float | None:
-        """Return the baseline's time to the target divided by this trial's; None if they cannot be compared."""
+        """Return the baseline's time to the target divided by this trial's time; None if the trials cannot be
+        compared."""
         baseline_s = self.baseline.time_to_target_s if self.baseline else None
         if entry.by_hand or entry.time_to_target_s is None or baseline_s is None:
             return None
         return baseline_s / entry.time_to_target_s
 
     def against_alone(self, entry: TrialSummary) -> float | None:
-        """Return the time to the target of one worker alone divided by this trial's; a lower bound if the one worker
-        did not reach the target. None if they cannot be compared."""
+        """Return the time to the target of one worker alone divided by this trial's time; None if the two times cannot
+        be compared. The ratio is a lower bound if the one worker did not reach the target."""
         if entry.by_hand or entry.time_to_target_s is None or self.alone is None:
             return None
         return (self.alone.time_to_target_s or self.alone.duration_s) / entry.time_to_target_s
 
     @property
     def best(self) -> TrialSummary | None:
-        """The compared trial, other than the baseline, that was the first at the target; None without one."""
+        """The trial that was the first at the target, among the trials that are compared with the baseline; None if no
+        trial is compared."""
         compared = [entry for entry in self.trials if entry is not self.baseline and self.against(entry) is not None]
         return min(compared, key=lambda entry: entry.time_to_target_s or 0.0, default=None)
 
@@ -467,8 +472,7 @@ class RunSummary:
 
     @property
     def notes(self) -> list[str]:
-        """The trials that were not compared or checked, although nothing failed, a loaded machine, and an unknown
-        commit."""
+        """The warnings of all jobs, and warnings about a loaded machine and an unknown commit."""
         unknown = self.provenance.notes if self.provenance else []
         return [*(note for job in self.jobs for note in job.notes), *([self.load] if self.load else []), *unknown]
 
@@ -525,7 +529,7 @@ def _ages(entry: TrialSummary) -> str:
 
 
 def _pending(entry: TrialSummary) -> str:
-    """Return the pending weight by worker, and for how many iterations it has been late."""
+    """Return the pending weight by worker, and for how many iterations the oldest pending gradient has been late."""
     if not any(entry.waiting_by_worker):
         return "none"
     pending = {rank: weight for rank, weight in enumerate(entry.waiting_by_worker) if weight}

@@ -1,4 +1,4 @@
-"""Tables for people: without a terminal at full width; on a narrow terminal continued below."""
+"""Tables for people. Without a terminal a table has its full width; on a narrow terminal it is continued below."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 UNLIMITED = 100_000
-"""The columns of a line without a terminal: nothing is cut or folded."""
+"""The width, in columns, of a console without a terminal: no line is cut or folded."""
 
 GAP = 2
 """Columns between two cells."""

@@ -12,11 +12,13 @@ KINDS = {
     "HIP_VISIBLE_DEVICES": "sys/module/amdgpu/drivers/pci:amdgpu/*:*",
     "ZE_AFFINITY_MASK": "sys/module/xe/drivers/pci:xe/*:*",
 }
-"""The variable by which a driver shows a process some of its devices, and where the kernel lists them."""
+"""By environment variable: the paths by which the kernel lists the devices. The driver shows a process only the devices
+that the variable names."""
 
 
 def present(environment: Mapping[str, str] = os.environ, root: Path = Path("/")) -> tuple[str, list[str]] | None:
-    """Return the variable and its devices: those that the environment names, else all listed ones. None: no device."""
+    """Return the variable and its devices; None if there is no device. The devices are those that the environment
+    names, or else all devices that the kernel lists."""
     for variable, places in KINDS.items():
         listed = [str(number) for number, _ in enumerate(root.glob(places))]
         if devices := environment[variable].split(",") if environment.get(variable) else listed:

@@ -35,7 +35,8 @@ def _sizes(context: click.Context, parameter: click.Parameter, values: tuple[str
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Machine:
-    """The certificates that one machine gets; for P4Runtime a switch gets "server", a controller "client"."""
+    """The certificates that one machine gets. `p4runtime` has "server" if the machine has a switch, and "client" if it
+    has a controller."""
 
     name: str
     processes: tuple[str, ...]

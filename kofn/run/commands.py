@@ -34,7 +34,7 @@ class Commands:
     certificates: Path | None
     """The folder of certificates; None for plaintext."""
     switches: int = 1
-    """The number of switches: one, or all of a tree."""
+    """The number of switches: one, or the root and all leaves of a tree."""
     packets_port: int = PORT
     """The UDP port of the packets that faults and traces of a switch concern."""
     controller_address: str = ""
@@ -137,7 +137,8 @@ class Commands:
         ]
 
     def management(self) -> str:
-        """Return the controller's address for workers; the root namespace has the management network's first one."""
+        """Return the controller's address for workers. The root namespace has the first address of the management
+        network."""
         first = ip_network(self.network.management)[1]
         return self.controller_address or f"{first}:{self.network.controller_port}"
 

@@ -23,7 +23,7 @@ from kofn_common.results.folder import RunFolder
 from kofn_common.results.worker_metrics import merge
 
 FULL_BYTES = 100_000
-"""The free space on a disk without which a run cannot be concluded."""
+"""A run cannot be concluded if its disk has fewer free bytes."""
 
 AtEarlyEnd = Callable[[RunFolder], None]
 """A function that is called with the folder of a run that ended early, after the run's processes have ended."""
@@ -79,8 +79,8 @@ def conclude(
 ) -> int:
     """Merge the metrics, compare the trials, write the report; return the exit code.
 
-    `details` shows the whole table. `early_end` is the reason for which some trials did not end; with `raised` an error
-    with that reason follows. `errors` replaces stderr.
+    `details` shows the whole table. `early_end` is the reason for which some trials did not end. If `raised` is true,
+    the caller raises an error with this reason, so the printed failures omit the reason. `errors` replaces stderr.
     """
     merge(folder, configs)
     summary = summarised(folder, configs, early_end)
@@ -119,6 +119,6 @@ def load_report() -> None:
 
 
 def _report() -> ModuleType:
-    from kofn.report import page  # noqa: PLC0415  # matplotlib: half a second, and a word about its folders
+    from kofn.report import page  # noqa: PLC0415  # matplotlib takes half a second, and may print a line
 
     return page

@@ -17,7 +17,7 @@ SET_S = 5.0
 INTERVAL_S = 0.1
 AWAY = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
 RECONNECT = reconnect(500, 500)
-"""A controller that returns is found within half a second."""
+"""The channel's options: the client finds a restarted controller within half a second."""
 
 
 class ControllerClient:
@@ -41,7 +41,8 @@ class ControllerClient:
         await self._channel.close()
 
     async def ready(self) -> AsyncIterator[bool]:
-        """Yield repeatedly whether the controller answers and has its switch. Raise RunError if it refuses the call."""
+        """Yield repeatedly whether the controller answers and is connected to its switch. Raise RunError if the
+        controller refuses the call."""
         while True:
             try:
                 status = await self._stub.GetStatus(kofn_pb2.StatusRequest(), timeout=CALL_S)
@@ -51,7 +52,8 @@ class ControllerClient:
                 yield False
 
     async def statuses(self, job: int) -> AsyncIterator[kofn_pb2.Status | None]:
-        """Yield a job's statuses, endlessly; None when the controller has gone, then statuses again."""
+        """Yield a job's statuses, endlessly. Yield None when the controller has gone, and statuses again when the
+        controller is back."""
         request = kofn_pb2.StatusRequest(interval_s=INTERVAL_S, job=job)
         while True:
             with contextlib.suppress(grpc.aio.AioRpcError):
@@ -67,8 +69,8 @@ class ControllerClient:
         return None
 
     async def set_objective(self, job: int, objective: str) -> str | None:
-        """Set an objective for an event, as `kofn set-k` does. If the controller is away, return that as the reason; if
-        the controller refuses, raise RunError."""
+        """Set an objective for an event, as `kofn set-k` does. Return the reason as text if the controller does not
+        answer. Raise RunError if the controller refuses."""
         request = kofn_pb2.Objective(objective=objective, job=job, planned=True)
         try:
             await self._stub.SetObjective(request, timeout=SET_S, wait_for_ready=True)

@@ -44,7 +44,8 @@ class Cgroup:
     version: int
 
     def limit(self, name: str, pid: int, share: float) -> None:
-        """Limit a process. Raise OSError if the kernel does not permit it."""
+        """Limit a process to `share` of one processor's time; a share of 1 removes the limit. Raise OSError if the
+        kernel does not permit it."""
         group = self.folder / f"{PREFIX}{os.getpid()}-{name}"
         group.mkdir(exist_ok=True)
         quota = None if share >= 1 else round(share * PERIOD_US)
@@ -57,7 +58,7 @@ class Cgroup:
 
 
 def cgroups() -> Iterator[Cgroup]:
-    """Yield existing groups; whether they are writable shows at the first write."""
+    """Yield existing groups. Only the first write to a group shows whether the group is writable."""
     mounts = [line.split()[1:4] for line in Path("/proc/mounts").read_text().splitlines()]
     for folder, kind, options in mounts:
         path = Path(folder)
@@ -83,7 +84,7 @@ def remove_groups(of: int | None = None) -> None:
         for group in cgroup.folder.glob(f"{PREFIX}*-*"):
             pid = group.name.removeprefix(PREFIX).partition("-")[0]
             if pid == str(of) or (of is None and not Path(f"/proc/{pid}").exists()):
-                with contextlib.suppress(OSError):  # a process is in the group; another part must end it
+                with contextlib.suppress(OSError):  # the group has a process, which this function must not end
                     group.rmdir()
 
 
@@ -96,7 +97,7 @@ class CpuShares:
 
     @property
     def loads(self) -> list[str]:
-        """Return the competing loads."""
+        """Return the names of the competing loads that run."""
         names = [_load_of(name) for name in self._shares]
         return [name for name in names if self._processes.state(name) is ProcessState.RUNNING]
 

@@ -8,8 +8,8 @@ class RunError(KofnError):
 
 
 class InterruptedRun(RunError):  # noqa: N818 - a request, not a mistake
-    """Stopped by a signal; the message names it."""
+    """A run that a signal has stopped; the message names the signal."""
 
 
 class LeftoversError(RunError):
-    """Parts of the run are still there; the message has the remedy."""
+    """A run whose network could not be removed; the message has the remedy."""

@@ -17,7 +17,7 @@ class JobPrograms:
     """The programs of a job.
 
     `hosts` are the workers' hosts by rank; `server` is the parameter server's host, if the job has a parameter server.
-    `prefix` distinguishes a job's processes from another job's.
+    `prefix` distinguishes a job's processes from another job's processes.
     """
 
     def __init__(
@@ -35,11 +35,12 @@ class JobPrograms:
         """The workers' processes, by rank."""
 
     def process(self, name: str) -> str:
-        """Return the name of the process that an event names."""
+        """Return a process's name in the network, from the name that an event uses."""
         return name if name in self._config.control_plane else self._prefix + name
 
     def server(self, commands: Commands) -> ProcessSpec | None:
-        """Return the parameter server, if there is one. It starts before the workers, and ends after them."""
+        """Return the parameter server, if there is one. The server starts before the workers, and ends after the
+        workers."""
         if self._server is None:
             return None
         node, host = self._server
@@ -54,13 +55,14 @@ class JobPrograms:
 
     @property
     def nodes(self) -> list[str]:
-        """The workers' hosts by rank, then the parameter server's, if there is one."""
+        """The names of the workers' hosts by rank, then the name of the parameter server's host, if there is a
+        parameter server."""
         return [node for node, _ in (*self.hosts, *([self._server] if self._server else []))]
 
     def alone(self, commands: Commands, job: JobFolder) -> ProcessSpec:
         """Return the process of one worker that trains without the others, during the last trial."""
         job.alone.path.mkdir(parents=True, exist_ok=True)
-        job.alone.metrics(0).unlink(missing_ok=True)  # a resumed run may have one already
+        job.alone.metrics(0).unlink(missing_ok=True)  # a resumed run may have this file already
         argv, log = commands.alone(job.effective, job.alone.metrics(0)), job.alone.path / "alone.log"
         return ProcessSpec(name=self.process("alone"), node=ROOT, argv=argv, log=log, cwd=Path.cwd(), env=ENVIRONMENT)
 

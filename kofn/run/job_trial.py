@@ -33,7 +33,7 @@ from kofn_host.workload import metric_of
 from kofn_switch.engine.faults import FaultRule
 
 PROGRESS_S = 60.0
-"""A trial is given up when no worker finishes an iteration for so long."""
+"""A trial is given up when no worker finishes an iteration for this time."""
 
 SCRIPT_S = 60.0
 """The additional time for a script, which may do more between iterations: importing PyTorch alone takes long."""
@@ -61,7 +61,7 @@ class JobTrial:
         server: tuple[str, EmulatedHost] | None = None,
     ) -> None:
         """Prepare the job. `hosts` are the workers' hosts by rank; `prefix` distinguishes a job's processes from
-        another job's.
+        another job's processes.
 
         `server` is the host of the job's parameter server, if it has one.
         """
@@ -80,7 +80,7 @@ class JobTrial:
         self.programs = JobPrograms(config, folder, hosts=hosts, server=server, prefix=prefix)
         self._schedule = Schedule([*config.event, *config.link, *config.cpu])
         self._journal = LineTail(folder.decisions)
-        self._started_at: dict[str, int] = {}  # by worker: its newest iteration when an event started it
+        self._started_at: dict[str, int] = {}  # by worker: its newest iteration when an event started the worker
         self._cpu = CpuShares(processes, folder.log)
         self._workers = self.programs.workers
 
@@ -102,7 +102,7 @@ class JobTrial:
         write_links(self.folder.links, [*self.programs.nodes, *uplinks], before, after)
 
     async def start(self, commands: Commands, job: JobFolder, resumed: Resumed | None = None) -> None:
-        """Launch every worker that does not join late, after links have their first rates again.
+        """Reset the links to their first rates, then launch every worker that does not join late.
 
         If run.alone asks for it, one worker also trains alone, during the last trial.
         """
@@ -119,7 +119,7 @@ class JobTrial:
         self.view.begin()
 
     def _absent(self, done: Sequence[LoggedEvent]) -> set[str]:
-        """Return the workers that do not run at first: those that join late, and those that an event had killed."""
+        """Return the workers that do not run at first: workers that join late, and workers that an event had killed."""
         absent = late_joiners(self.config.event)
         for event in done:
             if event.action == "kill":
@@ -129,7 +129,8 @@ class JobTrial:
         return absent
 
     async def resume(self, client: ControllerClient, resumed: Resumed) -> None:
-        """Repeat, without a line, the changes that events had made by the checkpoint: the new network lacks them."""
+        """Repeat the changes that events had made before the checkpoint, because the new network lacks these changes.
+        The repeated events get no lines; one line tells that the run was resumed."""
         for event in self._schedule.resume([(logged.action, logged.name) for logged in resumed.done]):
             if action(event)[0] not in ("kill", "start"):
                 await self._carry_out(event, client)
@@ -137,13 +138,13 @@ class JobTrial:
         self._write("resume", resumed.words, "")
 
     def going_on(self) -> bool:
-        """Return whether a worker runs, or one is certain to start before the training is over."""
+        """Return whether a worker runs, or whether a worker is certain to start before the training is over."""
         running = self._processes.running([*self._workers, self.programs.process("alone")])
         return running or (self._schedule.starting and not self._over())
 
     def _over(self) -> bool:
-        """Return whether the training is over: workers end together, so once one has ended and none runs, none can
-        join."""
+        """Return whether the training is over. Workers end together: when one worker has ended and no worker runs, no
+        worker can join."""
         ended = any(self._processes.state(name) is ProcessState.DONE for name in self._workers)
         return ended and not self._processes.running(self._workers)
 
@@ -212,7 +213,7 @@ class JobTrial:
         self._record_status(await client.status(self.config.job.id))
 
     def _record_status(self, status: pb.Status | None) -> None:
-        """Write a status; without space or files the run goes on without this line."""
+        """Write a status. If the disk is full or no file can be opened, the run continues without this line."""
         if status is None:
             return
         with contextlib.suppress(OSError), self.folder.status.open("ab") as out:
@@ -263,7 +264,7 @@ class JobTrial:
         with self.folder.events.open("ab") as out:
             out.write(msgspec.json.encode(entry) + b"\n")
             out.flush()
-            os.fsync(out.fileno())  # a resumed run repeats no event
+            os.fsync(out.fileno())  # so that a resumed run repeats no event
         self.view.happened(entry.words)
         return entry.words
 

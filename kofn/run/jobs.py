@@ -23,7 +23,7 @@ class JobPlan:
 
     source: Path
     config: Config
-    """With the command line's choices, and the first job's run and network sections."""
+    """The job's configuration, with the command line's choices, and with the first job's run and network sections."""
 
 
 def plan_jobs(
@@ -34,7 +34,8 @@ def plan_jobs(
     objectives: tuple[str, ...],
     settings: Sequence[str] = (),
 ) -> tuple[JobPlan, ...]:
-    """Read every file, and override the first by the command line. ConfigError names file and field of a fault."""
+    """Read every file, and let the command line override the first file's settings. ConfigError names file and field of
+    a fault."""
     configs = [Config.load(source, settings) for source in sources]
     shared = overridden(configs[0], target=target, driver=driver, objectives=objectives)
     jobs = tuple(

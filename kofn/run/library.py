@@ -26,7 +26,7 @@ Progress = bool | Callable[[str], object]
 False: no line is shown. A function is called with each line."""
 
 UNLIMITED = 10_000
-"""The columns of a printed line, which never breaks."""
+"""The width of the console in columns: no printed line breaks."""
 
 PASSED_ON_S = 0.2
 """The interval between requests to a thread to end. Requests are repeated because the thread's loop may not run yet."""
@@ -41,7 +41,8 @@ def planned(
     out: Path | str | None,
     **choices: Any,
 ) -> Iterator[RunPlan]:
-    """Yield the run's plan; without a configuration, the default experiment's. Raise ConfigError for a fault.
+    """Yield the run's plan; without a configuration, yield the default experiment's plan. Raise ConfigError for a
+    fault.
 
     Configurations that are no files become temporary files until the end of the block.
     """
@@ -64,7 +65,8 @@ def planned(
 
 
 def _file(given: Given, sections: Mapping[str, Any], path: Path) -> Path:
-    """Return the file with the configuration; write it to `path` if there is none."""
+    """Return the file with the configuration. If the configuration is no file, or `sections` change it, write it to
+    `path`."""
     own = path_of(given)
     if own is not None and not sections:
         return own
@@ -113,7 +115,8 @@ def in_thread(work: Callable[[Console], object], progress: Progress) -> None:
 
 @contextlib.contextmanager
 def ended_in_order() -> Iterator[None]:
-    """End the body by Ctrl-C and `kofn stop` as a command; then raise Ctrl-C as KeyboardInterrupt."""
+    """Let Ctrl-C and `kofn stop` end the body in the same way as they end a command. Then raise KeyboardInterrupt for
+    Ctrl-C."""
     try:
         with interruptible([signal.SIGINT, signal.SIGTERM]):
             yield

@@ -37,7 +37,7 @@ PYTORCH = re.compile(r"\[[IW]\d{4} [\d:.]+ \w+\.cpp:\d+\]")
 PAUSE_S = 10.0
 """The longest time between two polls of a running process: an event may take seconds."""
 RECENT_S = 5.0
-"""The explanation of a stall names the events that came up to this long before the stall."""
+"""The explanation of a stall names the events of this many seconds before the stall."""
 
 
 @dataclass(slots=True)
@@ -188,7 +188,8 @@ class TrialView:
         return f"{self.title}  {time.monotonic() - self._begin:6.1f} s"
 
     def printed(self) -> list[str]:
-        """Return new lines from worker 0's script: the first ones and the log's name if there are too many."""
+        """Return new lines from worker 0's script. If there are more than PRINTED_LINES, return the first lines and the
+        log's name."""
         if self._printed is None:
             return []
         lines = [line.decode(errors="replace").strip()[:PRINTED_LENGTH] for line in self._printed.lines()]
@@ -262,7 +263,7 @@ class TrialView:
         return "  ".join(parts + self._compression())
 
     def _compression(self) -> list[str]:
-        """Return the share of bytes sent in the newest iterations, where gradients are compressed."""
+        """Return the share of bytes sent in the newest iterations; empty if gradients are not compressed."""
         lines = [worker.last for worker in self.workers if worker.last is not None]
         compressed = Compressed.of(lines) if self._compresses else None
         if compressed is None:

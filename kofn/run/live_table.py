@@ -16,10 +16,10 @@ from kofn.run.live import TrialView, WorkerView
 from kofn.run.stall import OUT
 
 HEADINGS = ("worker", "iteration", "lambda", "95 %", "injected", "late", "in sums", "state")
-"""80 columns with their content."""
+"""The headings of the table; with the longest usual cells, the table takes 80 columns of a terminal."""
 
 SPARED = ("95 %", "injected", "lambda", "in sums", "iteration")
-"""Columns that a narrower terminal lacks, in this order: no cell is cut."""
+"""Columns that are left out on a narrower terminal, in this order, so that no cell is cut."""
 
 CURSOR = 1
 """The line of the terminal that a live display leaves free."""
@@ -47,7 +47,7 @@ class LiveTable:
         yield next((table for table, width in wider if width <= options.max_width), narrowest[0])
 
     def _table(self, lines: int, spared: Sequence[str]) -> Table:
-        """Return the table without these columns."""
+        """Return a table of at most `lines` rows, without the columns `spared`."""
         kept = [column for column, name in enumerate(HEADINGS) if name not in spared]
         table = Table(box=None, pad_edge=False, header_style="bold")
         for name in (HEADINGS[column] for column in kept):
@@ -64,9 +64,9 @@ class LiveTable:
 
 
 def split(workers: Sequence[WorkerView], lines: int) -> tuple[list[WorkerView], list[WorkerView]]:
-    """Return the workers that get a row each, in rank order, and those that share the last of the `lines` rows.
+    """Return the workers that get a row each, in rank order, and the workers that share the last of the `lines` rows.
 
-    Rows go to starved workers first, then to those that are out, then to those that are blocked longest; ties go to
+    Rows go to starved workers first, then to workers that are out, then to workers that are blocked longest; ties go to
     the lower rank.
     """
     if len(workers) <= lines:

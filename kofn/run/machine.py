@@ -4,7 +4,7 @@
     kofn-wr 10.0.0.(r+1) - any network: UDP port 19277, VXLAN --> kofn(r+1), a port of the switch
     eth1  10.0.0.(r+1) -- a separate cable --------------------> eth(r+1)
 
-The switch learns a worker's address from its first packet, so that workers may start, move and return in any order.
+The switch learns a worker's address from the worker's first packet, so workers may start, move and return in any order.
 In a tree the same holds between a leaf, whose end is kofn-up, and the root's port kofn-leaf(rack).
 This module knows only the switch and the controller of other machines.
 """
@@ -27,9 +27,9 @@ from kofn_common.wire.sizes import RACK_WORKERS_MAX, WORKERS_MAX
 
 SERVICE_MAC = "02:6b:6f:66:6e:fe"
 ECHO_ADDRESS = "10.0.0.253"
-"""The address at which the kernel of the switch's machine answers pings in each tunnel: `kofn doctor --remote`.
+"""`kofn doctor --remote` pings this address; the kernel of the switch's machine answers in each tunnel.
 
-A tunnel's end at the switch learns a worker's address from the ARP request that precedes a ping: it cannot broadcast.
+A tunnel's end at the switch cannot broadcast. It learns a worker's address from the ARP request that precedes a ping.
 """
 
 TUNNEL_PORT = 19277
@@ -81,7 +81,8 @@ def make_leaf_ports(racks: int) -> list[str]:
 
 
 def _make_port(name: str, number: int, options: str = "") -> None:
-    """Make the switch's end of a tunnel. Its MAC must not be the other end's: a port drops frames from its own MAC."""
+    """Make the switch's end of a tunnel. The MAC of this end must differ from the MAC of the other end, because a port
+    drops frames from its own MAC."""
     _make(name, f"{options} mtu {PORT_MTU} type vxlan id {number} dstport {TUNNEL_PORT} learning ageing 0")
     bring_up(name)
 
@@ -111,7 +112,8 @@ def tunnel_name(rank: int) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tunnel:
-    """A tunnel for checks: the worker's own if it exists, else a temporary one, which does not fragment packets."""
+    """A tunnel for checks: the worker's tunnel if there is one, else a temporary tunnel, which does not fragment
+    packets."""
 
     interface: str
     made: bool
@@ -134,7 +136,8 @@ class Tunnel:
 
 
 def configure(interface: str, address: DataAddress) -> None:
-    """Set a worker's address, and a permanent neighbour entry for the switch, whose address no machine answers for."""
+    """Set a worker's address, and a permanent neighbour entry for the switch, because no machine answers ARP requests
+    for the switch's address."""
     ip("link", "set", interface, "address", address.mac)
     bring_up(interface)
     ip("address", "replace", str(address.ip), "dev", interface)
@@ -185,7 +188,8 @@ class _NetDevice(msgspec.Struct):
 
 
 def way(host: str) -> tuple[str, str, int]:
-    """Return a host's address, the interface that leads there, and the interface's MTU. Raise RunError without any."""
+    """Return a host's address, the interface that leads there, and the interface's MTU. Raise RunError if the host has
+    no address, or no route leads there."""
     try:
         address = socket.gethostbyname(host)
     except OSError as error:
@@ -205,7 +209,7 @@ def _make(name: str, options: str) -> None:
 
 
 def ip(*arguments: str) -> str:
-    """Return the output of iproute2. Raise RunError with its message."""
+    """Return the output of iproute2. If iproute2 fails, raise RunError with its message."""
     try:
         done = subprocess.run(["ip", *arguments], capture_output=True, text=True, check=True)
     except FileNotFoundError as error:
@@ -218,6 +222,6 @@ def ip(*arguments: str) -> str:
 
 
 def check_ports(count: int) -> None:
-    """Raise RunError for more ports than a switch can have: its workers', and a leaf's uplink."""
+    """Raise RunError unless a switch can have `count` ports: one for each worker, and at a leaf one for the uplink."""
     if not 1 <= count <= RACK_WORKERS_MAX + 1:
         raise RunError(f"ports must be 1 to {RACK_WORKERS_MAX + 1}, got {count}")

@@ -38,7 +38,7 @@ class EmulatedHost(msgspec.Struct, frozen=True):
     port: int
     interface: str
     switch: str = "s1"
-    mbps: float | None = None  # its link's rate in the topology; None: not shaped
+    mbps: float | None = None  # the rate of the host's link in the topology; None: not shaped
 
 
 class EmulatedSwitch(msgspec.Struct, frozen=True):
@@ -50,12 +50,12 @@ class EmulatedSwitch(msgspec.Struct, frozen=True):
 
 
 class Ready(msgspec.Struct, frozen=True):
-    """The network as it was made. `switches`: the only one, or the root and the leaves of a tree."""
+    """The network as it was made. `switches` has the only switch, or the root and the leaves of a tree."""
 
     driver: str
     hosts: dict[str, EmulatedHost]
     switches: tuple[EmulatedSwitch, ...]
-    management_interface: str = ""  # the root namespace's
+    management_interface: str = ""  # the root namespace's interface in the management network
 
     @property
     def uplinks(self) -> dict[str, str]:
@@ -127,7 +127,7 @@ class NetworkClient:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=stderr,
-                start_new_session=True,  # the terminal's Ctrl-C goes to the runner, which stops all in order
+                start_new_session=True,  # the terminal's Ctrl-C goes to the runner, which stops all processes in order
             )
         network = cls(process, log)
         try:
@@ -141,7 +141,7 @@ class NetworkClient:
     async def launch(self, program: ProcessSpec, timeout_s: float = 10.0) -> int:
         """Start a process; return its process id."""
         self._programs[program.name] = program
-        self._waiting.pop(("exited", program.name), None)  # a process of an earlier trial with that name
+        self._waiting.pop(("exited", program.name), None)  # from a process of an earlier trial with the same name
         self._future("exited", program.name)
         await self._send(
             do="start",
@@ -168,7 +168,7 @@ class NetworkClient:
         await self._send(do="signal", id=name, signal="KILL")
 
     async def end(self, names: Iterable[str], timeout_s: float = 4.0) -> None:
-        """Stop processes: SIGTERM, then SIGKILL for those that remain."""
+        """Stop processes: SIGTERM, then SIGKILL for the processes that remain."""
         for signal in ("TERM", "KILL"):
             alive = [name for name in names if not self._future("exited", name).done()]
             for name in alive:
@@ -183,7 +183,8 @@ class NetworkClient:
         await self._wait("shaped", "", timeout_s)
 
     def link_bytes(self) -> LinkBytes:
-        """Return the bytes that the kernel has counted at the switches' ends of the links; an uplink's at its leaf."""
+        """Return, for each link, the bytes that the kernel has counted at the switch's end. The bytes of an uplink are
+        counted at its leaf's end."""
         counted = interface_bytes()
         links = {name: counted[host.interface] for name, host in self.ready.hosts.items()}
         return links | {leaf: counted[interface][::-1] for leaf, interface in self.ready.uplinks.items()}
@@ -231,11 +232,13 @@ class NetworkClient:
 
     @property
     def clean(self) -> bool:
-        """Whether boot.py has ended by itself; before that it removes everything, after an error as well."""
+        """Whether boot.py has ended by itself. Before boot.py ends by itself, it removes everything, also after an
+        error."""
         return self._process.returncode in (0, 2)
 
     async def _remove(self) -> None:
-        """Remove the network after boot.py's death: sockets of its children may hold the links for minutes."""
+        """Remove the network after boot.py's death. Otherwise the sockets of boot.py's children may hold the links for
+        minutes."""
         with self._log.open("ab") as log:
             cleaning = await asyncio.create_subprocess_exec(
                 *(str(SYSTEM_PYTHON), str(BOOT), "--clean"), stdin=subprocess.DEVNULL, stdout=log, stderr=log
@@ -305,4 +308,4 @@ class NetworkClient:
         for future in self._waiting.values():
             if not future.done():
                 future.set_exception(RunError(self._failure))
-                future.exception()  # an exception without a reader needs no warning
+                future.exception()  # asyncio warns of an exception that was never read

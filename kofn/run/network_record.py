@@ -36,7 +36,7 @@ class NetworkRecord(msgspec.Struct, frozen=True):
 
 
 def records() -> list[NetworkRecord]:
-    """Return the records of running and dead networks; unreadable ones are left out."""
+    """Return the records of running and dead networks, without unreadable records."""
     return [found for path in sorted(state_path().parent.glob("*.json")) if (found := _read(path)) is not None]
 
 

@@ -10,7 +10,7 @@ from rich.console import Console
 from kofn.run.display import say
 
 Watched = Callable[[], bool]
-"""Returns whether the page has viewers now."""
+"""A function that returns whether the page has viewers now."""
 
 
 @contextlib.contextmanager

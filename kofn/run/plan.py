@@ -23,13 +23,13 @@ class RunPlan:
     folder: Path
     as_json: bool
     quiet: bool
-    """Show only events and stalls."""
+    """Whether the run shows only events and stalls."""
     page_port: int | None = None
     """The live page's port; 0: any free one, None: no page."""
     check: bool = True
-    """Measure the network before the first trial."""
+    """Whether the network is measured before the first trial."""
     resume: bool = False
-    """Continue the run of the folder."""
+    """Whether the plan continues the run in the folder."""
     record: Path | None = None
     """The file for the last trial's blocking."""
 
@@ -40,7 +40,7 @@ class RunPlan:
 
     @property
     def shared(self) -> Config:
-        """The first job's configuration: its run and network sections are common to all."""
+        """The first job's configuration, whose run and network sections are common to all jobs."""
         return self.jobs[0].config
 
     @property
@@ -78,12 +78,12 @@ def prepare(plan: RunPlan, topology: str) -> RunFolder:
     folder.write_record(plan.configs, driver=plan.shared.network.driver)
     point_latest(plan.folder)
     if plan.shared.run.checkpoint_every:
-        os.sync()  # a run that can be resumed after a power cut has its folders
+        os.sync()  # so that the folders survive a power cut, and the run can be resumed
     return folder
 
 
 def copy_given(plan: RunPlan, folder: RunFolder) -> None:
-    """Store every job's configuration, as given and as its processes read it."""
+    """Store every job's configuration in two forms: as it was given, and as the job's processes read it."""
     for job, planned in zip(folder.jobs, plan.jobs, strict=True):
         shutil.copyfile(planned.source, job.config)
     folder.write_effective(plan.configs)

@@ -6,16 +6,17 @@ from kofn_common.config.faults import FaultSection
 from kofn_switch.engine.faults import FaultRule
 
 DIRECTIONS = {"send": "in", "receive": "out", "both": "both"}
-"""The direction at the switch's port of a worker: packets that the worker sends go in."""
+"""By a fault's direction at a worker: the direction at the switch's port. Packets that the worker sends go in."""
 
 UPLINK_DIRECTIONS = {"send": "out", "receive": "in", "both": "both"}
-"""The direction at the leaf's port towards the root: packets that the rack sends go out."""
+"""By a fault's direction at a rack: the direction at the leaf's port towards the root. Packets that the rack sends go
+out."""
 
 
 def port_rules(
     faults: Sequence[FaultSection], ports: Mapping[int, int], uplinks: Mapping[int, int]
 ) -> Iterator[FaultRule]:
-    """Yield one rule for each fault and each of the switch's ports that it concerns.
+    """Yield one rule for each fault and each port of the switch that the fault concerns.
 
     `ports` are the workers' ports by rank; `uplinks` has a leaf's port towards the root, by rack.
     """

@@ -21,7 +21,7 @@ from kofn_switch.identity import BMV2
 BOOT_S = 30.0
 
 RESULT_BYTES = 50_000_000
-"""The results of a long run; those of a default run have 5 MB."""
+"""The size of a long run's results, in bytes. The results of a default run have 5 MB."""
 
 
 def check_machine(target: str) -> None:

@@ -9,7 +9,7 @@ from kofn.run.network import NetworkClient, ProcessSpec
 
 KILL_TIMEOUT_S = 5.0
 TOGETHER_S = 0.2
-"""The time in which the ends of several processes are one event."""
+"""Processes that fail within this time are reported in one error."""
 
 
 class ProcessState(Enum):
@@ -65,7 +65,8 @@ class Processes:
         self._exits[asyncio.ensure_future(self._network.exit_of(name))] = name
 
     async def kill(self, name: str) -> None:
-        """Send SIGKILL, which is no failure, and return when the process is gone. Raise RunError after 5 s."""
+        """Send SIGKILL, and return when the process is gone; this end is no failure. Raise RunError if the process is
+        not gone after 5 s."""
         self._states[name] = ProcessState.KILLED
         for exit_ in [exit_ for exit_, other in self._exits.items() if other == name]:
             del self._exits[exit_]

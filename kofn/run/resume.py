@@ -74,7 +74,7 @@ def reopen(plan: RunPlan, topology: str) -> RunFolder:
 
 
 def go_back(entry: TrialFolder) -> Resumed:
-    """Cut a job's trial back to its checkpoint; return where it goes on."""
+    """Cut a job's trial back to its checkpoint; return the point at which the trial continues."""
     checkpoints = CheckpointFolder(entry.checkpoints)
     checkpoint = checkpoints.latest()
     iteration = 0 if checkpoint is None else checkpoint.iteration
@@ -115,13 +115,13 @@ T = TypeVar("T", _Line, _IterationLine, LoggedEvent)
 
 
 def _filter(path: Path, kind: type[T], wanted: Callable[[T], bool]) -> tuple[list[T], list[T]]:
-    """Keep the wanted lines of a JSON lines file; return the kept and the removed ones, without damaged lines and lines
-    of another kind."""
+    """Keep the wanted lines of a JSON lines file; return the kept lines and the removed lines, without damaged lines
+    and lines of another kind."""
     lines, kept, dropped = list[bytes](), list[T](), list[T]()
     if not path.exists():
         return kept, dropped
     for line in path.read_bytes().splitlines():
-        with contextlib.suppress(ValueError):  # torn by the crash, or a worker's summary
+        with contextlib.suppress(ValueError):  # a line that the crash has torn, or a worker's summary
             found = msgspec.json.decode(line, type=kind)
             if wanted(found):
                 lines.append(line + b"\n")

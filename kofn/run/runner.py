@@ -222,13 +222,14 @@ def check(plan: RunPlan) -> None:
 
 @contextlib.contextmanager
 def certificates(plan: RunPlan, folder: RunFolder) -> Iterator[Path | None]:
-    """Yield certificates and tokens for this run's processes, removed afterwards; None where network.tls is false."""
+    """Yield the folder of certificates and tokens for this run's processes, and remove the folder afterwards. Yield
+    None if network.tls is false."""
     if not plan.shared.network.tls:
         yield None
         return
     from kofn_common.rpc.certificates import make_certificates  # noqa: PLC0415  # needs kofn[certs]
 
-    shutil.rmtree(folder.certificates, ignore_errors=True)  # a power cut has left them
+    shutil.rmtree(folder.certificates, ignore_errors=True)  # a power cut may have left certificates
     try:
         make_certificates(folder.certificates, {config.job.id: config.job.workers for config in plan.configs})
         yield folder.certificates

@@ -40,7 +40,8 @@ class Sampler:
         self._windows: dict[int, SlotWindow] = {}
 
     async def run(self) -> None:
-        """Sample repeatedly; continue with a switch that returns, or when files can be opened and written again."""
+        """Sample repeatedly. After a failure, sampling continues when the switch is back, or when files can be opened
+        and written again."""
         while True:
             async with AsyncExitStack() as connections:
                 with contextlib.suppress(InspectionError, fy.P4ClientError, OSError):
@@ -52,8 +53,8 @@ class Sampler:
             await asyncio.sleep(LINKS_S)
 
     async def _sample(self, connections: AsyncExitStack | None) -> None:
-        """Write a sample for each job. With `connections`, which new connections to the switch enter, a sample has the
-        slots as well."""
+        """Write a sample for each job. If `connections` is given, a sample also has the slots; `connections` then owns
+        each new connection to the switch."""
         for training in self._trainings:
             slots = await self._slots(training, connections) if connections else None
             links = self._links(training)

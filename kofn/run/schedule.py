@@ -29,7 +29,7 @@ class Schedule:
         self._reached_s: dict[int, float] = {}
 
     def resume(self, done: Sequence[tuple[str, str]]) -> list[Due]:
-        """Remove the events whose action() has been carried out, and return them."""
+        """Remove the events whose action() has been carried out, and return the removed events."""
         left, found = list(done), list[Due]()
         for event in [*self._waiting]:
             if action(event) in left:
@@ -39,7 +39,7 @@ class Schedule:
         return found
 
     def reached(self, iteration: int, now_s: float) -> None:
-        """Note that a worker has finished this iteration; delays count from the first time."""
+        """Note that a worker has finished this iteration. An event's delay counts from the first worker."""
         for event in self._waiting:
             if event.at_iteration <= iteration:
                 self._reached_s.setdefault(event.at_iteration, now_s)
@@ -52,12 +52,13 @@ class Schedule:
 
     @property
     def waiting(self) -> Sequence[Due]:
-        """All future events, if their iterations come."""
+        """The events that were not due yet. An event whose iteration is never reached stays among them."""
         return self._waiting
 
     @property
     def starting(self) -> bool:
-        """Whether a start is certain to come: its iteration is reached, its delay is not over."""
+        """Whether an event is certain to start a process: the event's iteration is reached, and its delay is not
+        over."""
         certain = (event for event in self._waiting if event.at_iteration in self._reached_s)
         return any(isinstance(event, EventSection) and event.start is not None for event in certain)
 
@@ -66,7 +67,7 @@ class Schedule:
 
 
 def in_order(events: Iterable[Timed]) -> list[Timed]:
-    """Sort by iteration, then delay; events with the same keep the file's order."""
+    """Sort by iteration, then by delay. Events with the same iteration and delay keep the file's order."""
     return sorted(events, key=lambda event: (event.at_iteration, event.after_s))
 
 
@@ -76,7 +77,7 @@ def action(event: Due) -> tuple[str, str]:
         return "link", f"{_workers(event)} ({event.mbps:g} Mbit/s)"
     if isinstance(event, CpuSection):
         return "cpu", f"{_workers(event)} ({event.share:.0%})"
-    (given,) = event.actions().items()  # the configuration is checked: exactly one
+    (given,) = event.actions().items()  # exactly one action, because the configuration is checked
     return given
 
 

@@ -26,7 +26,7 @@ CarryOut = Callable[[RunPlan, Console], RunFolder]
 
 
 def run_seeds(plan: RunPlan, console: Console, carry_out: CarryOut) -> int:
-    """Run every seed in PLAN.FOLDER/seed-N, then conclude all together; return the exit code."""
+    """Run every seed in PLAN.FOLDER/seed-N, then conclude all seeds together; return the exit code."""
     plans = list(_by_seed(plan))
     folder = _prepare(plan, [seed_plan.shared.run.seed for seed_plan in plans])
 

@@ -1,7 +1,8 @@
 """Signals that end a run, and the times at which they may end it.
 
-Outside of the event loop a signal raises InterruptedRun, inside the loop it cancels the task, and while results are
-compared it waits. Only the main thread receives signals; it may pass a signal on to a thread with a loop.
+A signal raises InterruptedRun outside of the event loop, and cancels the task inside the loop. While results are
+compared, a signal has no effect. Only the main thread receives signals; it may pass a signal on to a thread with a
+loop.
 """
 
 import asyncio
@@ -15,7 +16,7 @@ from kofn.run import terminal
 from kofn.run.errors import InterruptedRun
 
 SIGNALS = [signal.SIGINT, signal.SIGTERM] + [signal.SIGHUP] * (not terminal.hangups_ignored())
-"""`nohup kofn run` outlives its terminal."""
+"""The signals that end a run. Without SIGHUP, `nohup kofn run` outlives its terminal."""
 
 NAMES = {
     signal.SIGINT: "SIGINT (Ctrl-C)",
@@ -43,14 +44,15 @@ def interruptible(signals: Sequence[int] = SIGNALS) -> Iterator[None]:
 
 @contextlib.contextmanager
 def deferred() -> Iterator[None]:
-    """Hold signals back: the body takes a second, and its result is worth that."""
+    """Ignore signals in the body: it takes about a second, and its result is worth this time. A closed terminal only
+    redirects the output."""
     with _handled(lambda number, frame: _leave_terminal(number), SIGNALS):
         yield
 
 
 @contextlib.contextmanager
 def impatient() -> Iterator[None]:
-    """Have SIGINT or SIGTERM end the body, without an error; a closed terminal does not."""
+    """Have SIGINT or SIGTERM end the body, without an error. A closed terminal does not end the body."""
 
     def leave(number: int, frame: FrameType | None) -> None:
         _leave_terminal(number)
@@ -62,7 +64,8 @@ def impatient() -> Iterator[None]:
 
 
 def cancel_on_signal(task: asyncio.Task[None]) -> list[int]:
-    """Have the first signal cancel a task of the running loop, and ignore later ones; return the list of all signals.
+    """Have the first signal cancel a task of the running loop, and ignore later signals. Return a list to which the
+    number of every signal is appended.
 
     Outside of the main thread the signals are those that pass_on() brings.
     """

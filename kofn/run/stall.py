@@ -11,13 +11,13 @@ STALL_S = 2.0
 START_S = 5.0
 """The limit before the first iteration and after the last iteration, because starting and ending take time."""
 AGAIN_S = 10.0
-"""The same explanation is repeated after so long."""
+"""The same explanation is repeated after this time."""
 
 TIME = re.compile(r"\d+(\.\d+)? s\b")
 """A time in a reason: times change while the reason stays the same."""
 
 LOADING = "loading the model"
-"""The start of kofn's own worker, before it attaches."""
+"""The words for the start of a worker with kofn's own training, before the worker attaches."""
 
 OUT = (STARTING, "not started", "killed", "absent", "attached", "joining", "lost")
 """States in which a worker sends nothing."""
@@ -85,7 +85,7 @@ def starting(scene: Scene) -> str:
 
 
 def _workers(members: Sequence[StalledWorker]) -> str:
-    """Return the workers that are behind or out; without any, the sums that all wait for."""
+    """Return the workers that are behind or out. If there are none, return the sums that all workers wait for."""
     newest = max((member.iteration for member in members), default=0)
     if done := [member for member in members if member.done]:
         rest = _described([member for member in members if not member.done], newest)

@@ -41,7 +41,7 @@ def state_path() -> Path:
 
 
 def start_time(pid: int) -> int | None:
-    """Return when a process started, in clock ticks since boot; None if there is none, or it is a zombie."""
+    """Return when a process started, in clock ticks since boot; None if the process does not exist, or is a zombie."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -56,7 +56,7 @@ def running() -> Running | None:
 
 
 def abandoned() -> Path | None:
-    """Return the folder of the latest run, if that was killed before it could clean up."""
+    """Return the folder of the latest run, if this run was killed before it could clean up."""
     record = _recorded()
     return Path(record.folder) if record and not record.alive() else None
 
@@ -95,7 +95,7 @@ def hold(folder: Path, command: str = "run") -> Iterator[None]:
 
 
 def another_run() -> RunError:
-    """Return the error for a run during another one."""
+    """Return the error for starting a run during another run."""
     run = running()
     holder = f"kofn {run.command}, pid {run.pid}, {run.folder}" if run else "just starting"
     remedy = "wait for it, or end it with kofn stop; docs/howto/hosts.md says how two run at once (KOFN_STATE_DIR)"

@@ -37,9 +37,9 @@ def record_stragglers(folder: RunFolder, path: Path | None, console: Console) ->
 def blocked(worker: WorkerMetrics, last: int) -> dict[tuple[int, int], float]:
     """Return a worker's blocking in seconds, by iteration up to `last` and rank.
 
-    A worker that is still blocked over an earlier gradient computes none for an iteration. Such an iteration gets the
-    earlier gradient's time, because in another run the worker may begin a gradient then. There is no entry after the
-    last computed iteration.
+    A worker that is still blocked over an earlier gradient computes no gradient for an iteration. The iteration gets
+    the earlier gradient's time, because in another run the worker may begin a gradient then. There is no entry after
+    the last computed iteration.
     """
     measured = {line.iteration: line.blocked_s for line in worker.iterations if line.blocked_s is not None}
     found, latest = {}, 0.0

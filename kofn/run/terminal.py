@@ -25,7 +25,7 @@ def watched() -> Iterator[None]:
         yield
         return
     over = threading.Event()
-    copies = [os.dup(descriptor) for descriptor in terminals]  # 1 and 2 are replaced once the terminal is gone
+    copies = [os.dup(descriptor) for descriptor in terminals]  # leave() replaces descriptors 1 and 2
     watcher = threading.Thread(target=_watch, args=(copies, over), name="terminal", daemon=True)
     HARMLESS.add(watcher)  # it polls and waits
     watcher.start()
@@ -39,7 +39,7 @@ def watched() -> Iterator[None]:
 
 
 def hangups_ignored() -> bool:
-    """Return whether we were started to survive the terminal (nohup)."""
+    """Return whether this process was started to survive its terminal (nohup)."""
     return signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
 
 

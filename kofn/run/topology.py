@@ -15,7 +15,7 @@ def wanted_topology(config: Config, source: Path, *, hosts: int, servers: int = 
     """Return the text of topology.json: the configured file's content, a star or a tree. ConfigError names file and
     field of a fault.
 
-    The topology has `hosts` hosts for the workers, job by job, and then one for each of `servers` parameter servers.
+    The topology has `hosts` hosts for the workers, job by job, and then `servers` hosts for the parameter servers.
     """
     network = config.network
     path = None if network.topology is None else source.parent / network.topology

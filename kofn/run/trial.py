@@ -30,7 +30,8 @@ from kofn_common.running_clock import running_timeout
 START_TIMEOUT_S = 60.0
 POLL_S = 0.2
 EVENT_POLL_S = 0.02
-"""The interval while an event is to come, so that it happens at its iteration, not many later."""
+"""The interval between two polls while an event may still come. It is short, so that an event happens at its iteration
+and not many iterations later."""
 
 
 class Trial:
@@ -76,7 +77,7 @@ class Trial:
         """Start everything, wait for the workers, stop everything. Raise RunError for a failed
         process or a long stall.
 
-        `resumed`: where each job goes on; empty: all begin.
+        `resumed` has the point at which each job continues; if it is empty, all jobs begin.
         """
         begin = time.monotonic()
         client = ControllerClient(self._commands.loopback(), certificates=self._commands.certificates)
@@ -123,7 +124,7 @@ class Trial:
         return await self._launch(name, argv)
 
     async def _start_servers(self) -> list[str]:
-        """Start the parameter servers of the jobs that have one; return their names."""
+        """Start the parameter server of each job that has a parameter server; return the servers' names."""
         programs = [program for training in self._trainings if (program := training.programs.server(self._commands))]
         for program in programs:
             await self._processes.launch(program)

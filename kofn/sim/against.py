@@ -18,18 +18,19 @@ FIGURES = {
     "iterations to target": ("iterations_to_target", "{:.0f}", 1.0),
     "mean iteration": ("mean_iteration_s", "{:.1f} ms", 1e3),
 }
-"""By figure: the field, the format, and the factor to the format's unit."""
+"""The compared figures by name: the summary's field, a cell's format, and the factor from the field's unit, seconds or
+iterations, to the cell's unit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """An objective's trial, run and simulated."""
+    """The results of an objective's real trial and of its simulated trial."""
 
     real: TrialSummary
     simulated: TrialSummary
 
     def ratio(self, field: str) -> float | None:
-        """Return the simulated value of a field over the real one; None if either is missing."""
+        """Return the simulated value of a field divided by the real value; None if either value is missing."""
         real, simulated = getattr(self.real, field), getattr(self.simulated, field)
         return simulated / real if real and simulated else None
 

@@ -23,7 +23,8 @@ class Handle:
 
 
 class VirtualClock:
-    """Seconds since the beginning, with the methods of an event loop that host.transport.timers.Clock needs."""
+    """The virtual time in seconds since the simulation's beginning. The class has the methods of an event loop that
+    host.transport.timers.Clock needs."""
 
     def __init__(self) -> None:
         self.native = Native("clock")
@@ -43,16 +44,16 @@ class VirtualClock:
         return handle
 
     def after(self, when: float, callback: Callable[..., object], *args: Any) -> None:
-        """Schedule a call that cannot be cancelled, as nearly all calls."""
+        """Schedule a call that cannot be cancelled. Nearly all calls are scheduled by this method."""
         self._calls[self._ask(self.native.address, when)] = callback, args
 
     def number_of(self, callback: Callable[[], object]) -> int:
-        """Return a number with which C can have `callback` called, any number of times."""
+        """Return a number for `callback`. C code can have `callback` called by this number, any number of times."""
         self._standing.append(callback)
         return -len(self._standing)
 
     def run(self) -> bool:
-        """Run events until end(). Return False when none is left and end() was not called."""
+        """Run events until end() is called. Return False when no event is left and end() was not called."""
         address, happen, calls, standing = self.native.address, self._next, self._calls, self._standing
         while not self._ended and (number := happen(address)):
             if number < 0:
@@ -67,4 +68,4 @@ class VirtualClock:
 
 
 def _nothing() -> None:
-    """Stand for a cancelled call."""
+    """Do nothing, in place of a cancelled call."""

@@ -1,5 +1,5 @@
-"""The controller in virtual time: the real control loop. This module replaces the session, which gives it reports, and
-the way of k to the switch."""
+"""The controller in virtual time: the real control loop without the real session. In place of the session, this module
+gives the control loop the workers' reports, and brings k to the switch."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -70,7 +70,8 @@ class Controller:
             self._agenda.reached(self.control_loop.iteration)
 
     def finished(self) -> None:
-        """Decide once more, because the first worker has reached its goal, once its last report is there."""
+        """Take a last decision, if one is due, after the last report of the worker that was the first to reach its
+        goal."""
         self.clock.after(self.clock.time() + MANAGEMENT_S, self._decide)
 
     def _tick(self) -> None:

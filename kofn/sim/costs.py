@@ -34,8 +34,9 @@ from kofn_host.workload import load_stragglers
 REPEATS = 9
 
 COLD = 3.0
-"""The factor by which a step that runs once in some milliseconds, between other processes, takes longer than the same
-step repeated with warm caches. It comes from the CPU time of workers in runs of 4 and 8 workers on two cores."""
+"""The time of a step in a run, divided by the time of the same step repeated with warm caches. In a run, a step takes
+longer because it is called once in some milliseconds, and other processes run in between. The factor comes from the CPU
+time of workers in runs of 4 and 8 workers on two cores."""
 
 SLEEP_S = 0.003
 """The sleep that measures how late a process wakes up."""
@@ -55,9 +56,9 @@ an iteration)."""
 class Costs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """CPU time of a worker's steps and of a decision, in seconds, and the number of cores."""
 
-    cores: Annotated[int, Meta(ge=0)]  # shared by all hosts; 0: one for every host
+    cores: Annotated[int, Meta(ge=0)]  # cores that all hosts share; 0: every host has a separate core
     wake_s: NotNegative  # from the end of a sleep, or a wake-up, until the thread runs
-    encode_s: NotNegative  # a gradient into the ledger and onto the wire
+    encode_s: NotNegative  # entering a gradient into the ledger, and encoding it
     packet_s: NotNegative  # one datagram, sent or received, by a worker
     switch_s: NotNegative  # one datagram in the switch
     apply_s: NotNegative  # one aggregate: average, step, accuracy, line of metrics
@@ -67,7 +68,8 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Load the costs of an earlier simulation. Raise ConfigError for another file."""
+        """Load the costs of an earlier simulation. Raise ConfigError if the file cannot be read or has other
+        content."""
         try:
             return msgspec.json.decode(path.read_bytes(), type=cls)
         except OSError as error:
@@ -88,7 +90,7 @@ def known_costs(path: Path, config: Config) -> Costs:
 
 def measure(config: Config) -> Costs:
     """Measure the costs, as medians of a few repetitions, for a configuration's model and packets on this machine."""
-    with threadpoolctl.threadpool_limits(1):  # as the workers of a run
+    with threadpoolctl.threadpool_limits(1):  # a worker of a run has one thread for arithmetic, too
         return _measure(config)
 
 
@@ -134,8 +136,8 @@ def _own(packed: Packed, block: int) -> Result:
 
 
 def _packet_s(coding: JobCoding) -> float:
-    """Return a datagram's share of the time of an iteration with two datagrams a block, one in each direction: to make,
-    send, receive and decode them."""
+    """Return the seconds of CPU time that it takes to make, send, receive and decode a datagram. The function times
+    iterations with two datagrams a block, one in each direction, and divides by the number of datagrams."""
     plan, shape = coding.planner.first(), coding.layout
     blocks = plan.blocks.tolist()
     slots = _power_of_two(shape.blocks)
@@ -164,7 +166,8 @@ def _packet_s(coding: JobCoding) -> float:
 
 
 def _exchange(sending: socket.socket, receiving: socket.socket) -> Callable[[Sequence[Packet]], Sequence[Packet]]:
-    """Return a function that sends packets and receives the same packets, with a worker's functions."""
+    """Return a function that sends packets, and receives the same packets, in the way in which a worker sends and
+    receives."""
     out, back = Datagrams(sending), Datagrams(receiving)
 
     def together(packets: Sequence[Packet]) -> Sequence[Packet]:
@@ -175,12 +178,13 @@ def _exchange(sending: socket.socket, receiving: socket.socket) -> Callable[[Seq
 
 
 def _power_of_two(blocks: int) -> int:
-    """Return the number of slots for a window of all blocks."""
+    """Return the number of slots for a window of all blocks: the least power of two that is at least `2 * blocks`."""
     return 1 << (2 * blocks - 1).bit_length()
 
 
 def _decide_s(config: Config) -> float:
-    """Return the mean time of a decision: a mean, because only some decisions need a simulation."""
+    """Return the mean CPU time of a decision, in seconds. A median would hide the simulations that only some decisions
+    need."""
     workers = range(config.job.workers)
     control_loop = ControlLoop(
         workers=len(workers), policy=config.policy, average=config.model.average, racks=config.job.racks
@@ -199,7 +203,7 @@ def _decide_s(config: Config) -> float:
 
 
 def _wake_s() -> float:
-    """Return how late a sleep ends."""
+    """Return the median delay, in seconds, with which a sleep ends."""
     late_s = []
     for _ in range(REPEATS):
         begin_s = time.perf_counter()

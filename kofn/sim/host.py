@@ -36,8 +36,8 @@ class HostedProtocol(Protocol):
 class VirtualHost:
     """Sends the protocol's packets, and reads arriving packets, for `packet_s` of CPU time a packet.
 
-    The host calls `news` for the protocol's other instructions, at the end of the protocol's iteration, and at every
-    packet while `attentive`. It calls `timer` when the protocol's deadline has passed.
+    The host calls `news` when the protocol has other urgent instructions, when the protocol's iteration has ended, and
+    at every packet while `attentive` is true. The host calls `timer` when the protocol's deadline has passed.
     """
 
     def __init__(

@@ -47,10 +47,10 @@ class Learning:
         first = self.coding.planner.first()
         self.replica = Replica(all_alike, config, self.coding.layout.blocks, first)
         self._alignment = Alignment(self.elements)
-        self._parameters = {0: parameters.copy()}  # by iteration, while a worker may need them
+        self._parameters = {0: parameters.copy()}  # by iteration, while a worker may need the parameters
         self._after: dict[int, After] = {}
         self._sums: dict[int, Sums] = {}  # by iteration, while some worker lacks results
-        self._known: dict[int, npt.NDArray[np.bool_]] = {}  # the blocks that are in the sums
+        self._known: dict[int, npt.NDArray[np.bool_]] = {}  # by iteration: which blocks are in the sums (blocks,)
         self._aggregates: dict[int, Aggregate] = {}  # aggregates of the first worker with all results, by iteration
         self._computed = [0] * job.workers  # each worker's latest computed iteration
 
@@ -65,7 +65,7 @@ class Learning:
 
     def agreement(self, gradient: Floats, iteration: int) -> float:
         """Return the agreement of a gradient with the previous iteration's aggregate (host.compression.alignment); 0
-        without one."""
+        without a previous aggregate."""
         before = self._after.get(iteration - 1)
         return agreement(sample(gradient), before.looked_at) if before else 0.0
 
@@ -92,7 +92,8 @@ class Learning:
         return replace(alike, missed=missed(results, self.coding.places[rank]), encoding=finished.encoding)
 
     def apply(self, aggregate: Aggregate) -> After:
-        """Step the replica by the next aggregate, at the first call; return the state after it."""
+        """Step the replica by the next aggregate, at the first call with this aggregate; return the state after the
+        step."""
         if aggregate.iteration not in self._after:
             evaluation = self.replica.apply(aggregate.iteration, aggregate.mean, aggregate.checksums, aggregate.plan)
             direction = self._alignment.direction(aggregate.mean)
@@ -104,7 +105,7 @@ class Learning:
         return self._after[aggregate.iteration]
 
     def _forget(self, iteration: int) -> None:
-        """Drop the states before this iteration: all workers have computed this iteration or a later one."""
+        """Drop the states before this iteration: all workers have computed this iteration or a later iteration."""
         for old in [known for known in self._parameters if known < iteration]:
             del self._parameters[old]
             self._after.pop(old, None)

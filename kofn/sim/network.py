@@ -34,7 +34,8 @@ FRAME_BYTES = packet.FRAME_BYTES
 """The bytes of Ethernet, IPv4 and UDP headers, which the kernel's shaping counts."""
 
 LATENCY_S = 50e-6
-"""The time from one end of a link to the other, besides its rate and its queue."""
+"""The seconds that a packet needs from one end of a link to the other end, in addition to the time that the link's rate
+and queue take."""
 
 BURST_S, BURST_BYTES, QUEUED_MOST = 2e-3, 36056, 1000
 """A link's token bucket and queue, as in network.h. After a pause the link passes at once the bytes of BURST_S, at
@@ -106,8 +107,8 @@ class Link:
 class VirtualSwitch:
     """A single switch or a root (NativeSlots), or a leaf (NativeLeaf); a packet takes `switch_s` of CPU time.
 
-    For a worker's first counted contribution of an iteration, `digest` is called with the worker, the iteration, and
-    whether the contribution was late.
+    The switch calls `digest` at a worker's first counted contribution of an iteration, with the worker, the iteration,
+    and whether the contribution was late.
     """
 
     def __init__(
@@ -126,7 +127,8 @@ class VirtualSwitch:
         self._noted_last = (ctypes.c_int64 * 3)()
 
     def lead(self, links: Sequence[Link], uplink: Link | None = None) -> None:
-        """Connect a link to each worker or leaf, and at a leaf a link to the root."""
+        """Connect the switch to its links. `links` lead to the workers or the leaves; `uplink` leads from a leaf to the
+        root."""
         self._links = [*links, *([uplink] if uplink else [])]
         for rank, link in enumerate(links):
             self.native.call("to", rank, link.native.address)

@@ -200,7 +200,7 @@ def execute(
     folder = prepare(plan, wanted_topology(drawn, plan.jobs[0].source, hosts=config.job.workers))
     folder.update_record(driver=SIMULATED)
     with noted_end(folder, at_early_end), threadpoolctl.threadpool_limits(1):  # small matrices: threads would only wait
-        library()  # once, for all trials
+        library()  # compiled once, for all trials
         costs = known()
         costs.save(folder.costs)
         trials = [partial(_simulate_trial, config, entry, costs, console) for (entry,) in folder.trials]
@@ -208,7 +208,7 @@ def execute(
             trials[0] = partial(_beside, partial(_simulate_alone, config, folder.jobs[0], costs), trials[0])
         with forked(trials) if apart else nullcontext(trial() for trial in trials) as ended:
             for number in range(1, len(trials) + 1):
-                if apart and number == len(trials):  # the last trial leaves a processor idle
+                if apart and number == len(trials):  # a processor is idle during the last trial
                     load_report()
                 next(ended)
                 folder.update_record(finished=number)
@@ -330,7 +330,8 @@ def _simulate_alone(config: Config, job: JobFolder, costs: Costs) -> None:
 
 
 def _train(config: Config, entry: TrialFolder, models: list[TrainingModel], costs: Costs, console: Console) -> float:
-    """Simulate to the end, write all workers' last lines, and return the duration in virtual seconds."""
+    """Simulate to the end, write the last line of each worker's metrics, and return the duration in virtual
+    seconds."""
     simulation = _simulation(config, entry.objective, models, costs, entry.decisions)
     progress = _progress(console, entry.objective, time.perf_counter())
 

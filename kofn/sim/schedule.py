@@ -14,7 +14,7 @@ class VirtualSchedule(Generic[Timed]):
         self._clock, self._waiting, self._act = clock, in_order(entries), act
 
     def reached(self, iteration: int) -> None:
-        """Schedule the entries of an iteration that is reached, unless that has been done."""
+        """Schedule the entries of an iteration that is reached, unless they have been scheduled before."""
         while self._waiting and self._waiting[0].at_iteration <= iteration:
             entry = self._waiting.pop(0)
             self._clock.after(self._clock.time() + entry.after_s, self._act, entry)

@@ -66,8 +66,8 @@ def simulate_schedules(config: Config) -> list[SimulatedSchedule]:
 
 
 def table(results: list[SimulatedSchedule]) -> PlainTable:
-    """Return a table of schedules. It has the time of an iteration in milliseconds, and that time divided by the bound
-    ("x bound"); thresholds are in KiB of float32."""
+    """Return a table of schedules. The table has the time of an iteration in milliseconds, and this time divided by the
+    bound ("x bound"); thresholds are in KiB of float32."""
     headings = ["family", "threshold", "front", "iteration", "x bound", ""]
     return PlainTable(headings, list(map(_row, results)), texts=("family", ""))
 

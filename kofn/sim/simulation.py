@@ -44,7 +44,7 @@ class Simulation:
     workers: list[Worker] = field(init=False)
     uplinks: list[Link] = field(init=False)
     reasons: dict[int, str] = field(default_factory=dict)
-    """The reason of each worker's end."""
+    """By rank: the reason of the worker's end."""
     first_s: float = 0.0
     """The time of the first worker's end."""
     _machine: Machine = field(init=False)
@@ -56,7 +56,7 @@ class Simulation:
     events: list[LoggedEvent] = field(default_factory=list)
     """The log of changes of links."""
     ends_s: list[float] = field(default_factory=list)
-    """The times at which the first worker had all results, by iteration."""
+    """By iteration: the virtual time at which the first worker had all results."""
     _finished_iteration: int = 0
 
     def __post_init__(self) -> None:

@@ -73,5 +73,5 @@ class VirtualSwitches:
 
 
 def _of_rack(digest: Digest, first: int, worker: int, iteration: int, late: bool) -> None:  # as a Digest
-    """Report the arrival of a worker of the rack whose first rank is `first`."""
+    """Report a contribution in the rack whose first rank is `first`; `worker` is the worker's number in the rack."""
     digest(first + worker, iteration, late)

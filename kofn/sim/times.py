@@ -28,9 +28,9 @@ class SimulatedTimes:
     q05_s: float
     q50_s: float
     q95_s: float
-    predicted_s: float | None  # predicted time for the last k; None without a choice
+    predicted_s: float | None  # predicted time of an iteration with the last k; None if no k was chosen
     changes: int
-    k: int  # the last one
+    k: int  # the last k
     late_gradient: str  # the last rule
 
     @classmethod
@@ -82,11 +82,11 @@ class SimulatedTimes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScaledTimes(SimulatedTimes):
-    """The results of a trial of `--scale` with a seed."""
+    """The results of a trial of `--scale` with one seed."""
 
     seed: int
     racks: int
-    gradients: float  # mean number in a sum
+    gradients: float  # mean number of gradients in a sum
     age: float  # mean age of a gradient in a sum, in iterations
     progress_per_s: float  # in iterations with exact and fresh gradients (kofn/sim/scale/sums.py)
 

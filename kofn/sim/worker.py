@@ -28,7 +28,8 @@ from kofn_host.training.loop import Work, report_of
 from kofn_host.workload import load_stragglers
 
 KEEPERS = 8
-"""The most workers that keep results for all others: the results of 1,024 workers would fill the memory."""
+"""The largest number of workers that keep results of many iterations, for other workers to fetch. The results of 1,024
+workers would fill the memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,20 +80,20 @@ class Worker(Effects):
         )
         self._blocking = load_stragglers(around.config, rank)
         self._wakes = random.Random(f"{around.config.run.seed}/{rank}")
-        self._done: list[Finished] = []  # to be applied
-        self._iteration, self._attempts = 0, Attempts()  # of the gradient being computed
-        self._current = 0  # the iteration of its parameters; the protocol may be further
+        self._done: list[Finished] = []  # ended iterations that the training has not applied yet
+        self._iteration, self._attempts = 0, Attempts()  # iteration and attempts of the gradient being computed
+        self._current = 0  # the iteration that the worker's parameters are for; the protocol may be in a later one
         self._beyond: int | None = None  # the worker waits until the protocol has left this iteration
-        self._then: Callable[[], None]  # called when the protocol has left it
+        self._then: Callable[[], None]  # called when the protocol has left the iteration `_beyond`
         self._computing: Handle | None = None
         self._driver = Driver(self.protocol, model.encoder, self, workers=job.workers)
         self.set_late_policy(around.config.policy.late_policy)
         self._started_s = 0.0  # when the parameters were ready
         self._ready_s = 0.0  # when the gradient was ready
-        self._blocked_s = 0.0  # in the current iteration
-        self._step: Step | None = None  # in the iteration that the worker computes
+        self._blocked_s = 0.0  # blocking of the latest gradient
+        self._step: Step | None = None  # the worker's step in the iteration that it computes
         self._work: Work  # the worker's latest gradient
-        self._own = BlockResults.of(())  # of the latest iteration that the worker computed
+        self._own = BlockResults.of(())  # results of the latest iteration that the worker computed
 
     def set_late_policy(self, late_policy: LatePolicy) -> None:
         """Set the rule for late gradients."""
@@ -133,7 +134,8 @@ class Worker(Effects):
         self._around.machine.work(self._around.costs.encode_s, self._until, 0, self._hand_over)
 
     def _hand_over(self) -> None:
-        """Take the results of ended iterations, then contribute by the rule; the protocol is up to date."""
+        """Take the results of ended iterations, then contribute by the rule. The caller has advanced the protocol to
+        the current iteration."""
         iteration, batch, current = self._iteration, self._attempts.batch, self.protocol.iteration
         if self._step is None:
             work = self._work = self._model.compute(iteration, 0, self._blocked_s)
@@ -176,13 +178,15 @@ class Worker(Effects):
         return Step(iteration=self._iteration, started=started_s, first_block_s=first_block_s, work=work, age=age)
 
     def _until(self, iteration: int, then: Callable[[], None]) -> None:
-        """Wait until the protocol is beyond this iteration, with the results of all iterations that ended elsewhere."""
+        """Wait until the protocol is beyond this iteration, and has the results of all iterations that have ended at
+        other workers. Then call `then`."""
         self.host.attentive = True
         self._beyond, self._then = iteration, then
         self._advance()
 
     def _advance(self) -> None:
-        """Advance to the iteration that is current elsewhere, then call the waiting function."""
+        """Advance the protocol to the iteration that is current at the other workers. Call the waiting function if the
+        protocol is then beyond the iteration `_beyond`."""
         if self._driver.advance(self._beyond):
             self._beyond = None
             self._then()
@@ -264,7 +268,7 @@ class Worker(Effects):
         self.host.set_timer()
 
     def _begin(self, iteration: int) -> None:
-        """Begin the protocol's next iteration; late gradients are merged into it if the rule says so."""
+        """Begin the protocol's next iteration. Late gradients are merged into this iteration if the rule says so."""
         self.host.attentive = True
         self._current = self._current or iteration
         self._driver.begin(iteration, self._around.clock.time())

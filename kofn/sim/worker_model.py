@@ -113,7 +113,7 @@ class TrainingModel:
         return "iterations" if done.iteration >= self._config.run.max_iterations else None
 
     def close(self, totals: dict[str, Any]) -> None:
-        """Write the last line, and the ledger."""
+        """Write the last line of the metrics, and the file of the ledger's sums."""
         account = asdict(self.encoder.ledger.accounts.account())
         self._metrics.write(summary=totals | {"account": account})
         self._metrics.close(self.encoder.ledger.accounts.totals(), self._learning.replica.results)
@@ -130,7 +130,7 @@ class Zeros:
 
     def __init__(self) -> None:
         self.plan = Planner(blocks=1, widths=(32,)).first()
-        self._parts = 0  # in the current iteration
+        self._parts = 0  # further gradients in the current iteration
 
     def begin(self, iteration: int) -> None:
         self._parts = 0

@@ -1,5 +1,5 @@
-"""Connections of the page's server. Their number and the time for a request's header are limited, because a client
-needs no token for either."""
+"""Connections of the page's server. The server limits the number of connections and the time for a request's header,
+because a client needs no token to open a connection or to send a header."""
 
 import asyncio
 from typing import Any
@@ -8,7 +8,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 CONNECTIONS_MOST = 64
 HEADER_S = 5.0
-"""The longest time between a connection's first byte of a request, or its beginning, and the end of the header."""
+"""The longest time until a request's header is complete. The time begins with the connection, or for a later request
+with the request's first byte."""
 
 
 class LimitedProtocol(H11Protocol):
@@ -42,7 +43,8 @@ class LimitedProtocol(H11Protocol):
         return self.cycle is None or self.cycle.response_complete
 
     def _expire(self, answered: Any) -> None:
-        """Close the connection if no request came after `answered`; otherwise limit the next header."""
+        """Close the connection if no header was completed after the request `answered`; otherwise limit the next
+        header."""
         self._timer = None
         if self.cycle is answered and self._awaits_header:
             self.transport.abort()

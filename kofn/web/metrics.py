@@ -10,7 +10,7 @@ from kofn.web.frames import Frame
 from kofn.web.reader import RunReader
 
 Gauge = tuple[str, str, str, float]
-"""Name, help, field of a frame, and factor from the field's unit to the metric's."""
+"""A metric's name, its help, the field of a frame, and the factor from the field's unit to the metric's unit."""
 
 PER_JOB: tuple[Gauge, ...] = (
     ("kofn_trial", "Number of the trial, from 0 on.", "trial", 1),

@@ -25,8 +25,8 @@ class RunReader:
     """
 
     def __init__(self, path: Path, *, over: Callable[[], bool], clock: Callable[[], float] = time.time) -> None:
-        """Open a run's folder. `over` returns whether the run has ended, `clock` the Unix time. ConfigError if the
-        folder is not that of one run."""
+        """Open a run's folder. `over` returns whether the run has ended, `clock` returns the Unix time. Raise
+        ConfigError if the folder is not the folder of one run."""
         self.frames: list[bytes] = []
         """All frames so far as JSON, trial by trial. Within a trial the jobs alternate: each poll appends the new
         frames of the first job, then those of the next job."""
@@ -52,7 +52,7 @@ class RunReader:
 
     def poll(self) -> None:
         """Read the new lines of the current trial's files, and append the frames that are due. Continue with the next
-        trial as soon as it has begun."""
+        trial as soon as the next trial has begun."""
         if self.over:
             return
         over = self._over()

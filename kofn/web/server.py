@@ -118,7 +118,7 @@ class PageServer:
                 lifespan="off",
                 ws="none",
                 http=LimitedProtocol,
-                backlog=CONNECTIONS_MOST,  # so many are accepted at once
+                backlog=CONNECTIONS_MOST,  # at most so many connections are accepted at once
                 timeout_graceful_shutdown=int(CLOSE_S),
             )
         )

@@ -12,7 +12,7 @@ class StatusNews:
     """The news in successive statuses of a job."""
 
     def __init__(self) -> None:
-        """Begin without a status: the first one gives no news, except a k that was decided already."""
+        """Begin without a status. The first status gives no news, except the changes of k that were decided already."""
         self._decided: dict[str, object] | None = None  # the latest known change
         self._states: dict[int, str] = {}
         self._waiting = ""

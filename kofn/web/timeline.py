@@ -29,10 +29,11 @@ from kofn_common.results.worker_metrics import Iteration, Tail
 
 FRAME_S = 0.1
 FINE_FRAMES = 1200
-"""The number of frames after which the interval between frames doubles, repeatedly: an hour has 4,200 frames."""
+"""The interval between frames doubles after so many frames, and again each time that the time has doubled. An hour has
+about 4,100 frames."""
 
 LAG_S = 0.3
-"""The delay of frames during the run: after it the lines of a frame's time are in the files."""
+"""The delay of frames during the run. After this delay, the lines of a frame's time are in the files."""
 
 POINTS = 64
 RECENT = 20
@@ -54,7 +55,8 @@ class TypedTail(LineTail):
 
 
 class NotesTail(LineTail):
-    """Actions of operators and faults of objectives, from the controller's journal; other files log events."""
+    """Actions of operators and faults of objectives, from the controller's journal. The configuration's events are in
+    another file."""
 
     def __init__(self, path: Path, job: int) -> None:
         super().__init__(path)
@@ -83,7 +85,7 @@ class Timeline:
         self._news = StatusNews()
         self._stragglers = list(straggler_changes(config))
         self._faults = sorted(fault_changes(config.fault))
-        self._waiting = deque[Entry]()  # lines by time that no frame has yet
+        self._waiting = deque[Entry]()  # lines that no frame has yet, in the order of time
         self._order = itertools.count()
         self._begin: float | None = None
         self._next_s = 0.0
@@ -99,7 +101,8 @@ class Timeline:
         self._events: list[EventFrame] = []
 
     def poll(self, now: float, *, over: bool) -> list[Frame]:
-        """Return new frames up to the last line; before the trial is `over`, up to LAG_S before the Unix time `now`."""
+        """Return new frames up to the last line. While the trial is not `over`, the frames end LAG_S before the Unix
+        time `now`."""
         self._read()
         if self._begin is None:
             self._begin = self._first_start()

@@ -19,7 +19,7 @@ Link = tuple[int, int, float, float]
 
 
 class WorkerTrack:
-    """Takes a worker's lines and statuses, and gives its part of frames."""
+    """Takes a worker's lines and statuses, and gives the worker's part of frames."""
 
     def __init__(self, rank: int) -> None:
         self.rank = rank
@@ -80,8 +80,8 @@ class WorkerTrack:
 def span_of(line: Iteration, begin: float) -> Span | None:
     """Return the span of an iteration; None if the worker did not compute the iteration.
 
-    A worker that gave up its gradient was blocked for less than the drawn time. `time` is the beginning of the line's
-    record, microseconds after the end of the step.
+    A worker that gave up its gradient was blocked for less than the drawn time `line.blocking_s`. `line.time` is the
+    time at which the line's record was begun, microseconds after the end of the step.
     """
     if line.started is None or line.first_block_s is None:
         return None

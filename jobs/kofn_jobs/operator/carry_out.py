@@ -102,8 +102,8 @@ class Hands:
     async def _claim(self, request: TrainingRequest, role: Role, attempt: int, kind: str) -> bool:
         """Return whether the existing object of this name belongs to the request.
 
-        An object of an earlier request with the same name does not belong to it: Kubernetes is deleting that object. If
-        the object has any other owner, `foreign` notes it.
+        An object of an earlier request with the same name does not belong to this request: Kubernetes is deleting that
+        object. If the object has any other owner, `foreign` notes the object.
         """
         name = name_of(request, role, attempt)
         try:

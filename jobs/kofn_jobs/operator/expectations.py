@@ -10,7 +10,7 @@ from kofn_jobs.lifecycle import Action, Become, Made, Make, Observed, Remove, St
 from kofn_jobs.request import TrainingRequest
 
 KEPT_S = 60.0
-"""An effect that stays invisible for so long has failed, or was undone at once."""
+"""An effect that stays invisible for this time has failed, or was undone at once."""
 
 
 @dataclass
@@ -47,7 +47,8 @@ class Expectations:
                 done.replaced = request.metadata.resource_version
 
     def outdated(self, request: TrainingRequest) -> bool:
-        """Return whether the request has a status that we have replaced; the new status is on its way."""
+        """Return whether the request still has a status that this operator has replaced: the watch has not brought the
+        new status yet."""
         done = self._done.get(request.metadata.uid)
         return done is not None and done.replaced == request.metadata.resource_version != ""
 

@@ -41,7 +41,7 @@ _LOG = logging.getLogger(__name__)
 AGAIN_S = 1.0
 LOOK_S = 30.0
 BEHIND_S = 0.25
-"""A handler may hear of a change before the daemon's document has it."""
+"""The wait until the daemon's document has a change. A handler may hear of the change earlier."""
 SETTLE_S = 0.1
 """The wait before a decision, in seconds: changes come many at a time, and include the daemon's own."""
 
@@ -121,7 +121,7 @@ class Handlers:
         except httpx2.HTTPError as error:
             _LOG.warning("%s: %s", body.metadata.name, error)
             return AGAIN_S
-        known = self._observed(request, indices)  # an answer, or an object in the way, makes no event
+        known = self._observed(request, indices)  # a permission, a foreign object or a refusal makes no event
         if (known.permission, known.foreign, known.refused) != (before.permission, before.foreign, before.refused):
             return 0.0
         at_deadline_s = max(BEHIND_S, left_s(request, known.now))
@@ -206,7 +206,7 @@ def _node(name: str, spec: kopf.Spec, status: kopf.Status, labels: kopf.Labels, 
 
 
 def _kind(spec: kopf.Spec, **_: Any) -> dict[None, str]:
-    """Return a kind of workload that the cluster has, in our version of it."""
+    """Return a kind of workload, if the cluster has this kind in the version that kofn uses."""
     kind = spec["names"]["kind"]
     versions = {f"{spec['group']}/{version['name']}" for version in spec["versions"] if version["served"]}
     return {None: kind} if kind in KINDS and KINDS[kind].api_version in versions else {}

@@ -37,7 +37,7 @@ class Leadership:
         _LOG.info("%s leads", self._identity)
 
     async def keep(self) -> None:
-        """Renew the Lease; return once it is lost."""
+        """Renew the Lease; return when the Lease is lost."""
         loop = asyncio.get_running_loop()
         until = loop.time() + self._lasts_s
         while loop.time() < until:
@@ -72,7 +72,7 @@ class Leadership:
         return await self._write(self._client.replace, Lease(metadata=lease.metadata, spec=taken))
 
     async def _write(self, write: Any, lease: Any) -> bool:
-        """Return False when another operator was quicker."""
+        """Write the Lease. Return False if another operator was quicker."""
         try:
             await write(lease)
         except ApiError as error:

@@ -94,7 +94,8 @@ def seen_object(kind: str, labels: Mapping[str, str], status: Mapping[str, Any])
 
 
 def seen_node(name: str, spec: Mapping[str, Any], status: Mapping[str, Any], labels: Mapping[str, str]) -> SeenNode:
-    """Return the relevant part of a node's document; without resources unless it is ready and takes pods."""
+    """Return the relevant part of a node's document. The part has no resources unless the node is ready and takes
+    pods."""
     ready = any(
         condition["type"] == "Ready" and condition["status"] == "True" for condition in status.get("conditions", ())
     )
@@ -146,7 +147,7 @@ def observed(
 
 
 def capacities(nodes: Iterable[SeenNode], resource: str) -> tuple[Capacity, ...]:
-    """Return the amount of a resource on each node, by name; nodes without any are left out."""
+    """Return the amount of a resource on each node, by the node's name. Nodes without the resource are left out."""
     counted = [(node.name, _count(node.allocatable.get(resource, "0"))) for node in nodes]
     return tuple(Capacity(name, count) for name, count in sorted(counted) if count)
 

@@ -14,7 +14,8 @@ FINALIZER = f"{GROUP}/finalizer"
 def configured(
     settings: kopf.OperatorSettings, registry: kopf.OperatorRegistry, login: Callable[..., kopf.ConnectionInfo | None]
 ) -> None:
-    """Set kopf's marks to our names, and its events to phases instead of kopf's steps."""
+    """Let kopf's marks on objects have kofn's names, and let kopf post no events about its own steps: the handlers
+    post an event for each phase."""
     settings.persistence.finalizer = FINALIZER
     settings.persistence.progress_storage = kopf.AnnotationsProgressStorage(prefix=GROUP)
     settings.persistence.diffbase_storage = kopf.AnnotationsDiffBaseStorage(prefix=GROUP)
@@ -26,9 +27,9 @@ def configured(
 
 
 def webhook_server(host: str, port: int, folder: Path) -> kopf.WebhookServer:
-    """Return the API server's webhook at this name, with a certificate that is made in this folder.
+    """Return the webhook that the API server calls at the name `host`. Its certificate is made in `folder`.
 
-    kopf tells the API server its authority at every start.
+    At every start, kopf gives the API server the authority of this certificate.
     """
     make_server_certificate(folder, host)
     return kopf.WebhookServer(

@@ -1,7 +1,7 @@
 """Permission to train: a SubjectAccessReview, whose answer is cached.
 
-A request runs containers in its namespace by the operator's rights. So its requester needs the verb `train` of
-trainingrequests there, beside `create`.
+A request runs containers in its namespace with the operator's rights. So the requester needs the verb `train` of
+trainingrequests in this namespace, in addition to the verb `create`.
 """
 
 import asyncio
@@ -22,7 +22,8 @@ KEPT_MOST = 1024
 
 
 class Permissions:
-    """Cached answers, for KEPT_S, the KEPT_MOST latest used; `client` is lightkube's."""
+    """The cached answers. An answer is kept for KEPT_S seconds, and at most KEPT_MOST answers are kept, the latest
+    used; `client` is lightkube's."""
 
     def __init__(self, client: Any, clock: Callable[[], float] = time.monotonic) -> None:
         self._client, self._clock = client, clock
@@ -31,7 +32,7 @@ class Permissions:
         self.asked = 0
 
     def known(self, request: TrainingRequest) -> bool | None:
-        """Return the cached answer, None without one; an unknown requester may not train."""
+        """Return the cached answer, or None without a cached answer. An unknown requester may not train."""
         if not request.requester:
             return False
         key = _key(request)

@@ -18,7 +18,8 @@ TIMEOUT_S = 2.0
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """`late_workers` were late in their latest iteration; `metric` is the workload's, if it has one."""
+    """The progress of a training. `late_workers` are the ranks of the workers that were late in their latest
+    iteration; `metric` is the value of the workload's metric, if there is one."""
 
     k: int
     iteration: int

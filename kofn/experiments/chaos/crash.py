@@ -41,18 +41,18 @@ TIMEOUT_S = 120.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Crash:
-    """The death of all processes, when a worker has finished an iteration of `at`; once for each of these."""
+    """The death of all processes, once for each iteration in `at`, when a worker has finished this iteration."""
 
     kind: CrashKind
     at: Sequence[int]
 
 
 def crashed(crash: Crash, source: Path, out: Path, arguments: Sequence[str], config: Config) -> list[str]:
-    """Run `source` in `out`, with a crash and a resumption for each moment; return the faults.
+    """Run `source` in `out`, with a crash and a resumption for each iteration in `crash.at`; return the faults.
 
     The output of the runs is in OUT.log.
 
-    Raise RunError if the run ends before a moment, or if the machine has no loop devices.
+    Raise RunError if the run ends before one of these iterations, or if the machine has no loop devices.
     """
     failures, log = list[str](), out.with_suffix(".log")
     with _disk(crash.kind) as disk:
@@ -80,7 +80,8 @@ def crashed(crash: Crash, source: Path, out: Path, arguments: Sequence[str], con
 def _until(
     moment: int, process: "subprocess.Popen[bytes]", folder: Path, disk: "_Disk | None", kind: CrashKind
 ) -> list[int]:
-    """Wait for the moment, then let everything die; return the iterations of complete checkpoints, ascending."""
+    """Wait until a worker has finished iteration `moment`, then let all processes die. Return the iterations of
+    complete checkpoints, ascending."""
     deadline, full = time.monotonic() + TIMEOUT_S, False
     try:
         while (newest := _newest(folder)) < moment:
@@ -104,7 +105,7 @@ def _until(
 
 
 def _start(arguments: Sequence[str], log: Path) -> "subprocess.Popen[bytes]":
-    """Start a run with a mark; its output is appended to `log`."""
+    """Start a run whose processes have MARK in their environment; the run's output is appended to `log`."""
     argv = [sys.executable, "-m", "kofn.cli.start", *arguments, "--quiet", "--no-web"]
     environment = os.environ | {MARK: str(os.getpid())}
     with log.open("ab") as output:
@@ -130,7 +131,7 @@ def _environment(process: Path) -> bytes:
 
 
 def _newest(folder: Path) -> int:
-    """Return the newest iteration that a worker has finished; 0 while it cannot be read."""
+    """Return the newest iteration that a worker has finished; 0 while no such iteration can be read."""
     newest = 0
     with contextlib.suppress(OSError, ValueError):  # folders come and go; a line may be incomplete
         for path in folder.glob("*/worker-*.jsonl"):
@@ -165,7 +166,7 @@ class _Disk:
             fcntl.ioctl(opened, FS_IOC_SHUTDOWN, struct.pack("I", NO_FLUSH))
 
     def remount(self) -> None:
-        """Mount a copy of the file system: another process may still hold the stopped one."""
+        """Mount a copy of the file system, because another process may still hold the stopped file system."""
         _command("umount", str(self.mount))
         self.image = Path(shutil.copyfile(self.image, f"{self.image}-again"))
         _command("mount", "-o", "loop", str(self.image), str(self.mount))
@@ -211,7 +212,7 @@ def _disk(kind: CrashKind) -> Iterator[_Disk | None]:
 
 
 def _command(*argv: str) -> None:
-    """Run a command; raise RunError with its message if it fails."""
+    """Run a command. If the command fails, raise RunError with its message."""
     try:
         done = subprocess.run(argv, capture_output=True, text=True, check=False)
     except FileNotFoundError:

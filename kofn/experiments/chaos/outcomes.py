@@ -45,7 +45,8 @@ COLUMNS: Columns[TrialSummary] = {
 def outcomes_table(target: str, outcomes: Sequence[ScenarioOutcome]) -> TextTable:
     """Return a row for each job of a scenario.
 
-    The column "x fault-free" is the mean iteration time over the fault-free scenario's, if that scenario ran.
+    The column "x fault-free" is the mean iteration time divided by that of the fault-free scenario, if that scenario
+    ran.
     """
     reference = next((outcome.summary for outcome in outcomes if outcome.scenario == "fault-free"), None)
     against: Columns[TrialSummary] = {"x fault-free": lambda summary: _times(summary, reference)} if reference else {}
@@ -69,7 +70,8 @@ def _cells(columns: Columns[TrialSummary], summary: TrialSummary | None) -> list
 
 
 def _times(summary: TrialSummary, reference: TrialSummary) -> str:
-    """Return the ratio of mean iteration times; durations differ because scenarios need different iterations."""
+    """Return the ratio of mean iteration times. The ratio of durations would mislead, because scenarios need different
+    numbers of iterations."""
     mean_s, reference_s = (trial.duration_s / trial.iterations for trial in (summary, reference))
     return f"{mean_s / reference_s:.2f}"
 

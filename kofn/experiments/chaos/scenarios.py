@@ -1,6 +1,6 @@
 """The scenarios of `kofn chaos`: for each kind of fault, the configurations of the jobs.
 
-Every scenario trains the same model to the same accuracy as the first one, which has no fault.
+Every scenario trains the same model to the same accuracy as the first scenario, which has no fault.
 """
 
 import dataclasses
@@ -49,7 +49,8 @@ class FaultScenario:
     """The death of all processes at once, if that is the fault."""
 
     def under(self, objective: str) -> Self:
-        """Return the scenario with this objective in place of BASE's. Raise ConfigError for an invalid objective."""
+        """Return the scenario with this objective in place of the objective of BASE. Raise ConfigError for an invalid
+        objective."""
         check_objective(objective, BASE.job.workers, "--objective")
         jobs = [
             replace(config, run=replace(config.run, trials=(_bounded(objective, config.job.workers),)))
@@ -81,7 +82,8 @@ def _bounded(objective: str, workers: int) -> str:
 
 
 def scenarios(racks: int = 1) -> Iterator[FaultScenario]:
-    """Yield all scenarios, the fault-free one first; with several racks, those with one job, then those of a tree."""
+    """Yield all scenarios, the fault-free scenario first. With several racks, yield the scenarios with one job, and
+    then the scenarios that only a tree has."""
     if racks == 1:
         yield from _at_one_switch()
         return
@@ -171,7 +173,8 @@ def _partitions() -> Iterator[FaultScenario]:
 
 
 def _crashes() -> Iterator[FaultScenario]:
-    """Yield scenarios with kill -9, followed by the same command line."""
+    """Yield scenarios in which processes are killed with kill -9. All but the last controller are restarted with the
+    same command line."""
     for process in ("worker-1", "controller", "switch"):
         events = (
             EventSection(at_iteration=60, kill=process),

@@ -21,12 +21,14 @@ class VariantArm(Arm):
         return VARIANTS[self.fact("scenario")]
 
     def against(self, other: Arm) -> float:
-        """Return the median of the seeds' ratios of iterations to the target; infinite if the target was missed."""
+        """Return this arm's iterations to the target divided by the other arm's: the median of the seeds. A seed's
+        ratio is infinite if this arm missed the target."""
         pairs = self.pairs(other, ITERATIONS)
         return median([mine / theirs if math.isfinite(mine) else math.inf for mine, theirs in pairs] or [math.inf])
 
     def shorter(self, other: Arm, name: str) -> float:
-        """Return the median of the seeds' ratios of the other's time to this arm's; 0 for a time that never came."""
+        """Return the other arm's time divided by this arm's time: the median of the seeds. A seed's ratio is 0 if the
+        event of either arm never came."""
         pairs = self.pairs(other, name)
         known = [theirs / mine if math.isfinite(mine) and math.isfinite(theirs) else 0.0 for mine, theirs in pairs]
         return median(known or [0.0])

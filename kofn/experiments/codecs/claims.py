@@ -8,7 +8,7 @@ from kofn.experiments.codecs.variants import ADAPTIVE, BASELINE, NO_FEEDBACK, UN
 from kofn.experiments.tables import milliseconds, shown
 
 BOUNDS = {"int16": 1.10, "int8": 1.10, "int4": 1.50, "onebit": 1.50}
-"""The permitted ratio of iterations to the target over those of 32-bit lanes, with error feedback."""
+"""By codec, with error feedback: the permitted iterations to the target, divided by the iterations of 32-bit lanes."""
 
 SHORTER = 2.0
 """The factor by which the adaptive ratio shortens an iteration when a link drops to a quarter."""
@@ -17,7 +17,7 @@ DROPS = {"link-one": "the link of one worker drops to a quarter", "link-all": "a
 
 
 def as_few_iterations(arms: Arms) -> Iterator[Verdict]:
-    """Compare each codec's iterations with those of 32-bit lanes."""
+    """Compare each codec's iterations to the target with the iterations of 32-bit lanes."""
     baseline = arms.get(BASELINE)
     for name, bound in BOUNDS.items():
         if baseline is not None and name in arms:

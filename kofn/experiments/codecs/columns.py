@@ -27,8 +27,9 @@ def own_columns(trial: FinishedTrial) -> Row:
 def change_columns(iteration_s: Sequence[float], changed_in: int | None) -> Row:
     """Return iteration times around the change of a link's rate in iteration `changed_in`, counted from 1.
 
-    `before_s` is the median before the change: a median, because the first iteration includes preparations. `change_s`
-    is the time of the iteration with the change, and `after_s` the mean afterwards.
+    `before_s` is the median time of the iterations before the change: a median, because the first iteration includes
+    preparations. `change_s` is the time of the iteration with the change. `after_s` is the mean time of the iterations
+    afterwards.
     """
     at = changed_in or 1
     before, after = iteration_s[: at - 1], iteration_s[at:] if changed_in else []

@@ -24,7 +24,8 @@ UNCOMPRESSED, ADAPTIVE = "uncompressed", "adaptive"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variant:
-    """The encoding of gradients in one scenario; `base` is its configuration file in kofn/experiments/codecs."""
+    """The encoding of gradients in one scenario; `base` is the name of the scenario's configuration file in
+    kofn/experiments/codecs."""
 
     name: str
     base: str
@@ -53,7 +54,7 @@ class Variant:
 
 
 def _digits(codec: str) -> list[Variant]:
-    """Return a codec with error feedback and without."""
+    """Return the two variants of a codec, with error feedback and without error feedback."""
     return [
         Variant(name=codec, base="digits", codec=codec),
         Variant(name=f"{codec}{NO_FEEDBACK}", base="digits", codec=codec, error_feedback=False),

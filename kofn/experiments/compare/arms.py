@@ -32,8 +32,8 @@ class ContenderArm(Arm):
         return "time_to_target_s" if self.setting.trained else "iteration_s"
 
     def times_faster(self, other: "ContenderArm | None", name: str) -> Spread | None:
-        """Return the other arm's time over this arm's, seed by seed: 0 if this arm's event never came. None without a
-        common seed."""
+        """Return the other arm's time divided by this arm's time, seed by seed. A seed's ratio is 0 if this arm's event
+        never came. Return None without a common seed."""
         pairs = self.pairs(other, name) if other else []
         return Spread.of([0.0 if math.isinf(mine) else theirs / mine for mine, theirs in pairs]) if pairs else None
 

@@ -71,14 +71,14 @@ class Ceiling(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ceilings(msgspec.Struct, frozen=True, kw_only=True):
-    """The content of OUT/ceiling.json; `known` by number of workers."""
+    """The content of OUT/ceiling.json; `known` has the ceilings by number of workers."""
 
     target: str
     known: dict[int, Ceiling] = {}
 
     @classmethod
     def read(cls, folder: Path, target: str) -> "Ceilings":
-        """Return the stored ceilings. Raise ConfigError if they are of another target."""
+        """Return the stored ceilings. Raise ConfigError if the stored ceilings are those of another target."""
         try:
             found = msgspec.json.decode((folder / "ceiling.json").read_bytes(), type=cls)
         except (FileNotFoundError, ValueError):
@@ -135,7 +135,7 @@ def ceiling_cell(folder: Path, target: str, workers: int, model: GradientModel) 
 def _all_reduce(
     folder: Path, target: str, workers: int, model: GradientModel, carry_out: CarryOut, console: Console
 ) -> float:
-    """Return each worker's gradient rate in Mbit/s."""
+    """Carry out all-reduces; return the rate of a worker's gradient in Mbit/s."""
     point, cell = ceiling_cell(folder, target, workers, model)
 
     def unchecked(plan: RunPlan, console: Console) -> RunFolder:
@@ -150,7 +150,8 @@ def _all_reduce(
 
 
 def carried(mbps: Sequence[float], ceilings: Mapping[int, Ceiling]) -> tuple[dict[int, list[float]], list[str]]:
-    """Return the rates that the machine carries, by number of workers, and notes about other rates.
+    """Return the rates that the machine carries, by number of workers, and notes about the rates that it does not
+    carry.
 
     All rates above the ceiling are replaced by the highest round number below the ceiling.
     """
@@ -170,7 +171,7 @@ def carried(mbps: Sequence[float], ceilings: Mapping[int, Ceiling]) -> tuple[dic
 
 
 def round_below(number: float) -> float:
-    """Return the highest number, of a digit and zeros, that is not above `number`.
+    """Return the highest number that has only one digit besides zeros and is not above `number`.
 
     >>> round_below(847.0), round_below(95.0), round_below(0.25)
     (800.0, 90.0, 0.2)

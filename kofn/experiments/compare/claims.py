@@ -22,7 +22,8 @@ OFF = 0.05
 
 
 def first_at_the_target(found: Sequence[Rivals]) -> Iterator[Verdict]:
-    """Compare the time to the target with a chosen k to all contenders of the same codec; a worker is blocked."""
+    """Compare the times to the target while a worker is blocked: a contender whose k the controller chooses, against
+    all other contenders with the same codec or float32."""
     for rivals in found:
         setting = setting_of(rivals)
         if setting.trained and setting.straggler == BLOCKED:
@@ -77,7 +78,7 @@ def _of(collective: str, rivals: Rivals) -> list[ContenderArm]:
 
 
 def adds_up(found: Sequence[Rivals]) -> Iterator[Verdict]:
-    """Check that the parts of an iteration add up to its time in every run."""
+    """Check that the parts of an iteration add up to the iteration's time in every run."""
     runs = [
         (off, f"{arm.point.name}, seed {seed}")
         for rivals in found

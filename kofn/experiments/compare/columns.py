@@ -51,7 +51,8 @@ def time_columns(point: Point, workers: Sequence[WorkerMetrics]) -> Row:
     `iteration_s` is the median time from an iteration's end, at the first worker to finish, to the next iteration's
     end. `reduce_s` is the median time of an all-reduce, over all iterations of all workers. TIME_PARTS are the mean
     parts of an iteration's time. `worker_iteration_s` is the mean time of an iteration by the workers' clocks; the
-    parts add up to it, with the relative error `parts_off`. `times_limit` is the iteration time over the link's limit.
+    parts add up to this time, with the relative error `parts_off`. `times_limit` is `iteration_s` divided by the link's
+    limit.
     """
     mean_s = worker_iteration_s(workers)
     ends = [line.time for line in first_finishes(workers)]

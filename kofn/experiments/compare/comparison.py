@@ -128,7 +128,7 @@ class Comparison:
 
 
 def findings(done: Sequence[CellResult], plan: ComparisonPlan, notes: Sequence[str]) -> Findings:
-    """Return the findings of finished runs; runs at none of the plan's points compare the switches."""
+    """Return the findings of finished runs. The runs that are at none of the plan's points compare the switches."""
     runs = [result for result in done if result.cell.scenario.name in plan.points]
     switch_runs = [result for result in done if result.cell.scenario.name not in plan.points]
     trials = read_trials("compare", runs, lambda trial: own_columns(plan.points[trial.cell.scenario.name], trial))

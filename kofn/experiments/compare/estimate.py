@@ -13,19 +13,19 @@ BOOKS_S = 0.7
 """The time to write and check the ledger of a million elements of one worker."""
 
 COMPUTE_S = 0.012
-"""The computation of an iteration of the trained model, with the step."""
+"""The time of an iteration's computation and step, for the trained model."""
 
 SCRIPT_S, SCRIPT_COMPUTE_S = 4.0, 0.15
-"""A worker's time until its script has imported PyTorch, and the computation of an iteration."""
+"""A worker's time until its script has imported PyTorch, and the time of an iteration's computation."""
 
 TO_TARGET = 220
 """Iterations of the trained model to its target."""
 
 SERVER_COST = 2.0
-"""The machine's work for a byte through a parameter server, over its work for a byte through the switch."""
+"""The machine's work for a byte through a parameter server, divided by its work for a byte through the switch."""
 
 TCP_COST = 0.3
-"""The machine's work for a byte over TCP, over its work for a byte through the switch."""
+"""The machine's work for a byte over TCP, divided by its work for a byte through the switch."""
 
 
 def cell_s(point: Point, ceiling: Ceiling, iterations: int) -> float:

@@ -1,6 +1,6 @@
 """The models of `kofn compare`: a model that is trained, and larger models whose recorded gradients are replayed.
 
-An MLP of the model's size computes such gradients once, on digits, and every contender gets the same gradients.
+An MLP of the larger model's size computes these gradients once, on digits. Every contender gets the same gradients.
 """
 
 import os
@@ -47,7 +47,7 @@ SEED, BATCH, RATE, MOMENTUM = 1, 32, 0.01, 0.9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GradientModel:
-    """A model as a source of gradients; `replay` is the folder of recorded gradients, None if it is trained."""
+    """A model as a source of gradients; `replay` is the folder of recorded gradients, None if the model is trained."""
 
     name: str
     elements: int

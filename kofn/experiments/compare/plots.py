@@ -46,8 +46,8 @@ def _draw_limits(axes: Axes, at: Floats, arms: Sequence[ContenderArm]) -> None:
 
 
 def _draw_goodput(axes: Axes, at: Floats, arms: Sequence[ContenderArm]) -> None:
-    """Draw a gradient's bytes over the iteration's time, as a share of the link's rate, with a line from the least to
-    the greatest value over the seeds."""
+    """Draw the goodput: a gradient's bytes divided by the iteration's time, as a share of the link's rate. A line goes
+    from the least to the greatest value over the seeds."""
     shares = [arm.spread("goodput_share") for arm in arms]
     axes.barh(at, [100 * share.median for share in shares], BAR, color=WORKER_COLOURS[0], alpha=0.8)
     axes.hlines(at, [100 * share.low for share in shares], [100 * share.high for share in shares], color=LIMIT_COLOUR)

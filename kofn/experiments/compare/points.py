@@ -87,7 +87,7 @@ class Setting:
         return f"{self.model.title}, {self.workers} workers, links of {self.mbps:g} Mbit/s, {stragglers}"
 
     def stragglers(self) -> tuple[StragglerSection, ...]:
-        """Return the stragglers: if a worker is blocked, it is the last one."""
+        """Return the stragglers. If a worker is blocked, the last worker is blocked."""
         if self.straggler == NONE:
             return ()
         others = tuple(range(self.workers - 1))

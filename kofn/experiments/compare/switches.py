@@ -3,8 +3,8 @@
 The kofn frames of every link, in either direction, are compared byte by byte with the frames of the other run, in any
 order, because the order depends on time. The comparison leaves out parts that always differ between runs:
 
-- the job's generation, the Unix time of its beginning, and IP's identification, which the kernel counts: both are read
-  as 0, and the checksums over both are verified instead;
+- the job's generation, which is a Unix time, and the identification in the IP header, which the kernel counts. Both
+  fields are read as 0, and the checksums that cover these fields are verified instead;
 - repetitions: retransmissions after a timeout, the switch's answers to them, and LATE answers. The number of these
   frames is reported.
 
@@ -37,7 +37,7 @@ HEADERS = ETHERNET + IPV4 + UDP
 
 
 def switch_cells(folder: Path, codecs: Sequence[str], settings: Sequence[str]) -> list[Cell]:
-    """Return, for every codec, a run on either switch."""
+    """Return two runs for every codec: a run on the embedded switch, and a run on BMv2."""
     scenarios = [_scenario(target, codec, settings) for codec in codecs for target in TARGETS]
     return cells(scenarios, 1, folder)
 
@@ -122,7 +122,7 @@ def _verdict(codec: str, embedded: CellResult, bmv2: CellResult) -> Verdict:
 
 
 def _difference(name: str, first: TargetTraffic, other: TargetTraffic | None) -> str:
-    """Return how many frames of either run the other run lacks; empty if it lacks none."""
+    """Return how many frames of each run the other run lacks, as text; empty if both runs have the same frames."""
     if other is None:
         return name
     mine, theirs = first.frames - other.frames, other.frames - first.frames

@@ -23,8 +23,8 @@ def choice_columns(summary: TrialSummary) -> dict[str, object]:
     """Return the columns about the choice of rule and k.
 
     `prediction_error` is (predicted - measured) / measured. `least_share` is the least of the workers' shares of the
-    sums, over an equal share. `changes` counts the changes of rule or k, and `undone` those that were undone within
-    SOON iterations. `ends_with` is the last rule and k.
+    sums, divided by an equal share. `changes` counts the changes of rule or k, and `undone` counts the changes that
+    were undone within SOON iterations. `ends_with` is the last rule and k.
     """
     predicted_s, shares, in_force = summary.predicted_iteration_s, summary.share_by_worker, summary.in_force
     return {

@@ -1,4 +1,5 @@
-"""`kofn experiment k`: the gain of choosing rule and k over fixed ones in hindsight, over several seeds."""
+"""`kofn experiment k`: the gain of choosing rule and k, against the best fixed rule and k in hindsight, over several
+seeds."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any

@@ -20,10 +20,12 @@ Floats = npt.NDArray[np.float64]
 TIME = "time_to_target_s"
 
 NEVER = 3.0
-"""The longest time that counts, over the seed's fastest time. A training that misses the target counts with it."""
+"""The longest time that counts, divided by the seed's fastest time. A training that misses the target counts with the
+longest time."""
 
 MEDIAN, MEAN = 1.05, 1.15
-"""The permitted ratios of median and geometric mean to those of the best fixed rule and k in hindsight."""
+"""The permitted median and geometric mean, over the seeds, of an objective's time divided by the time of the best fixed
+rule and k in hindsight."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -63,7 +65,7 @@ class Hindsight:
 
     @cached_property
     def best(self) -> "Standing | None":
-        """The fixed standing with the least mean time; None if no fixed one reached the target."""
+        """The fixed standing with the least mean time; None if no fixed standing reached the target."""
         known = [standing for standing in self.fixed if standing.reached]
         return min(known, key=lambda standing: geometric_mean(standing.times), default=None)
 
@@ -91,11 +93,12 @@ def hindsights(trials: pd.DataFrame) -> list[Hindsight]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ratios:
-    """Ratios of times: to the best fixed rule and k of these seeds, and to the best of the other seeds."""
+    """Ratios of an objective's times to other times: to the times of the best fixed rule and k, and to the times of the
+    rule and k that is the best for the other seeds."""
 
     median: float
     mean: float
-    """A geometric mean."""
+    """The geometric mean of the ratios to the best fixed rule and k."""
     others: float | None
     """The geometric mean of the ratios to the best of the other seeds; None for a single seed."""
 
@@ -110,7 +113,7 @@ class Ratios:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Standing(Arm):
-    """An objective among the others of its scenario."""
+    """An objective's trials in a scenario, among the trials of all objectives of the scenario."""
 
     among: Hindsight
 
@@ -126,7 +129,7 @@ class Standing(Arm):
 
     @cached_property
     def times(self) -> Floats:
-        """Seconds to the target, seed by seed, at most the scenario's longest."""
+        """Seconds to the target, seed by seed, but at most the longest time that counts in the scenario."""
         return np.asarray(np.minimum(self.values(TIME), self.among.longest))
 
     @property
@@ -135,7 +138,8 @@ class Standing(Arm):
 
     @cached_property
     def ratios(self) -> Ratios | None:
-        """The objective's times over those of fixed rules and ks; None if no fixed one reached the target."""
+        """The objective's times divided by the times of fixed rules and ks; None if no fixed rule and k reached the
+        target."""
         if self.among.best is None:
             return None
         own = self.times
@@ -166,8 +170,8 @@ class Standing(Arm):
 
 
 def constants(found: Iterable[Hindsight]) -> Mapping[str, float]:
-    """Return each fixed objective's geometric mean over all scenarios, by objective with k as a part of n. Objectives
-    that a scenario lacks are left out."""
+    """Return the geometric mean of each fixed objective's ratios over all scenarios, by the objective with k as a part
+    of n. Objectives that a scenario lacks are left out."""
     logs: dict[str, list[float]] = {}
     for hindsight in found:
         for name, standing in {standing.part: standing for standing in hindsight.fixed}.items():

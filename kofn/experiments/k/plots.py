@@ -14,8 +14,8 @@ from kofn.report.figures import SIZE_INCHES, STYLE, TRIAL_COLOURS, Floats
 
 
 def hindsight_figure(found: Sequence[Hindsight], objective: str) -> Figure:
-    """Draw means over the best fixed choice, with a panel for each learning rate, a colour for each number of
-    workers."""
+    """Draw each scenario's mean of an objective's times divided by the times of the best fixed choice. A learning rate
+    has a panel, and a number of workers has a colour."""
     rates = sorted({hindsight.fact("rate") for hindsight in found})
     worlds = list(dict.fromkeys(hindsight.fact("world") for hindsight in found))
     sizes = sorted({hindsight.workers for hindsight in found})

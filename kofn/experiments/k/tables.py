@@ -66,7 +66,8 @@ def mark(ratios: Ratios | None) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subset:
-    """An objective's ratios in some scenarios: those with a number of workers and a learning rate, or all."""
+    """An objective's ratios in the scenarios with a number of workers and a learning rate; "all" stands for every
+    number or rate."""
 
     workers: str
     rate: str

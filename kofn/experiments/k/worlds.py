@@ -25,15 +25,15 @@ class World(NamedTuple):
 
 
 RATES = (0.02, 0.1, 0.35)
-"""Learning rates: small, usual, and the one at which k = n needs the fewest iterations."""
+"""Learning rates: a small rate, a usual rate, and the rate at which k = n needs the fewest iterations."""
 
 WORKERS = (4, 8, 16)
 
 LONG = 20.0
-"""The product of the learning rate and the most iterations of a training."""
+"""The product of the learning rate and the limit of a training's iterations."""
 
 SHORT = 400
-"""The least value of the most iterations of a training."""
+"""The least value of the limit of a training's iterations."""
 
 PERIOD = 50
 """Iterations after which a world changes."""
@@ -132,7 +132,8 @@ def _returning(workers: int) -> Document:
 
 
 def _owned(workers: int) -> Document:
-    """Return two slow workers, which alone have a class each; of four workers only one is slow, with both classes."""
+    """Return workers of which the last two are slow, and each of these two alone has a class. Of four workers only the
+    last one is slow, and it alone has both classes."""
     if workers == 4:
         return _last(workers, 60.0) | {"shard": [{"worker": 3, "classes": [8, 9]}]}
     shards = [{"worker": workers - 1, "classes": [8]}, {"worker": workers - 2, "classes": [9]}]

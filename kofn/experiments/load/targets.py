@@ -70,7 +70,8 @@ class LoadTarget:
         return _address(self.name, self.folder)
 
     def command(self, *, seconds: float, size: int, window: int, check: bool = False, lanes: int = 0) -> list[str]:
-        """Return the workers' command line; a contribution has `size` bytes of values, in lanes with this code."""
+        """Return the workers' command line; a contribution has `size` bytes of values, and `lanes` is the code of its
+        lanes."""
         numbers = (seconds, size, window, GENERATION, int(check), lanes)
         return [str(self.folder / "switch_loop"), *map(str, numbers), *self.interfaces]
 

@@ -25,8 +25,8 @@ def death_columns(trial: FinishedTrial) -> Row:
 
 
 def _first_words(trial: FinishedTrial) -> tuple[float, str]:
-    """Return the Unix time at which the first worker ended with an error, and the error; else the run's end and its
-    reason."""
+    """Return the Unix time at which the first worker ended with an error, and the error. If no worker has written an
+    error, return the Unix time and the reason of the run's end."""
     found = []
     for rank in range(trial.config.job.workers):
         log, prefix = trial.folder.log(f"worker-{rank}"), f"kofn worker {rank}: "

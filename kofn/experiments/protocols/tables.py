@@ -74,7 +74,7 @@ class ProtocolArms:
         return not self.arms[DEATH].known("end_error")
 
     def goodput(self, situation: str) -> Spread | None:
-        """Return an all-reduce's time on the clean link over its time in the situation, seed by seed."""
+        """Return an all-reduce's time on the clean link divided by its time in the situation, seed by seed."""
         if CLEAN not in self.arms or situation not in self.arms:
             return None
         pairs = self.arms[CLEAN].pairs(self.arms[situation], "reduce_s")
@@ -165,7 +165,8 @@ def tables(arms: Sequence[ProtocolArms]) -> Iterator[TextTable]:
 
 
 def verdicts(arms: Sequence[ProtocolArms]) -> Iterator[Verdict]:
-    """Compare kofn's protocol with every other protocol, by medians: a NO is a situation in which kofn's loses."""
+    """Compare kofn's protocol with every other protocol, by medians. A NO means that the other protocol is faster, or
+    needs fewer bytes."""
     kofn = next((protocol for protocol in arms if protocol.name == KOFN), None)
     for other in arms if kofn else ():
         assert kofn is not None

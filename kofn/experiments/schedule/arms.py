@@ -29,7 +29,7 @@ class ContenderArm(Arm):
         return self.spread("predicted_s").median
 
     def against(self, other: Arm) -> float:
-        """Return the median of the seeds' ratios of iteration times, this arm's over the other's."""
+        """Return this arm's iteration time divided by the other arm's iteration time: the median of the seeds."""
         return median([mine / theirs for mine, theirs in self.pairs(other, TIME)])
 
 

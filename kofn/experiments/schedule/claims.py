@@ -10,10 +10,11 @@ from kofn.experiments.schedule.contenders import BUCKETS, DEFAULT, REAL
 from kofn.experiments.tables import milliseconds
 
 SLOWER = 1.03
-"""The permitted ratio of the default's iteration time to the best contender's."""
+"""The permitted ratio of the default's iteration time to the best contender's iteration time."""
 
 FASTER = {"buckets": 1.2, "sequential": 1.6}
-"""The least speed-up if transfers take as long as the computation."""
+"""By kind of contender: the least speed-up of the default over this kind, if transfers take as long as the
+computation."""
 
 OF_BOUND = 1.10
 
@@ -81,7 +82,8 @@ def as_predicted(arms: Arms) -> Iterator[Verdict]:
 
 
 def ranked_as_predicted(arms: Arms) -> Iterator[Verdict]:
-    """Check that the model ranks two contenders rightly if they differ by more than its permitted error."""
+    """Check that the model ranks two contenders rightly if their times differ by more than the model's permitted
+    error."""
     for setting, contenders in arms.items():
         pairs = [
             (faster, slower)

@@ -19,8 +19,8 @@ SETTLED = 30
 def own_columns(trial: FinishedTrial) -> Row:
     """Return this experiment's columns.
 
-    `iteration_s` is the slowest worker's median over the last iterations. With the measured computation, `bound_s` is a
-    lower bound for every schedule, and `predicted_s` the prediction of the model of the pipeline.
+    `iteration_s` is the slowest worker's median over the last iterations. `bound_s` is a lower bound for every
+    schedule, and `predicted_s` is the prediction of the pipeline's model; both use the measured times of the passes.
     """
     contender, metrics, layers = ALL[trial.cell.scenario.name], trial.metrics(), _layers(trial)
     in_force = [line.schedule for line in metrics[0].iterations if line.schedule]

@@ -14,10 +14,10 @@ from kofn_host.schedule import LinkModel
 from kofn_host.training import JobCoding
 
 COMPUTE_MS = 300.0
-"""Computation of one iteration, without waiting."""
+"""The time of one iteration's computation, without waiting."""
 
 RATIOS = ("0.5", "1", "2")
-"""Ratios of the transfer's time to the computation's."""
+"""Ratios of the transfer's time to the computation's time."""
 
 MODELS = {
     "equal": ([1.0] * 8, [1.0] * 8),
@@ -29,7 +29,8 @@ MODELS = {
 and parameters behind, as in VGG; a large embedding in front; the perceptron 784-960-960-10."""
 
 REAL = "real"
-"""A perceptron, which NumPy computes on the processors that also move the packets: no claim is made about it."""
+"""A perceptron, which NumPy computes on the processors that also move the packets. No claim is made about this
+perceptron."""
 
 REAL_SETTINGS = ["model.workload=digits", "model.hidden=[960, 960]", "run.target=1", "run.evaluate_every=1000"]
 
@@ -80,7 +81,8 @@ class Contender:
         return Scenario(name=self.name, config=config).overridden(target=target, objectives=())
 
     def _with_layers(self, config: Config) -> Config:
-        """Return the configuration with layers of so many elements that their transfer takes the time of `ratio`."""
+        """Return the configuration with layers of so many elements that their transfer takes `ratio` times as long as
+        the computation."""
         computation, parameters = MODELS[self.model]
         elements = float(self.ratio) * COMPUTE_MS / 1000 * link_of(config).rate
         unit_ms = COMPUTE_MS / (3 * sum(computation) - computation[0])

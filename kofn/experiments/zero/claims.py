@@ -16,7 +16,7 @@ def _is_control(contender: ZeroContender) -> bool:
 
 
 def as_good_as_32_bits(arms: ZeroArms) -> Iterator[Verdict]:
-    """Compare the loss of every contender but the controls with the reference's."""
+    """Compare the loss of every contender but the controls with the loss of the reference."""
     for name, arm in arms.items():
         if name != REFERENCE and not _is_control(CONTENDERS[name]):
             yield Verdict(

@@ -10,16 +10,16 @@ WORKERS = 4
 ROUNDED: tuple[Residual, ...] = ("bfloat16", "int8")
 
 REFERENCE = "32 bits"
-"""Uncompressed Adam: with 32 bits all stages make the same steps, so one stage represents all."""
+"""Uncompressed Adam. With 32 bits all stages make the same steps, so one stage represents all stages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZeroContender:
     """A kind of training.
 
-    `codec` is the lanes' codec, unless it follows from the bits. `k` workers, drawn for each step, are in time; the
-    other workers' contributions are stashed. `two_sided` is DeepSpeed's scheme. With `majority` a block's answer has
-    only the signs of the counted votes.
+    `codec` is the lanes' codec; if it is empty, `bits` decides on the codec. `k` workers, drawn for each step, are in
+    time; the other workers' contributions are stashed. `two_sided` is DeepSpeed's scheme. With `majority` a block's
+    answer has only the signs of the counted votes.
     """
 
     name: str

@@ -18,10 +18,10 @@ from kofn_host.zero import ZeroSettings, expected, not_sharded
 WORKERS = (2, 4, 8)
 
 LAYERS, WIDTH = 8, 384
-"""The perceptron's layers, which are equal; stage 3 holds two of them at a time."""
+"""The number and the width of the perceptron's layers, which are equal; stage 3 holds two layers at a time."""
 
 BLOCK = 8192
-"""Elements of a block, in 8 bits and in one."""
+"""The number of elements of a block, both in 8 bits and in 1 bit."""
 
 NEAR = 0.1
 """The permitted error of a kind of memory."""
@@ -42,7 +42,7 @@ class MemoryRow:
 
     @property
     def off(self) -> tuple[float, str]:
-        """The largest error of a kind, as a share of its formula, and the kind."""
+        """The largest error of a kind of memory, as a share of the formula's value, and the kind."""
         pairs = ((name, getattr(self.kept.memory, name), getattr(self.formula, name)) for name in KINDS)
         return max((abs(found - by) / max(by, 1), name) for name, found, by in pairs)
 

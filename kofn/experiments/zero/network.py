@@ -1,6 +1,7 @@
 """Sharded trainings at links of several rates: the cost of a step, and the time to the loss of uncompressed Adam.
 
-Whole trainings would take hours at 50 Mbit/s. So a run measures a few steps of the warm-up and a few steps after it.
+Whole trainings would take hours at 50 Mbit/s. So a run measures a few steps of the warm-up, and a few steps after the
+warm-up.
 The steps that a training needs are counted without a network (`--convergence` with the task `mlp`, the same model and
 batches).
 """
@@ -38,12 +39,13 @@ TASK = "mlp"
 SCRIPT = folder_of("kofn_torch") / "scripts" / "sharded_steps.py"
 
 WORDS = 32
-"""Words of a packet, except of votes, which have VOTE_WORDS at most."""
+"""The value of job.words for lanes of 32 and 8 bits; with one bit job.words is VOTE_WORDS."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepMeans:
-    """Steps of a kind at a rate: the slowest worker's median time, and mean bytes over a worker's link."""
+    """Steps of a kind at a rate: the slowest worker's median time, in seconds, and the mean bytes of a step over a
+    worker's link."""
 
     time_s: float
     up: float
@@ -61,7 +63,8 @@ class StepMeans:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkArm:
-    """A contender at a rate; `steps` to the loss come from the trainings of --convergence, NaN without them."""
+    """A contender at a rate. `steps` is the number of steps to the loss, which the trainings of --convergence give; it
+    is NaN without these trainings."""
 
     contender: NetworkContender
     mbps: float
@@ -84,7 +87,8 @@ def network_cells(names: Sequence[str], rates: Sequence[float], folder: Path) ->
 
 
 def run_network(matrix: Sequence[Cell], folder: Path, console: Console) -> Iterator[CellResult]:
-    """Run unfinished cells. Raise ConfigError during another run, or when a requirement is missing."""
+    """Run unfinished cells. Raise RunError during another run. Raise ConfigError or RunError if a requirement is
+    missing."""
     if running() is not None:
         raise another_run()
     check_cells(matrix)

@@ -68,8 +68,8 @@ class NetworkContender:
         return LinkFormula(up=elements * bits / 8, down=elements * answer / 8 / own)
 
     def _gloo_mean(self, bits: int, elements: int, workers: int) -> LinkFormula:
-        """Return the bytes of the mean, twice round a ring. In stages 2 and 3 too: gloo's reduce_scatter is an
-        all-reduce."""
+        """Return the bytes of the mean, which goes twice round a ring. This holds in stages 2 and 3 as well, because
+        gloo's reduce_scatter is an all-reduce."""
         once = _ring(elements * bits / 8, workers)
         return once + once
 

@@ -25,10 +25,10 @@ LEGEND = (
 )
 
 FASTER, SLOW_MBPS = 5.0, 50.0
-"""The least speed-up over float32 over gloo, and the greatest rate at which it is claimed."""
+"""The least speed-up over a training in float32 over gloo, and the greatest rate of links at which it is claimed."""
 
 LEAST_SHARE = 28
-"""The least ratio of float32's bytes upstream to one bit's."""
+"""The least ratio of the bytes that a worker sends in float32 to the bytes that it sends in one bit."""
 
 
 def show_network(

@@ -10,7 +10,7 @@ from kofn.experiments.zero.contenders import REFERENCE
 from kofn.experiments.zero.training import Learned
 
 NEAR = 0.005
-"""The share by which a loss may be above the reference's."""
+"""The share by which a loss may be above the reference's loss."""
 
 LEGEND = (
     "loss: held-out loss after the last step, median over the seeds; x 32 bits: loss over the loss of uncompressed Adam"

@@ -127,9 +127,9 @@ class Learned:
 
     `losses` are held-out losses by step; None: not finite. `conserved` tells whether every ledger is conserved; None:
     no ledgers. `alike` tells whether all workers have the same parameters; None: the training has diverged. `lost` is
-    the L2 norm of the values that all workers discarded to keep residuals in fewer bits, over the norm of all
-    gradients; None: residuals are exact. `expanding` is the share of blocks whose votes had too large a step for the
-    residual to shrink; None: no votes.
+    the L2 norm of the values that all workers discarded to keep residuals in fewer bits, divided by the norm of all
+    gradients; None: residuals are exact. `expanding` is the share of blocks whose quantisation step was too large for
+    the votes' residual to shrink; None: no votes.
     """
 
     losses: dict[int, float | None]
@@ -140,7 +140,7 @@ class Learned:
 
 
 def train(task: ZeroTask, contender: ZeroContender, seed: int, steps: int | None = None) -> Learned:
-    """Train with all workers, in a thread each."""
+    """Train with all workers; each worker has a thread."""
     team, settings, last = Lockstep(WORKERS), contender.settings(task.freeze_step), steps or task.steps
     learners = [task.make(rank, seed) for rank in range(WORKERS)]
     calls = [LockstepCalls(team, rank) for rank in range(WORKERS)]

@@ -1,8 +1,8 @@
 """The workers' gradients, iteration by iteration, under the rules for late gradients; without links and sums.
 
 Arrays are (seeds, workers), or (seeds, 1) for times that all workers of a seed share; times are in seconds. A gradient
-is *late* once the iteration in which its worker began it has ended without it, and *old* in the later iteration in
-which its worker finishes it.
+is *late* when the iteration in which its worker began the gradient has ended without the gradient. A late gradient is
+*old* in the later iteration in which its worker finishes the gradient.
 """
 
 from collections.abc import Callable
@@ -16,17 +16,19 @@ from kofn_controller.estimate.measurements import BoolArray, FloatArray
 from kofn_controller.policy.process import Beyond, IntArray, counted, finished
 
 Draw = Callable[[FloatArray, int], FloatArray]
-"""A function that returns how long gradients take. It takes the times at which workers begin them, in seconds after the
-iteration's beginning, and the gradients' number in the iteration, from 0."""
+"""A function that returns how long gradients take, in seconds (seeds, workers). Its arguments are the times at which
+workers begin the gradients, in seconds after the iteration's beginning (seeds, workers), and the gradients' number in
+the iteration, from 0."""
 
 Ends = Callable[[FloatArray], FloatArray]
-"""A function that returns when iterations end (seeds, 1). It takes the times at which gradients are finished (seeds,
-workers or a multiple)."""
+"""A function that returns the times at which iterations end (seeds, 1). Its argument is the times at which gradients
+are finished (seeds, workers or a multiple of workers). All times are in seconds after the iteration's beginning."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gradients:
-    """A gradient of each worker: the iteration in which the worker began it, and how long it took or will take."""
+    """A gradient of each worker: the iteration in which the worker began the gradient, and the seconds that the
+    gradient took or will take."""
 
     begun_in: IntArray
     took_s: FloatArray
@@ -42,8 +44,8 @@ class Ended:
     latest: Gradients
     old: BoolArray  # the worker finished an old gradient, which does not count
     before: Gradients  # the old gradients
-    old_s: FloatArray  # when the old gradients were finished, after the iteration's beginning
-    more: IntArray  # (seeds,) further gradients of workers that were done
+    old_s: FloatArray  # when the old gradients were finished, in seconds after the iteration's beginning
+    more: IntArray  # (seeds,) the number of further gradients of workers that were done
 
 
 @dataclass(slots=True, kw_only=True)
@@ -54,7 +56,7 @@ class Fleet:
     overhead_s: float
     way_s: float
     """The part of the overhead before workers know that the iteration has ended."""
-    _rest_s: FloatArray = field(init=False)  # what gradients in progress still take when an iteration begins
+    _rest_s: FloatArray = field(init=False)  # remaining time of gradients in progress at an iteration's beginning
     _latest: Gradients = field(init=False)
     _idle: BoolArray = field(init=False)  # the worker has no gradient in progress
     _missed: IntArray = field(init=False)  # iterations in a row in which the worker was late
@@ -74,8 +76,8 @@ class Fleet:
     def _with_old(self, iteration: int, draw: Draw, ends: Ends) -> Ended:
         """Simulate an iteration of async, in which old gradients count.
 
-        A gradient that its worker finishes before it knows of the iteration's end goes to the ended iteration. So the
-        gradient does not count, and the worker begins another gradient.
+        A worker may finish a gradient after the iteration has ended, but before the worker knows of the end. The worker
+        sends such a gradient to the ended iteration. The gradient does not count, and the worker begins another one.
         """
         idle, drawn_s = self._idle, draw(np.zeros(self.shape), 0)
         rest_s = np.where(idle, drawn_s, self._rest_s)
@@ -100,7 +102,8 @@ class Fleet:
         )
 
     def _without_old(self, iteration: int, rule: LateRule, draw: Draw, ends: Ends) -> Ended:
-        """Simulate an iteration of the other rules, in which only gradients that were begun in it count."""
+        """Simulate an iteration of any other rule than async: only gradients that were begun in this iteration
+        count."""
         before, rest_s = self._latest, np.maximum(self._rest_s, 0.0)
         drawn_s = draw(rest_s, 0)
         arrival_s = rest_s + drawn_s
@@ -130,8 +133,8 @@ class Fleet:
 
 
 def _repeated(arrival_s: FloatArray, end_s: FloatArray, draw: Draw, ends: Ends) -> tuple[FloatArray, IntArray]:
-    """Return when iterations end if workers that are done compute further gradients, and the number of further
-    gradients in the sums (seeds,)."""
+    """Return when iterations end (seeds, 1) and the number of further gradients in the sums (seeds,), under a rule by
+    which workers that are done compute further gradients."""
     latest_s, points_s = arrival_s, [arrival_s]
     for batch in range(1, PARTS):
         again = latest_s < end_s

@@ -20,7 +20,7 @@ class Transfers:
 
     config: Config
     _extra_s: FloatArray = field(init=False)  # (workers,)
-    _coming: list[LinkSection] = field(init=False)  # the next one last
+    _coming: list[LinkSection] = field(init=False)  # future changes of links; the next change is the last entry
 
     def __post_init__(self) -> None:
         self._extra_s = np.zeros(self.config.job.workers)
@@ -36,7 +36,7 @@ class Transfers:
         """The seconds of a transfer at full rate, and of the links' latency in both directions."""
         config, levels = self.config, 1 if self.config.job.racks == 1 else 2
         up_s = self._transfer_s(config.network.uplink_mbps) if levels > 1 else 0.0
-        least_s = max(self._transfer_s(config.network.link_mbps), up_s)  # the levels pass on blocks, not gradients
+        least_s = max(self._transfer_s(config.network.link_mbps), up_s)  # blocks leave one by one, so levels overlap
         return least_s + 2 * levels * LATENCY_S
 
     def extra_s(self, ended: int) -> FloatArray:
@@ -56,7 +56,9 @@ def ends(config: Config, ks: IntArray, points_s: FloatArray) -> FloatArray:
     """Return when iterations end (seeds, 1), from the times at which gradients arrive (seeds, ...) and each seed's k.
 
     In a tree an iteration ends with the k-th gradient, as at a single switch, because leaves send their sums when the
-    root lacks few gradients. With scale.rack_share an iteration ends when that share of the racks have their part of k.
+    root lacks few gradients. With scale.rack_share an iteration ends when this share of the racks is complete. A rack
+    is complete when it has its part of k: k divided by the number of racks that must be complete, rounded up, but at
+    most the number of its workers.
     """
     racks = config.job.racks
     if config.scale.rack_share:

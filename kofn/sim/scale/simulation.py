@@ -23,13 +23,15 @@ from kofn_controller.policy.process import IntArray
 from kofn_host.workload import straggler_class
 
 CELLS = 2**17
-"""The most workers x seeds that are simulated side by side; a single seed may have more workers."""
+"""The largest product of workers and seeds that are simulated side by side; a single seed may have more workers."""
 
 JITTER_S = 1e-4
-"""The range of a gradient's random additional time, which stands for wake-ups: without it equal times would tie."""
+"""The largest random time that is added to a gradient's time. It stands for the delay of wake-ups, and without it equal
+times would tie."""
 
 DECIDE_S, DECIDE_WORKER_S = 3e-3, 3e-6
-"""The controller's time for a decision, and its share for each worker, measured with blocking that is not Poisson's."""
+"""The controller's time for a decision: a constant part, and a part for each worker. Both were measured with blocking
+that is not a Poisson process."""
 
 Progress = Callable[[int, float], None]
 """A function that takes the iteration and the virtual time."""
@@ -38,7 +40,8 @@ Progress = Callable[[int, float], None]
 def simulate_scale(config: Config, name: str, progress: Progress) -> list[ScaledTimes]:
     """Simulate an objective up to run.max_iterations, with run.seeds seeds from run.seed on.
 
-    Seeds are simulated side by side if the objective fixes k; else a seed has a separate control loop.
+    Seeds are simulated side by side if the objective fixes k; else each seed is simulated alone, with a separate
+    control loop.
     """
     config = replace(config, policy=replace(config.policy, objective=name))
     seeds = range(config.run.seed, config.run.seed + config.run.seeds)
@@ -140,8 +143,8 @@ class _Simulation:
         )
 
     def _decide(self, iteration: int) -> None:
-        """Choose k and rule if a decision is due and the controller has time for it. They hold from the next iteration
-        on."""
+        """Choose k and rule if a decision is due and the controller has time for it. The k and the rule hold from the
+        next iteration on."""
         now_s, changes = float(self.now_s[0, 0]) + QUIET_S, []
         for event in self.config.event:
             if event.at_iteration == iteration and event.objective is not None:

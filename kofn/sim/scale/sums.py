@@ -2,8 +2,8 @@
 
 **Model.** An iteration whose sum has m gradients of mean age a makes the progress exp(-2 a / L) / (1 + phi / m), in
 units of an iteration with exact and fresh gradients. phi is the gradient noise scale in units of a worker's batch
-(McCandlish et al., An empirical model of large-batch training, 2018), m the effective number (sum w)^2 / sum w^2 of
-gradients of weight w, L the correlation length of gradients, and 2 a / L the cost of age of
+(McCandlish et al., An empirical model of large-batch training, 2018). m is the effective number (sum w)^2 / sum w^2 of
+gradients of weight w. L is the correlation length of gradients, in iterations. 2 a / L is the cost of age, as in
 controller/kofn_controller/policy/worth.py.
 
 **Validity.** phi and L are constant, as in one phase of a training whose learning rate suits the size of the sum. The
@@ -32,7 +32,7 @@ class Sum:
 
     gradients: FloatArray  # the number of gradients
     effective: FloatArray  # the effective number of gradients, (sum w)^2 / sum w^2
-    age: FloatArray  # mean by weight, in iterations
+    age: FloatArray  # the gradients' mean age, weighted, in iterations
 
     def progress(self, model: ScaleSection) -> FloatArray:
         """Return the progress of the iteration (seeds,)."""
@@ -54,7 +54,7 @@ class OpenSums:
         self._stashed, self._begun_in = np.zeros((2, *self.shape))
 
     def add(self, ended: Ended, iteration: int, rule: LateRule, policy: LatePolicy) -> Sum:
-        """Return an iteration's sum. A worker's stashed gradients have their mean age."""
+        """Return an iteration's sum. All stashed gradients of a worker count with their mean age."""
         fresh = ended.included.sum(axis=1) + ended.more
         where = np.zeros(self.shape, np.bool_)
         ages: FloatArray = np.zeros(0)
