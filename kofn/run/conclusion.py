@@ -14,7 +14,7 @@ from kofn.report.summary import RunSummary
 from kofn.report.table import make_console
 from kofn.run.display import report_line, say
 from kofn.run.errors import RunError
-from kofn.run.signals import deferred, impatient
+from kofn.run.signals import ignored, impatient
 from kofn_common.config.errors import KofnError
 from kofn_common.config.plugins import in_words
 from kofn_common.config.schema import Config
@@ -42,7 +42,7 @@ def noted_end(folder: RunFolder, at_early_end: AtEarlyEnd | None = None) -> Iter
             raise RunError(
                 f"the disk of {folder.path} is full: free some of it, and kofn report {folder.path} shows what there is"
             ) from error
-        with deferred():
+        with ignored():
             first, _, _ = (str(error) if isinstance(error, KofnError) else in_words(error)).partition("\n")
             folder.update_record(ended=first.rstrip(":"))
         if at_early_end is not None:

@@ -16,7 +16,7 @@ from rich.console import Console
 from kofn.report.table import plain_console
 from kofn.run.errors import InterruptedRun
 from kofn.run.plan import DEFAULT_CONFIG, RunPlan, make_plan
-from kofn.run.signals import deferred, interruptible, pass_on, stopped_by
+from kofn.run.signals import ignored, interruptible, pass_on, stopped_by
 from kofn_common.config.dump import to_toml
 from kofn_common.config.errors import ConfigError
 from kofn_common.config.given import Given, load, path_of
@@ -99,7 +99,7 @@ def in_thread(work: Callable[[Console], object], progress: Progress) -> None:
                 tell(line)
         except BaseException as error:
             told_to_end = isinstance(error, InterruptedRun)
-            with deferred():
+            with ignored():
                 while thread.is_alive():
                     pass_on(signal.SIGTERM if told_to_end else signal.SIGINT, thread)
                     thread.join(PASSED_ON_S)

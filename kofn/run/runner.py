@@ -36,7 +36,7 @@ from kofn.run.plan import RunPlan, make_plan, prepare
 from kofn.run.preconditions import check_machine, check_management, check_needs, check_ports, check_space
 from kofn.run.resume import go_back, plan_resumed, reopen
 from kofn.run.seeds import run_seeds
-from kofn.run.signals import cancel_on_signal, deferred, stopped_by
+from kofn.run.signals import cancel_on_signal, ignored, stopped_by
 from kofn.run.state import hold
 from kofn.run.stragglers import record_stragglers
 from kofn.run.topology import wanted_topology
@@ -173,7 +173,7 @@ def carry_out(plan: RunPlan, console: Console, errors: Console | None = None) ->
     if plan.shared.run.seeds > 1:
         return run_seeds(plan, console, execute)
     folder = execute(plan, console, conclude_early(console, as_json=plan.as_json, errors=errors))
-    with deferred():
+    with ignored():
         record_stragglers(folder, plan.record, console)
         return conclude(folder, plan.configs, console, as_json=plan.as_json, errors=errors)
 

@@ -16,7 +16,7 @@ from kofn.report.table import make_console
 from kofn.run.conclusion import conclude, noted_end, say_failures
 from kofn.run.display import report_line, say
 from kofn.run.plan import RunPlan, copy_given
-from kofn.run.signals import deferred
+from kofn.run.signals import deferred, ignored
 from kofn_common.json_text import json_text
 from kofn_common.results.folder import RunFolder, point_latest
 from kofn_common.results.record import read_record
@@ -45,7 +45,7 @@ def run_seeds(plan: RunPlan, console: Console, carry_out: CarryOut) -> int:
             with deferred():
                 conclude(ran, seed_plan.configs, make_console(quiet=True), as_json=False)
     folder.update_record(finished=len(plan.shared.run.trials))
-    with deferred():
+    with ignored():
         return conclude_seeds(folder, console, as_json=plan.as_json)
 
 

@@ -43,11 +43,22 @@ def interruptible(signals: Sequence[int] = SIGNALS) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def deferred() -> Iterator[None]:
-    """Ignore signals in the body: it takes about a second, and its result is worth this time. A closed terminal only
-    redirects the output."""
+def ignored() -> Iterator[None]:
+    """Ignore signals in the body: it takes about a second, and what a signal would end is over afterwards. A closed
+    terminal only redirects the output."""
     with _handled(lambda number, frame: _leave_terminal(number), SIGNALS):
         yield
+
+
+@contextlib.contextmanager
+def deferred() -> Iterator[None]:
+    """Handle a signal that arrives in the body after the body: it takes about a second, and its result is worth this
+    time."""
+    received: list[int] = []
+    with _handled(lambda number, frame: received.append(number), SIGNALS):
+        yield
+    if received:
+        signal.raise_signal(received[0])
 
 
 @contextlib.contextmanager

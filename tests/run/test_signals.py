@@ -15,7 +15,7 @@ import pytest
 
 from kofn.run.errors import InterruptedRun
 from kofn.run.network import NetworkClient
-from kofn.run.signals import _LOOPS, cancel_on_signal, deferred, interruptible
+from kofn.run.signals import _LOOPS, cancel_on_signal, deferred, ignored, interruptible
 from kofn.run.terminal import watched
 
 BOOT = """
@@ -41,11 +41,21 @@ def test_signal_is_named(number: signal.Signals, words: str) -> None:
 
 def test_complete_results_are_compared_in_spite_of_a_signal() -> None:
     with interruptible():
-        with deferred():
+        with ignored():
             os.kill(os.getpid(), signal.SIGINT)
             os.kill(os.getpid(), signal.SIGTERM)
         with pytest.raises(InterruptedRun):
             os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_signal_between_two_parts_of_a_command_ends_it_after_the_first() -> None:
+    done = list[str]()
+    with pytest.raises(InterruptedRun, match="SIGINT"), interruptible():
+        with deferred():
+            os.kill(os.getpid(), signal.SIGINT)
+            done.append("first")
+        done.append("second")
+    assert done == ["first"]
 
 
 def test_signal_passed_on_while_the_loop_closes_is_ignored() -> None:
