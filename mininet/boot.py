@@ -131,8 +131,8 @@ class BootServer:
         self._selector.register(self._checks.stdout, selectors.EVENT_READ, lambda _: self._relay())
 
     def _relay(self) -> None:
-        """Pass one line of the checks on. Their result follows when their process has ended, so that new checks may
-        start."""
+        """Pass on one line of the checks. The checks' result is sent when their process has ended, so that new checks
+        may start."""
         assert self._checks is not None and self._checks.stdout is not None
         line = self._checks.stdout.readline()
         event = json.loads(line) if line else {}

@@ -1,8 +1,8 @@
 """Checks of the network: which hosts reach each other, and at what rate.
 
-boot.py runs `checks.py PLAN` as a separate process, with the plan as JSON. It prints one JSON line for each check, then
-one line with the result. A socket belongs to the namespace in which it was made. So this one process makes sockets in
-all hosts, and needs neither ping nor iperf. The switch must already forward between the hosts' addresses.
+boot.py runs `checks.py PLAN` as a separate process, with the plan as JSON. checks.py prints one JSON line for each
+check, then one line with the result. A socket belongs to the namespace in which it was made. So this one process makes
+sockets in all hosts, and needs neither ping nor iperf. The switch must already forward between the hosts' addresses.
 """
 
 import fcntl
@@ -65,7 +65,7 @@ class Rates:
 
     @property
     def idle(self) -> bool:
-        """Return whether the link was not the limit: the sender never waited, and all arrived."""
+        """Return whether the link was not the limit: the sender never waited, and no frames were lost."""
         return not self.waited and self.received >= ARRIVED * self.sent
 
 

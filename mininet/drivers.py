@@ -1,7 +1,7 @@
 """Two ways to make hosts and links: with Mininet's API, or with namespaces and veth pairs of our own.
 
-Both end in the same state. Each host has a namespace with the interface hN-eth0; the other end, s1-ethP, is in this
-process's namespace, as are both ends of a leaf's link to the root. The next steps (addresses, MTU, neighbours,
+Both ways lead to the same state. Each host has a namespace with the interface hN-eth0; the other end, s1-ethP, is in
+this process's namespace, as are both ends of a leaf's link to the root. The next steps (addresses, MTU, neighbours,
 offloads) are the same for both drivers, and network.py makes them.
 """
 

@@ -20,7 +20,7 @@ FRAME_HEADER = 14
 SIOCETHTOOL = 0x8946
 
 OFFLOADS = {"rx checksum": 0x15, "tx checksum": 0x17, "tso": 0x1F, "gso": 0x24, "gro": 0x2C}
-"""ETHTOOL_S... commands of linux/ethtool.h; the command that reads the setting back is one below.
+"""ETHTOOL_S... commands of linux/ethtool.h; the number of the command that reads a setting is one less.
 
 All offloads are turned off, so that each packet crosses the link as it is counted, with its checksum computed, and
 never as a 64 KiB super-packet that the switch cannot parse.
@@ -81,7 +81,7 @@ def routes() -> list[tuple[str, str]]:
 def burst_bytes(mbps: float, mtu: int) -> int:
     """Return the bucket size of a shaped link: two milliseconds at its rate, and never less than four frames.
 
-    A smaller bucket loses rate whenever the kernel is late to refill it; a larger one lets bursts pass unshaped.
+    A smaller bucket loses rate whenever the kernel is late to refill it; a larger bucket lets bursts pass unshaped.
     """
     return max(int(mbps * 1e6 / 8 * 2e-3), 4 * (mtu + FRAME_HEADER))
 

@@ -35,7 +35,8 @@ class SwitchNode(TiedShell, Switch):  # type: ignore[misc]
 
 
 class ShapedIntf(TCIntf):  # type: ignore[misc]
-    """An interface that is shaped for our MTU; Mininet's bucket holds one 9000-byte frame and its limit is 1 Gbit/s."""
+    """An interface that is shaped for our MTU. Mininet's own bucket holds one 9000-byte frame, and its largest rate is
+    1 Gbit/s."""
 
     def config(self, mtu: int = 1500, **params: Any) -> Any:
         """Keep the MTU for bwCmds, which Mininet calls from here."""
@@ -49,7 +50,7 @@ class ShapedIntf(TCIntf):  # type: ignore[misc]
 
 
 class OurTopo(Topo):  # type: ignore[misc]
-    """Our topology as Mininet's."""
+    """Our topology in Mininet's form."""
 
     def build(self, topology: Topology, mtu: int) -> None:
         """Add the switches, the hosts and their links."""

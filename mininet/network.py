@@ -31,7 +31,7 @@ MANAGEMENT_MAC = "02:6b:6f:66:6e:01"
 """A fixed MAC address. Otherwise udev would soon change the address, and hosts would still send to the old one."""
 MANAGEMENT_HOST = "mgmt0"
 COMMAND_S = 30.0
-"""How long a host's own command of topology.json may take."""
+"""The longest time, in seconds, of a command that topology.json has for a host."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +44,7 @@ class NetworkPlan:
     mtu: int
 
     def management_address(self, rank: int) -> IPv4Address:
-        """Return the address of a host by rank; -1 is the root namespace, which has the first."""
+        """Return the address of a host by rank; -1 is the root namespace, which has the first address."""
         return self.management[rank + 2]
 
 

@@ -52,7 +52,7 @@ class Children:
                     stderr=output,
                     env={**os.environ, **env},
                     cwd=cwd,
-                    bufsize=0,  # what select() calls empty must be empty
+                    bufsize=0,  # select() does not see data in a buffer of Python's
                     start_new_session=True,  # Ctrl-C at the terminal must reach the runner only, which ends us
                     preexec_fn=die_with_parent(),  # noqa: PLW1509  # there is one thread only
                 )

@@ -21,7 +21,7 @@ from errors import NetworkError
 from namespaces import Namespace
 
 END_S = 3.0
-"""How long an asked process may take to end before it is killed."""
+"""The longest time, in seconds, from the request to end until a process is killed."""
 
 NETWORKS_MAX = 9
 """The most networks that run in one network namespace at a time, each with its own state folder."""
@@ -100,8 +100,8 @@ class Record:
     def claim_interfaces(self, names: list[str]) -> None:
         """Claim these names, with a suffix that no other network uses, for interfaces in the root namespace.
 
-        The claim is a socket in the kernel's abstract name space: its name is unique in a network namespace, as an
-        interface's is, and it disappears with this process. NetworkError if there is no such suffix.
+        The claim is a socket in the kernel's abstract name space: its name is unique in a network namespace, like an
+        interface's name, and disappears with this process. NetworkError if there is no such suffix.
         """
         for suffix in ("", *(f"_{number}" for number in range(2, NETWORKS_MAX + 1))):
             wanted = [name + suffix for name in names]

@@ -103,7 +103,7 @@ def star(hosts: int, mbps: float | None) -> Topology:
 
 
 def tree(hosts: int, racks: int, mbps: float | None, uplink_mbps: float | None) -> Topology:
-    """Return racks with the leaves s1, s2, ..., and the root s0. Each leaf has equally many of the hosts h1 to hN.
+    """Return racks with the leaves s1, s2, ..., and the root s0. Each leaf has the same number of the hosts h1 to hN.
 
     A leaf's hosts are on its ports 1, 2, ..., and the root is on its next port. The leaves are on ports 1, 2, ... of
     the root.

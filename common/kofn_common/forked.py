@@ -1,4 +1,4 @@
-"""Calls that run at the same time, each in a child of this process with a copy of its state.
+"""Calls that run at the same time, each in a child of this process, with a copy of this process's state.
 
 with forked([lambda: simulate(trial) for trial in trials]) as ended:
     for result in ended: ...

@@ -15,7 +15,7 @@ def json_text(value: Any, *, indent: int = 0) -> str:
 
 
 def _scalar(value: Any) -> Any:
-    """Return NumPy's scalars, some of which are numbers of Python, as plain numbers."""
+    """Return a number of NumPy that is a float of Python as a plain float."""
     if isinstance(value, float):
         return float(value)
     raise TypeError(f"a {type(value).__name__} is not written as JSON")

@@ -1,4 +1,4 @@
-"""Whole numbers in text of others."""
+"""Whole numbers in text that another program or a person has written."""
 
 DIGITS = 18
 

@@ -1,4 +1,5 @@
-"""A clock for the silence of others, which stands still while this process does not run (SIGSTOP, a paused machine)."""
+"""A clock for the silence of other processes, which stands still while this process does not run (SIGSTOP, a paused
+machine)."""
 
 import asyncio
 import threading

@@ -153,7 +153,8 @@ def _settings(path: Path, objective: str | None) -> Config:
 async def _run(
     jobs: Jobs, links: Sequence[SwitchLink], listen: tuple[str, ...], wait_s: float, credentials: Credentials | None
 ) -> None:
-    """Run everything until a signal ends it. StartError if a switch does not answer in time; EntryError."""
+    """Run the links, the jobs and the server until a signal. Raise StartError if a switch does not answer within
+    `wait_s` seconds, EntryError if an entry does not fit the P4 program."""
     server, _ = serve(jobs, links, listen, credentials)
     ended = _signals()
     try:
@@ -195,7 +196,8 @@ def _signals() -> asyncio.Event:
 
 
 async def _ready(links: Sequence[SwitchLink], wait_s: float, ended: asyncio.Event) -> bool:
-    """Wait until all switches are installed and return True; False if that takes too long, or a signal comes first."""
+    """Return True once all switches are installed; False if that takes longer than `wait_s`, or a signal comes
+    first."""
     waits = [asyncio.create_task(_installed(links)), asyncio.create_task(ended.wait())]
     try:
         await asyncio.wait(waits, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
@@ -212,5 +214,5 @@ async def _installed(links: Sequence[SwitchLink]) -> None:
 
 if __name__ == "__main__":
     for variable in ("grpc_proxy", "http_proxy", "https_proxy"):
-        os.environ.pop(variable, None)  # no proxy knows our addresses
+        os.environ.pop(variable, None)  # a proxy cannot reach local addresses
     main()

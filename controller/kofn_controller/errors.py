@@ -38,7 +38,7 @@ class EntryError(PushError):
 
 
 class InspectionError(ControllerError):
-    """A switch does not have the wanted program, job or registers; the message says what it has."""
+    """A switch does not have the wanted program, job or registers; the message says what the switch has."""
 
 
 class StartError(ControllerError):

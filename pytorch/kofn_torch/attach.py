@@ -26,7 +26,7 @@ def ddp_hook(model: DistributedDataParallel, *, job: TorchJob | None = None) -> 
 
     Gradients are sent bucket by bucket while the backward pass goes on. This function is for jobs with k = n. With a
     smaller k a slow worker's parameters fall behind; elastic() prevents that. Without a `job`, environment variables
-    say which job it is (docs/reference/pytorch.md).
+    name the job (docs/reference/pytorch.md).
 
     Returns when all workers have joined. Raises TorchError if the model, the process group or the environment is not
     supported, and AgentError if the controller refuses this worker, or if the job makes no progress for a minute.

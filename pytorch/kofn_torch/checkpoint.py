@@ -25,7 +25,7 @@ class LoadPlanner(DefaultLoadPlanner):  # type: ignore[misc]  # no types of PyTo
 
         dcp.load({"kofn": session}, checkpoint_id=folder, planner=LoadPlanner(session))
 
-    A session or a sharded optimizer needs this planner if the state may be of another number of workers.
+    A session or a sharded optimizer needs this planner if another number of workers may have saved the state.
     """
 
     def __init__(self, of: TakesStates) -> None:
@@ -57,5 +57,5 @@ def _put(target: State, path: Sequence[str], value: object) -> None:
 
 
 def _place(saved: Any) -> torch.Tensor | None:
-    """Return memory for a saved tensor; None for other values, which replace it."""
+    """Return memory for a saved tensor; None for another saved value, which replaces the None."""
     return torch.empty(saved.size, dtype=saved.properties.dtype) if isinstance(saved, TensorStorageMetadata) else None

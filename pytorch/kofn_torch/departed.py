@@ -1,4 +1,4 @@
-"""The placeholder for a parameter's gradient that has left during the backward pass."""
+"""The placeholder for a parameter's gradient that was sent during the backward pass."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

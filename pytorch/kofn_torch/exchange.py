@@ -31,7 +31,7 @@ class GradientExchange:
         """The note that every gradient carries to the other workers."""
 
     def begin(self, iteration: int, known: Aggregate | None = None, *, own_end: bool = False) -> Future[Exchange]:
-        """Begin the gradient of an iteration; put() and reduce() give it values.
+        """Begin the gradient of an iteration; put() and reduce() give the gradient its values.
 
         `known` is the iteration's mean, if the iteration has ended already. With `own_end` a late gradient does not
         wait for the end of a later iteration. This call overwrites the previous gradient and the mean of its exchange.
@@ -89,7 +89,7 @@ class GradientExchange:
 
         def missed(exchange: Exchange) -> bool:
             if isinstance(exchange.ended[0], ReplicaState):
-                stream.finish(stream.pieces.values)  # any values: the state replaces their step
+                stream.finish(stream.pieces.values)  # any values will do: the state replaces the step
             return self._agent.iteration <= self._last
 
         out = None if earlier else self._mean

@@ -7,9 +7,9 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-# torch.distributed.nn.functional takes the process group that exists at its import as a default of its functions, and
-# PyTorch's optimizers import it. That group would never end, and a gloo thread that works while Python ends aborts the
-# process. So this import comes first, when there is no group yet.
+# torch.distributed.nn.functional keeps the process group that exists when it is imported, as the default of its
+# functions. PyTorch's optimizers import this module. The kept group would never end, and a gloo thread that works while
+# Python ends aborts the process. So the import comes first, while there is no group.
 import torch.distributed.nn.functional
 
 from kofn_host.arrays import Floats

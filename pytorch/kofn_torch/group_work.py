@@ -24,10 +24,10 @@ EXIT_S = 5.0
 """When Python ends, calls that no code has waited for have this time to complete."""
 
 NO_TIMEOUT = timedelta(0)
-"""The timeout of a wait without one, as PyTorch passes it."""
+"""The value that PyTorch passes for a wait without a time limit."""
 
 MOMENT_S = 0.001
-"""The shortest timeout that PyTorch, which counts milliseconds, does not take for none."""
+"""The shortest timeout. PyTorch counts whole milliseconds, and takes a shorter timeout for NO_TIMEOUT."""
 
 _here = threading.local()
 """In a thread that completes calls, the attribute `completions` is the Completions for which the thread works."""
@@ -140,7 +140,8 @@ class SwitchFuture(torch.futures.Future[list[Tensor]]):  # type: ignore[misc]
 
 
 class SwitchWork(dist.Work):  # type: ignore[misc]
-    """A running call. Its wait() raises the error of its future; the work that PyTorch makes of a future does not."""
+    """A running call. Its wait() raises the error of its future; the Work object that PyTorch makes from a future does
+    not raise it."""
 
     def __init__(self, call: str, future: SwitchFuture) -> None:
         super().__init__()

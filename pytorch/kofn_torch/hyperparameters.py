@@ -22,7 +22,7 @@ class Hyperparameters:
 
     @property
     def changed(self) -> str | None:
-        """Return the name of a setting that has changed."""
+        """Return the name of a setting that has changed; None if no setting has."""
         return next((name for _, settings in self._changes() for name in settings), None)
 
     @contextmanager

@@ -35,7 +35,7 @@ class TorchJob(Protocol):
         """Send the controller the report of an iteration."""
 
     def fail(self, error: HostError) -> None:
-        """End the agent's calls with this error; from any thread."""
+        """End the agent's calls with this error. Any thread may call this method."""
 
     def leave(self, reason: str) -> None:
         """Release all resources. With a reason ("iterations"), first wait until the other workers are done, too."""

@@ -102,7 +102,7 @@ class LayerParameters:
     @property
     def written(self) -> str | None:
         """Return the name of a parameter that was changed, also through its `data`, or moved in memory since seal();
-        None if there is none."""
+        None if no parameter was."""
         for (name, parameter), view, sealed, now in zip(
             self.named, self._views, self._sealed, self._hashes(), strict=True
         ):
@@ -132,7 +132,7 @@ class LayerParameters:
             parameter.data = part
 
     def take_back(self) -> bool:
-        """Return whether the lent values are unchanged, and all parameters in place."""
+        """End lend(). Return whether the lent values are unchanged and no parameter was moved in memory."""
         there = (_at(parameter, part) for (_, parameter), part in zip(self.named, self._lent_parts, strict=True))
         kept = _hash(self._lent) == self._lent_hash and all(there)
         self._lent, self._lent_parts = torch.empty(0), []
@@ -140,7 +140,7 @@ class LayerParameters:
         return kept
 
     def _parts(self, flat: torch.Tensor) -> list[torch.Tensor]:
-        """Return each parameter's view of (padded,) elements."""
+        """Return each parameter's view of the array `flat` (padded,)."""
         return [
             flat[begin : begin + size].view(parameter.shape)
             for (_, parameter), begin, size in zip(self.named, self._places, self.sizes, strict=False)
@@ -148,18 +148,19 @@ class LayerParameters:
 
 
 def _hash(tensor: torch.Tensor) -> Hashable:
-    """Return a hash of a tensor's bits, computed where it is."""
+    """Return a hash of a tensor's bits, computed on the tensor's device."""
     return fingerprint(tensor.numpy()) if tensor.device.type == "cpu" else tuple(digests([tensor]).tolist())
 
 
 def _at(parameter: nn.Parameter, view: torch.Tensor) -> bool:
-    """Return whether a parameter is at the view's place."""
+    """Return whether a parameter has the view's place in memory, dtype and strides."""
     placed, wanted = ((tensor.data_ptr(), tensor.dtype, tensor.stride()) for tensor in (parameter, view))
     return bool(placed == wanted)
 
 
 def units_of(model: nn.Module, stage: int) -> list[Named]:
-    """Return the units of all trained parameters: one unit in stage 1, else one unit for each module that owns some."""
+    """Return the units of all trained parameters: one unit in stage 1, else one unit for each module that owns trained
+    parameters."""
     named = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
     if not named:
         raise TorchError("the model must have at least one parameter that is trained, got none")
@@ -187,8 +188,8 @@ class GatheredLayers:
     """The layers of ZeRO-3. A layer's parameters have memory during the layer's passes; meanwhile the next layer's
     parameters are gathered.
 
-    `gather` begins the gather of a unit. `computed` is called with each unit whose gradients are complete, and the unit
-    is discarded.
+    `gather` begins the gather of a unit. `computed` is called with each unit whose gradients are complete, and then the
+    unit is discarded.
     """
 
     def __init__(
@@ -252,7 +253,7 @@ class GatheredLayers:
         hooks.__enter__()
 
     def _after_forward(self, at: int, *_: Any) -> None:
-        if self._saving:  # else the hook before has failed
+        if self._saving:  # empty if _before_forward() has failed
             self._saving.pop().__exit__(None, None, None)
         if torch._C._current_graph_task_id() < 0:  # a backward pass that recomputes a layer still needs the unit
             self._drop(at)
@@ -294,7 +295,7 @@ class GatheredLayers:
         return order[place] if 0 <= place < len(order) else None
 
     def _bring(self, at: int, following: int | None) -> None:
-        """Wait until a unit has memory, and begin the gather of the following one."""
+        """Wait until a unit has memory, and begin the gather of the unit `following`."""
         if self._all_lent:
             return
         unit = self._units[at]

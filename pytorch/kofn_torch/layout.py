@@ -89,7 +89,7 @@ class ParameterLayout:
         return [flat(parameter) for parameter in self.parameters.values()]
 
     def values(self) -> Floats:
-        """Return a copy of all parameters, (elements,)."""
+        """Return a copy of all parameters' values, (elements,)."""
         return np.concatenate(self.flat_parameters())
 
     def load(self, values: Floats) -> None:

@@ -14,8 +14,8 @@ CHANGED = (
 
 
 class LeftGradients:
-    """The gradients of `layout` as DDP left them. On the CPU check() compares them with the mean, on a device with
-    the versions and digests that note() took."""
+    """The gradients of `layout` as DDP left them. On the CPU, check() compares the gradients with the mean. On a
+    device, check() compares them with the versions and digests that note() took."""
 
     def __init__(self, layout: ParameterLayout, staging: Staging | None) -> None:
         self._layout, self._staging = layout, staging

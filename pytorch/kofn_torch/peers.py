@@ -27,7 +27,7 @@ class BucketSum(Protocol):
     """The call of all workers for each bucket, in the same order."""
 
     def mean(self, values: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
-        """Return the mean of all workers' values, in the same dtype; it may overwrite them."""
+        """Return the mean of all workers' values, in the same dtype; the call may overwrite `values`."""
 
     def notes(self, own: Integers) -> Integers:
         """Return all workers' notes, by rank."""
@@ -71,7 +71,7 @@ class CommunicatorSum:
             except Exception as error:  # a future that never ends would hang the training
                 means.set_exception(error)
 
-        array = values.detach().float().numpy()  # the bucket's own memory where it is float32
+        array = values.detach().float().numpy()  # the bucket's own memory if its dtype is float32
         self._communicator.all_reduce(array, op="mean", out=array).add_done_callback(done)
         return means
 
@@ -148,8 +148,8 @@ class PeerExchange:
 
 
 class GradientPass:
-    """A gradient and its mean, bucket by bucket, in these arrays (elements,); the future `means` has the whole
-    mean."""
+    """A gradient and its mean, bucket by bucket, in the arrays `gradient` and `mean` (elements,). The future `means`
+    has the whole mean."""
 
     def __init__(self, gradient: Floats, mean: Floats) -> None:
         self.gradient, self._mean = gradient, mean

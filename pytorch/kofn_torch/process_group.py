@@ -50,8 +50,9 @@ c10d = torch._C._distributed_c10d
 GLOO = dist.ProcessGroup.BackendType.GLOO
 
 GATHERED = 64
-"""All-reduces of up to GATHERED floats are gathered, and each worker sums them: a script's statistics may have any mix
-of magnitudes. In a larger all-reduce all values of a block have the same quantisation step."""
+"""In an all-reduce of up to GATHERED floats, each worker gathers all workers' values and sums them itself, because a
+script's statistics may have any mix of magnitudes. In a larger all-reduce all values of a block have the same
+quantisation step."""
 
 Begin = Callable[[Communicator, Array, str], Work[Any]]
 """A function that begins a call, with this worker's values and the call's name."""
@@ -60,7 +61,7 @@ PAIRWISE = ("send", "recv", "recv_anysource")
 """The calls that only some ranks make."""
 
 NAMES = 1000
-"""The most names of a group's calls; a communicator keeps a counter for each."""
+"""The most names of a group's calls; a communicator keeps a counter for each name."""
 
 ANSWER_S = 3.0
 """The longest wait for worker 0's reason why a call lasts too long."""
@@ -267,8 +268,8 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]  # no types of PyTor
 
     @property
     def _name(self) -> str:
-        """The name of the next call through the switch. Calls of one name are matched, so calls that follow different
-        numbers of calls over gloo are not."""
+        """The name of the next call through the switch. Calls of the same name are matched. So two ranks' calls are not
+        matched if the ranks have made different numbers of calls over gloo."""
         others = self._common_by_gloo % NAMES
         return f"{self.group_name} after {others} over gloo" if others else str(self.group_name)
 

@@ -1,6 +1,7 @@
 """A worker's copy of a training's state, for peers that start late or rejoin: parameters, optimizer, scheduler.
 
-The training thread changes the copy in steps. A peer may ask for it at any time, and gets the state between two steps.
+The training thread changes the copy in steps. A peer may ask for the copy at any time, and gets the state between two
+steps.
 """
 
 import io
@@ -33,8 +34,8 @@ class Stateful(Protocol):
 
 
 class ModelReplica:
-    """The parameters of `layout` and the rest of the model; `parts` holds the other parts of a replica by name, or None
-    where they are unknown.
+    """The parameters of `layout` and the rest of the model; `parts` holds the other parts of a replica by name; `parts`
+    is None if they are unknown.
 
     `blocks` is the number of a gradient's blocks whose results have checksums, `plan` the first iteration's plan.
     `note` identifies layout and initial parameters among the workers.

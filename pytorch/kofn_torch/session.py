@@ -162,8 +162,8 @@ class Session(ResumableSession):
         self._metrics.write(iteration=self.iteration, time=time.time(), logged=logged)
 
     def close(self) -> None:
-        """Leave the job; if the training is done, leave it together with the other workers. Python calls close() when
-        it ends."""
+        """Leave the job; if the training is done, leave the job together with the other workers. Python calls close()
+        when it ends."""
         if self._closed:
             return
         atexit.unregister(self.close)
@@ -300,8 +300,8 @@ class Session(ResumableSession):
         return step, exchange.updates
 
     def missed(self) -> Sequence[Update]:
-        """Return the iterations that the other workers have ended since this worker's last one; empty if this worker is
-        not behind, or the training is over."""
+        """Return the iterations that the other workers have ended since this worker's last iteration; empty if this
+        worker is not behind, or the training is over."""
         if self.done():
             return ()
         try:

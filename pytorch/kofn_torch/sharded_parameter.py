@@ -40,7 +40,7 @@ WRITING = frozenset(
 
 
 class ShardedTensor(torch.Tensor):  # type: ignore[misc]  # no types of PyTorch's are read
-    """A parameter, or a view of one, in memory that its layer frees."""
+    """A parameter, or a view of a parameter, in memory that the parameter's layer frees."""
 
     name_of_parameter: str
 
@@ -107,7 +107,8 @@ def _mark_views(found: Any, of: ShardedTensor) -> None:
 
 
 def _name(function: Callable[..., Any]) -> str:
-    """Return a function's name; for a property's getter one of WITHOUT_MEMORY, if it reads no element."""
+    """Return a function's name. For a property's getter, return the property's name if the property gives access to
+    elements, else a name from WITHOUT_MEMORY."""
     name = getattr(function, "__name__", "")
     if name not in ("__get__", "__set__", "__delete__"):
         return name

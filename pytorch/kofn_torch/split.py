@@ -81,7 +81,7 @@ class SplitBackward:
 
     def backward(self, loss: torch.Tensor, later: Sequence[int]) -> None:
         """Compute the gradients of a loss. The weight gradients of layers `later`, if these are split, come after all
-        error terms, in this order."""
+        error terms, in the order of `later`."""
         for layer in self._layers:
             for parameter in layer.parameters:
                 parameter.grad = None
@@ -172,7 +172,7 @@ class SplitBackward:
         return True
 
     def _weight(self, at: int, outputs: torch.Tensor, error: torch.Tensor, *, last: bool) -> None:
-        """Compute a weight gradient; `last`: this graph is not evaluated again."""
+        """Compute a weight gradient. With `last` the graph is not evaluated again, and its memory is freed."""
         began_s, parameters = time.monotonic(), self._layers[at].parameters
         gradients = torch.autograd.grad(outputs, parameters, error, retain_graph=not last)
         for parameter, gradient in zip(parameters, gradients, strict=True):
@@ -191,7 +191,7 @@ class SplitBackward:
 def _hooked(parameter: nn.Parameter) -> bool:
     """Return whether the script has a hook on the parameter's gradient, which a split pass would not call."""
     accumulated: Any = parameter._post_accumulate_grad_hooks
-    return bool(parameter._backward_hooks) or len(accumulated or ()) > 1  # one is SplitBackward's
+    return bool(parameter._backward_hooks) or len(accumulated or ()) > 1  # one hook is SplitBackward's
 
 
 class _Split(torch.autograd.Function):  # type: ignore[misc]  # PyTorch says nothing of its type

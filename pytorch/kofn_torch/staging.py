@@ -49,7 +49,8 @@ def on_host(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def future_on(device: torch.device) -> Any:
-    """Return a future: the device's work on its value follows the work that computes the value."""
+    """Return a future of a value on this device. The device computes the value before it does other work with the
+    value."""
     return torch.futures.Future(devices=[] if device.type == "cpu" else [device])
 
 
@@ -127,7 +128,7 @@ class Staging:
         """Return a future on the device. Its values are those of the future that `reduce` returns, and they replace the
         given values in memory.
 
-        After a HostError of `reduce` the future has the given values. The next call with the same key must be ordered
+        If `reduce` raises a HostError, the future has the given values. The next call with the same key must be ordered
         after the future of this call.
         """
         means = future_on(self.device)
@@ -163,8 +164,8 @@ class Staging:
         take: Callable[[torch.Tensor], object],
         end: Callable[[Exception], object],
     ) -> None:
-        """Do as send(), but the values stay valid after `take`, until give(). `end` gets the error of the copy or of
-        `take`."""
+        """Copy values as send() does; but the values in main memory stay valid after `take`, until give(). `end` gets
+        the error of the copy or of `take`."""
         host = self._take(key, values)
         with errors_of(self.device):
             self._out.wait_stream(torch.accelerator.current_stream(self.device))

@@ -72,8 +72,8 @@ class ResumableSession(ABC):
 
     @property
     def save_every(self) -> int:
-        """The number of iterations from one state to the next; 0: no state. A script must set it if k < n, because the
-        other workers may already be in a later iteration when the script asks for the state."""
+        """The number of iterations from one state to the next; 0 if no state is kept. A script must set it if k < n,
+        because the other workers may already be in a later iteration when the script asks for the state."""
         return 0 if self.reducer.ledger is None else self.reducer.ledger.state.copy_every
 
     @save_every.setter

@@ -30,7 +30,7 @@ class UnreducedPasses:
         """Whether DDP is to reduce the next pass, and whether that pass has begun."""
         self._reducing, self._apart = False, False
         """Whether a pass is being reduced, and whether no_sync() keeps all passes apart."""
-        self._alone = set[int]()  # passes since the last one that was reduced
+        self._alone = set[int]()  # passes since the last reduced pass
         self.hooks = [
             parameter.register_post_accumulate_grad_hook(partial(self._accumulated, name))
             for name, parameter in parameters.items()

@@ -33,7 +33,8 @@ class UntrainedState:
         return {name: tensor for name, tensor in every if id(tensor) not in self._trained and name not in self._ignored}
 
     def check_trained(self, *, freezes: bool = False) -> None:
-        """Raise TorchError if other parameters are trained now; with `freezes`, some may have been frozen since."""
+        """Raise TorchError if other parameters are trained now. With `freezes`, trained parameters may have been frozen
+        since."""
         for name, parameter in self._module.named_parameters():
             known = id(parameter) in self._trained
             if parameter.requires_grad and not known and name not in self._ignored:

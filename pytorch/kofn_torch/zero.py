@@ -64,7 +64,7 @@ def zero(
     gradients, `stage` 3 also the parameters. ZeroSettings explains bits, freeze_step, decoupled and the other settings.
     `residual` is the precision of the residual: 8 bytes a parameter ("exact"), or 2 bytes ("bfloat16") or 1 byte
     ("int8"), which lose rounding errors. `through` "gloo" is the baseline over the process group. Without a `job`,
-    environment variables say which job it is (docs/howto/zero.md).
+    environment variables name the job (docs/howto/zero.md).
 
     Returns when all workers have joined. Raises TorchError if the model, a setting or the environment is not supported,
     or if a worker trains another model. CollectiveError names the workers that are missing.
@@ -113,9 +113,11 @@ class ShardedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]  # no types
         device = self._units[0].device
         self._on_cpu = device.type == "cpu"
         self._staging = Staging(device, self._fail) if settings.stage == 2 and not self._on_cpu else None
-        """Only stage 2 has it: in stage 3 gathers come between reductions; over gloo one thread must make all calls."""
+        """Only stage 2 has a Staging: in stage 3 gathers come between reductions, and over gloo one thread must make
+        all calls."""
         self._step_supports_amp_scaling = settings.stage == 1
-        """GradScaler's name for an optimizer that itself unscales and skips: a worker must not skip a step alone."""
+        """The attribute that tells GradScaler that this optimizer itself unscales gradients and skips steps. All
+        workers must skip a step together."""
         self._error: Exception | None = None
         self._job, self._settings, self._calls, self._untrained = job, settings, calls, untrained
         self._model, self._compressed = model, compressed
@@ -167,7 +169,8 @@ class ShardedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]  # no types
         self._job.stepped(np.concatenate([values.reshape(-1).view(np.uint8) for values in alike]), self.memory())
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Clear gradients that no step has taken; step() takes all others."""
+        """Clear the gradients in stage 1. In stages 2 and 3 do nothing, because gradients leave during the backward
+        pass."""
         if self._settings.stage == 1:
             super().zero_grad(set_to_none)
 
@@ -317,8 +320,8 @@ class ShardedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]  # no types
         return rate
 
     def _overflows(self) -> bool:
-        """Divide the gradient by the scale of a GradScaler, if one steps; return whether a worker's gradient has
-        overflowed."""
+        """Divide the gradient by the scale of a GradScaler, if a GradScaler makes the step; return whether a worker's
+        gradient has overflowed."""
         if not hasattr(self, "found_inf"):  # GradScaler.step() sets the two attributes
             return False
         for parameter in self.param_groups[0]["params"]:

@@ -75,8 +75,8 @@ class GroupZero:
 
 
 def elastic_calls(units: Sequence[int], settings: ZeroSettings) -> ElasticCalls:
-    """Return the means' settings. A sum of momenta is divided by its contributors, because a late momentum
-    enters no residual."""
+    """Return the settings of the compressed means. A sum of momenta is divided by its contributors, because a late
+    momentum enters no residual."""
     if settings.bits == 32:
         return ElasticCalls()
     average: Average = "contributors" if settings.votes_on_momentum else "gradients"

@@ -29,7 +29,7 @@ class NoProgram(SwitchError):  # noqa: N818 - names the cause
 
 
 class OtherSwitch(SwitchError):  # noqa: N818 - names the cause
-    """BMv2's name on the PATH is another program's."""
+    """The program that has BMv2's name on the PATH is not BMv2."""
 
 
 class PortError(SwitchError):

@@ -1,8 +1,8 @@
 """The identity of a switch: kofn-switch takes BMv2's flags, and may have its name on the PATH.
 
-A program tells its version with --version, and kofn-switch its name as well.
+With --version a program prints its version, and kofn-switch prints its name as well.
 
-    bmv2()       # the BMv2 of the PATH; None: no switch, OtherSwitch: another switch
+    bmv2()       # the BMv2 of the PATH; None if there is no switch, OtherSwitch if it is another switch
 """
 
 import functools

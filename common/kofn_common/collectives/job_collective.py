@@ -22,7 +22,7 @@ class JobCollective:
     """Whether the collective sums kofn's packets; codecs, late gradients, late joiners, records and ledgers need
     this."""
     counts_packets: ClassVar[bool] = False
-    """Whether its statistics have the packets of its protocol and retransmissions."""
+    """Whether the collective's statistics count the packets of its protocol and the retransmissions."""
     faults: ClassVar[tuple[str, ...]] = ()
     """The supported values of fault.where."""
     restarts: ClassVar[tuple[str, ...]] = ()
@@ -41,12 +41,13 @@ class JobCollective:
 
     @classmethod
     def missing(cls) -> str:
-        """Return which software is missing and how to install it; empty: none."""
+        """Return which software is missing and how to install it; empty if none is missing."""
         return ""
 
     @classmethod
     def busiest_bytes(cls, gradient_bytes: int, workers: int) -> float:
-        """Return an all-reduce's bytes over the busiest link in one direction, without headers; here a ring's."""
+        """Return an all-reduce's bytes over the busiest link in one direction, without headers. The default is a
+        ring's."""
         return 2 * (workers - 1) / workers * gradient_bytes
 
     @classmethod

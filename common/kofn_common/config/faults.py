@@ -11,7 +11,7 @@ from kofn_common.config.section import NotNegative, PositiveInt, Probability, Se
 
 
 class FaultSection(Section, frozen=True):
-    """Faults of some workers' packets in the network, while it is in force; several entries add up."""
+    """Faults of some workers' packets in the network, while the entry is in force; several entries add up."""
 
     where: Literal["host", "switch", "uplink"] = (
         "host"  # a worker's transport, the switch's port to a worker, a leaf's uplink

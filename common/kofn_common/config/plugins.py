@@ -1,4 +1,4 @@
-"""Plug-ins by name: built-in plug-ins, those of installed packages, and `module:Name` of a user.
+"""Plug-ins by name: built-in plug-ins, plug-ins of installed packages, and `module:Name` of a user.
 
 A built-in plug-in is a file: `ring` is the `ring` of host/kofn_host/collectives/kinds/ring.py. An installed package
 gives a name by an entry point. `module:Name` is looked for in the working folder, then in the folder of the
@@ -37,8 +37,8 @@ T = TypeVar("T")
 class Registry:
     """All plug-ins of one kind; `folders`, PACKAGE/FOLDER, hold a module for each built-in plug-in.
 
-    `several`: the names of modules that do not give their own name. `reserved`: names that no installed package can
-    use.
+    `several`: for each module that holds several plug-ins, their names; every other module has its plug-in's name.
+    `reserved`: names that no installed package can use.
 
     >>> COLLECTIVES.find("ring").value
     'kofn_host.collectives.kinds.ring:ring'

@@ -1,4 +1,4 @@
-"""Words for a refusal of msgspec in the file's terms: table, key, the rule, the value found.
+"""Describes a refusal of msgspec in the file's terms: table, key, the rule, the value found.
 
 msgspec alone decides about validity, and stops at the first invalid value; its message has the place of that value.
 This module looks up the value and its type there. It knows none of the schema's names; the schema checks bounds across
@@ -69,7 +69,7 @@ def allowed(kind: inspect.Type) -> str:
 
 
 def bounds(kind: Number) -> str:
-    """Return both ends: '1 to 64', 'more than 0', '0 to less than 1'; empty without any."""
+    """Return both ends: '1 to 64', 'more than 0', '0 to less than 1'; empty if there are no bounds."""
     low = "" if kind.ge is None else f"{kind.ge:.7g}"
     low = low if kind.gt is None else f"more than {kind.gt:.7g}"
     high = "" if kind.le is None else f"{kind.le:.7g}"

@@ -1,9 +1,9 @@
 """The run's TOML file as typed, checked values.
 
-Every key has a default, so an empty file is a run: all workers alike (`kofn run` without a file takes default.toml,
-where one of them is blocked). A wrong key, type or bound raises ConfigError with one line that names the field, the
-rule and the value found. This package knows nothing of processes, sockets or training. Each table has a module; this
-module has the whole configuration, and the checks that span tables.
+Every key has a default, so an empty file is a run in which all workers are alike. (`kofn run` without a file takes
+default.toml, in which one worker is blocked.) A wrong key, type or bound raises ConfigError with one line that names
+the field, the rule and the value found. This package knows nothing of processes, sockets or training. Each table has a
+module; this module has the whole configuration, and the checks that span tables.
 """
 
 import tomllib

@@ -21,7 +21,7 @@ class StragglerSection(Section, frozen=True):
     law: Law = "poisson"
     event_ms: Positive = 5.0  # tau: duration of one blocking event of law = "poisson"
     burst_share: Annotated[float, Meta(gt=0, lt=1)] = 0.1  # share of iterations in bursts of law = "bursty"
-    burst_iterations: Annotated[float, Meta(ge=1, le=1e6)] = 10.0  # mean length of such a burst
+    burst_iterations: Annotated[float, Meta(ge=1, le=1e6)] = 10.0  # mean length of a burst of law = "bursty"
     compute_ms: NotNegative | None = None  # replaces model.compute_ms, to imitate other hardware
     from_iteration: PositiveInt = 1
 

@@ -1,4 +1,4 @@
-"""C text to a shared library, compiled once: the result is kept under ~/.cache/kofn by a hash of all its inputs.
+"""Compiles C text to a shared library, once: the result is kept under ~/.cache/kofn by a hash of all its inputs.
 
 The first process that needs a library builds it; others wait for it. The cache keeps the KEPT libraries that were used
 last; a process may go on using a removed library.
@@ -69,9 +69,8 @@ def compile_texts(
     """Return the shared library of `sources`: names in `texts`, or files in `include`, which is searched for headers,
     too.
 
-    `optimise`: the compiler's flags that trade its time for the result's speed. The library is built unless the cache
-    has it.
-    Raises CompilerMissing, CompileError.
+    `optimise`: the compiler's flags that trade compile time for the library's speed. The library is built unless the
+    cache has it. Raises CompilerMissing, CompileError.
     """
     compiler = compiler_command()
     included = {path.name: path.read_text() for path in include.glob("*.[ch]")} if include else {}
@@ -153,7 +152,8 @@ def _run(folder: Path, command: Sequence[str]) -> None:
 
 
 def _note_use(library: Path) -> None:
-    """Note the use: file systems often keep no access times. The time of the build stays."""
+    """Set the access time, because file systems often do not keep it. The modification time, that of the build,
+    stays."""
     with contextlib.suppress(OSError):  # the cache is read-only, or another user's
         os.utime(library, ns=(time.time_ns(), library.stat().st_mtime_ns))
 

@@ -9,7 +9,8 @@ LinkBytes = dict[str, tuple[int, int]]
 """By host: bytes to the switch and from it; by leaf: to the root and from it."""
 
 NET_DEV = Path("/proc/net/dev")
-"""The counters of this process's network namespace, with the switch's ends of all links; /sys may show another."""
+"""The counters of this process's network namespace, with the switch's ends of all links; /sys may show another
+namespace."""
 
 
 def interface_bytes() -> dict[str, tuple[int, int]]:

@@ -54,7 +54,8 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def notes(self) -> list[str]:
-        """A warning if the commit is unknown, as for a copy that pip has made; empty if nothing was noted at all."""
+        """A warning if the commit is unknown, as for a copy that pip has installed. Without a known version there is no
+        warning, because then no provenance was recorded."""
         if self.commit or not self.kofn:
             return []
         return [f"kofn {self.kofn}, {UNKNOWN_COMMIT}: kofn was not run from a git checkout, or git did not answer"]

@@ -24,8 +24,8 @@ from kofn_common.results.memory import Memory
 from kofn_common.results.tail import LineTail
 
 TIME_PARTS = ("compute_s", "encode_s", "send_s", "wait_s", "receive_s", "sum_s", "decode_s", "step_s")
-"""Fields that a worker's time is split into. If several iterations were applied at once, the first one's line has the
-times of all."""
+"""Fields that a worker's time is split into. If several iterations were applied at once, the line of the first
+iteration has the times of all."""
 
 
 CLOSED = "closed"
@@ -207,7 +207,8 @@ def last_logged(workers: Iterable[Mapping[str, float | None]]) -> dict[str, floa
 
 
 def read_trial(folder: TrialFolder, workers: int) -> tuple[WorkerMetrics, ...]:
-    """Read all workers' files of one trial, by rank; ResultsError if one has no iteration and no event explains it."""
+    """Read all workers' files of one trial, by rank; ResultsError if a worker has no iteration and no event explains
+    this."""
     events = read_event_log(folder.events)
     excused = killed_for_good(events) | never_started(events)
     metrics = tuple(read_worker(folder, rank) for rank in range(workers))

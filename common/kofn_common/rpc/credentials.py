@@ -30,7 +30,7 @@ class Credentials:
 
     @classmethod
     def load(cls, folder: Path | None, name: str, jobs: Collection[int] = ()) -> Self | None:
-        """Load `name`'s certificate and the tokens of these jobs (none given: all of the folder's).
+        """Load `name`'s certificate and the tokens of these jobs (if `jobs` is empty, of all jobs in the folder).
 
         Without a folder, return None, which means plaintext. SecurityError names the file, and its expected content.
         """
@@ -81,7 +81,8 @@ def _token(path: Path) -> str:
 
 
 def _check(folder: Path, name: str, authority: bytes, certificate: bytes, key: bytes) -> None:
-    """Check the files, and name the wrong one; without cryptography only gRPC's handshake fails, and names no file."""
+    """Check the files, and name the wrong one; without the package cryptography nothing is checked: gRPC's handshake
+    then fails, and names no file."""
     try:
         from kofn_common.rpc.certificate_check import check_certificate  # noqa: PLC0415  # needs kofn[certs]
     except ModuleNotFoundError as error:

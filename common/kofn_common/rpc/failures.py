@@ -13,9 +13,9 @@ _WITH_CERTIFICATE = {
 
 
 def refused_handshake(error: grpc.aio.AioRpcError, *, secure: bool) -> str | None:
-    """Return why the handshake with the server there failed; None for other errors.
+    """Return why the TLS handshake with the server failed; None for other errors.
 
-    `secure` is whether we used certificates.
+    `secure`: whether this process used certificates.
     """
     details = error.details() or ""
     if error.code() is not grpc.StatusCode.UNAVAILABLE or not details.startswith("failed to connect"):

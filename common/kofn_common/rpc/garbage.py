@@ -10,7 +10,8 @@ QUIET_S = 60.0
 
 
 class GarbageFilter(logging.Filter):
-    """Removes the traceback of a message that cannot be decoded, and the records of further ones for QUIET_S."""
+    """Removes the traceback of a message that cannot be decoded, and the records of further such messages for
+    QUIET_S."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,5 @@
 """Sizes in messages."""
 
 LAGS = 16
-"""The number of earlier iterations for which a Report has the product of their aggregate with its own."""
+"""The number of earlier iterations whose aggregates are multiplied with an iteration's own aggregate: a Report has a
+product for each."""

@@ -1,6 +1,6 @@
 """Identities on the management network: names of certificates, and the callers that show them.
 
-A certificate's name is also its file's: `controller`, `operator` (commands), `job-1-worker-3`.
+A certificate's name is also the name of its file: `controller`, `operator` (commands), `job-1-worker-3`.
 """
 
 import re

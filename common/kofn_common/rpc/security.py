@@ -167,7 +167,7 @@ async def _refuse_wrong(requests: AsyncIterator[bytes], context: Context) -> Non
 async def _refuse(requests: AsyncIterator[bytes], context: Context, reason: str) -> None:
     """Refuse the call after its caller has stopped sending, or after REFUSED_WITHIN_S.
 
-    After an earlier refusal the caller could see INTERNAL instead.
+    If the call were refused earlier, the caller could see INTERNAL instead.
     """
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(REFUSED_WITHIN_S):

@@ -23,7 +23,8 @@ PORT = 0x4B4E
 
 VERSION = 4
 FORWARDED_PORT = PORT + 1
-"""The port of traffic between hosts: the switch handles PORT itself, and forwards all others."""
+"""The port of traffic between hosts: the switch handles packets to PORT itself, and forwards packets to all other
+ports."""
 
 EVERYONE = 65535
 """`recipient` of a block whose result goes to all workers."""
@@ -51,7 +52,7 @@ class Kind(IntEnum):
 
 
 class Flag(IntEnum):
-    """Values of `flags`, apart from 1 + a lanes code in a CONTRIBUTE."""
+    """Values of `flags`. (In a CONTRIBUTE, `flags` may also contain 1 + a code of Lanes.)"""
 
     OTHER_WORDS = 1
     """In FORMAT_MISMATCH: the slot's block has another number of words, hence other lanes."""
@@ -187,7 +188,7 @@ def decode_header(
 
 
 def check(header: KofnHeader, size: int, total: int) -> None:
-    """WireError unless a datagram's size and sum_of() agree with its header."""
+    """Raise WireError unless a datagram's size and sum_of() agree with its header."""
     if size < HEADER_BYTES:
         raise WireError(f"a datagram of {size} bytes: a kofn header has {HEADER_BYTES}")
     if header.version != VERSION:
@@ -254,10 +255,11 @@ def members_of(bitmap: int, places: Iterable[int] = range(RACK_WORKERS_MAX)) -> 
 
 
 def leaf_shift(k: int, workers: int, racks: int) -> int:
-    """Return a leaf's `shift`: its open buffer is due with as many contributions as the root misses >> shift.
+    """Return a leaf's `shift`. The leaf's open buffer is due when it has at least missing >> shift contributions, where
+    `missing` is the number of contributions that the root still misses.
 
-    0 with k = n: a leaf waits for its whole rack.  Otherwise all leaves together hold back at most half of what the
-    root misses.
+    The shift is 0 with k = n: a leaf then waits for its whole rack. Otherwise all leaves together hold back at most
+    half of what the root misses.
     """
     return 0 if k == workers else (2 * racks - 1).bit_length()
 

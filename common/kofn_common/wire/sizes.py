@@ -11,7 +11,7 @@ WORDS_MAX = 32
 """The most words in a packet: 8 KiB of values, which a 9,000-byte MTU carries."""
 
 VOTE_WORDS = 4
-"""The most words of votes in a packet; further words, which are optional, are room for planes."""
+"""The most words of votes in a packet; the packet may have further words, as room for planes."""
 
 RACK_WORKERS_MAX = 64
 """The most workers at one switch, whose member bitmap has 64 bits for each part (docs/reference/protocol.md)."""
@@ -28,7 +28,7 @@ PORTS = 512
 """The port numbers of a switch: v1model has 9 bits for them."""
 
 JOB_MAX = 127
-"""The highest id of a job; with its top bit set it is the id of the job's exact sums."""
+"""The highest id of a job; an id with the top bit set is the id of the job's exact sums."""
 
 JOBS = 2 * (JOB_MAX + 1)
 """The ids of jobs and of exact sums."""

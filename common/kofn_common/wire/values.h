@@ -1,4 +1,4 @@
-/* A gradient's values in fixed point, and lanes of 32, 16, 8, 4 bits or 1 bit as on the wire: big-endian, the first one in the
+/* A gradient's values in fixed point, and lanes of 32, 16, 8, 4 bits or 1 bit as on the wire: big-endian, the first lane in the
  * high bits. Sizes are numbers of values or lanes. */
 #pragma once
 #include <math.h>
@@ -15,7 +15,7 @@ static inline int32_t clipped(int64_t rounded, int64_t limit) {
     return (int32_t)(rounded < -limit ? -limit : rounded);
 }
 
-/* Round values to steps of 2**shift: to the nearest, half a step up. */
+/* Round values to steps of 2**shift: to the nearest step, halves up. */
 static inline void round_all(const int64_t *values, int64_t size, int shift, int64_t limit, int32_t *lanes) {
     const uint64_t half = (uint64_t)1 << shift >> 1;
     for (int64_t i = 0; i < size; i++)
@@ -28,7 +28,7 @@ static inline void vote_all(const int64_t *values, int64_t size, int32_t *lanes)
         lanes[i] = values[i] >= 0;
 }
 
-/* Pack lanes for the wire: the first one in the high bits. */
+/* Pack lanes for the wire: the first lane in the high bits. */
 static inline void pack_32(const int32_t *lanes, int64_t size, uint32_t *out) {
     for (int64_t i = 0; i < size; i++)
         out[i] = __builtin_bswap32((uint32_t)lanes[i]);
@@ -95,7 +95,7 @@ static inline void unpack_4(const uint8_t *in, int64_t size, int is_signed, int3
     }
 }
 
-/* Spread the bits of an octet over eight octets of 0 or 1; the high bit's is first in memory. */
+/* Spread the bits of an octet over eight octets of 0 or 1; the octet of the high bit is first in memory. */
 static inline uint64_t bits_apart(uint8_t octet) {
 #if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
     const uint64_t each = 0x0102040810204080u;

@@ -57,8 +57,8 @@ class Correlation:
         """Take the measurements of an iteration's aggregate a, which is the mean of a number of gradients, `gradients`.
 
         `norm2` is |a|^2, `products` are the products of a with the aggregates of 1, 2, ... iterations before,
-        `gradient_norm2` is the mean |g|^2 of single gradients. The smaller the signal's share of the aggregates, the
-        less weight has a product.
+        `gradient_norm2` is the mean |g|^2 of single gradients. A product has less weight if the signal's share of the
+        aggregates is small.
         """
         if not 0 < norm2 < math.inf:
             return

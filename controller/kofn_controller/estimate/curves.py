@@ -65,8 +65,8 @@ class Curves:
     def done(self, events: FloatArray, groups: CountGroups | None = None) -> FloatArray:
         """Return P(N <= m) (m, points) at ascending whole `events` m.
 
-        The mass of a count between two points is divided between both so that its mean stays. With `groups` the result
-        is the mean over each group's workers (groups, points).
+        The mass of a count between two points is divided between both points so that the mean count stays the same.
+        With `groups` the result is the mean over each group's workers (groups, points).
         """
         first = np.searchsorted(events, self.counts - 1, side="right")
         share = np.clip(np.append(events, np.inf)[first] + 1 - self.counts, 0.0, 1.0) * self.masses
@@ -79,8 +79,8 @@ class Curves:
     def _summed(
         self, points: FloatArray, groups: CountGroups | None, *parts: tuple[NDArray[np.int64], FloatArray]
     ) -> FloatArray:
-        """Sum the masses by point, and add the tails beyond the bounds. A part is the index of the first point that
-        includes each mass, and the masses.
+        """Sum the masses by point, and add the tails beyond the bounds. Each part is a pair of arrays (m, window): the
+        index of the first point that includes each mass, and the masses.
 
         A group has one tail, whose bound and rate are its members' means, weighted by their probabilities `left`.
         """
@@ -108,7 +108,8 @@ class Curves:
         return np.where(levels <= 1 - self.left[row], seen, self._tail(row, (1 - levels) / self.left[row]))
 
     def _tail(self, row: int, above: FloatArray) -> FloatArray:
-        """Return the counts that a share of `above` (any,) of all counts beyond the bound exceeds."""
+        """Return a count for each share in `above` (any,): the smallest whole count such that at most this share of all
+        counts beyond the bound is larger."""
         bound, rate = self.bound[row], self.rate[row]
         events = np.floor(bound) + np.arange(1, 2 + farthest(rate))
         tail = _above(events, rate) / np.maximum(_above(bound, rate), TINY)

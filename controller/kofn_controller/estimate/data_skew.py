@@ -12,7 +12,7 @@ import numpy as np
 from kofn_controller.estimate.measurements import BoolArray, FloatArray
 
 KNOWN = 3
-"""Gradients that a worker must have reported before it is compared."""
+"""Gradients that a worker must have reported before the worker is compared with the others."""
 
 SURE = 3.0
 """Standard errors by which a worker's mean agreement must be below the limit."""

@@ -1,8 +1,9 @@
-"""Tests whether each worker's blocking counts have the dispersion of the others'; other workers get own distributions.
+"""Tests whether each worker's blocking counts have the same dispersion as the other workers' counts. A worker whose
+dispersion differs gets a distribution of its own.
 
-A Poisson count's variance equals its mean. Each worker's ratio of the two is compared with the ratio of all others
-together: the quotient of two such ratios has an F distribution. (`poisson_check` tests all workers against Poisson's
-law.) Pure functions of arrays; a row is a worker, counts are in units of tau.
+A Poisson count's variance equals its mean. Each worker's ratio of variance to mean is compared with the ratio of all
+others together: the quotient of two such ratios has an F distribution. (`poisson_check` tests all workers against
+Poisson's law.) Pure functions of arrays; a row is a worker, counts are in units of tau.
 """
 
 from dataclasses import dataclass
@@ -19,16 +20,17 @@ FALSE_ALARMS = 0.01
 """Largest share of truly Poisson windows in which the test rejects any worker."""
 
 EXCESS_MIN = 0.05
-"""Least variance, as a share of a Poisson count's, that an interval is computed from."""
+"""Least variance, as a share of a Poisson count's, that is used to compute a confidence interval."""
 
 ONE_BY_ONE = 64
 """Largest number of workers for which the worst one is removed and the others are tested again."""
 
 LIKE = 4.0
-"""With more workers: standard deviations from the median within which a worker is like the others."""
+"""Used with more than ONE_BY_ONE workers: a worker is like the others if its ratio is within this number of standard
+deviations of the median ratio."""
 
 NEAR = 2.5
-"""Standard deviations within which a worker needs no F test."""
+"""A worker whose ratio is within this number of standard deviations of the common ratio needs no F test."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,8 +45,8 @@ class Fits:
 
     @property
     def excess(self) -> FloatArray:
-        """The variance (n,) as a multiple of a Poisson count's; 1 where Poisson fits. An interval is wider by its
-        square root.
+        """The variance (n,) as a multiple of a Poisson count's; 1 where Poisson fits. A confidence interval is wider by
+        the square root of this multiple.
         """
         own = np.maximum(np.nan_to_num(self.dispersion, nan=1.0), EXCESS_MIN)
         return np.where(self.poisson, 1.0, own)
@@ -58,15 +60,16 @@ def check(counts: FloatArray, cut: BoolArray, aside: BoolArray, start: FloatArra
 
 
 def describe(counts: FloatArray, cut: BoolArray, poisson: BoolArray, start: FloatArray) -> Fits:
-    """Fit the workers to counts by another tau, without new tests: `poisson` (n,) stays."""
+    """Fit the workers to `counts` (n, window), which are in units of a new tau. The tests are not repeated: `poisson`
+    (n,) is their earlier result."""
     return _fits(counts, cut, poisson, ~poisson, start)
 
 
 def _fits(
     counts: FloatArray, cut: BoolArray, poisson: BoolArray | None, aside: BoolArray, start: FloatArray | None
 ) -> Fits:
-    """Fit `counts` (n, window), and compute curves of the workers that are not `poisson`. If that is None, test
-    them."""
+    """Fit `counts` (n, window), and compute curves of the workers that are not `poisson`. If `poisson` is None, test
+    the workers first."""
     rate, blocks = poisson_rates(counts, cut, start)
     variance, weight = variances(counts, cut, rate, blocks)
     if poisson is None:
@@ -79,7 +82,8 @@ def _fits(
 
 
 def poisson_fits(variance: FloatArray, rate: FloatArray, weight: FloatArray, aside: BoolArray) -> BoolArray:
-    """Return False (n,) where a worker's variance / mean differs from the others', else (also if unknown) True."""
+    """Return an array (n,): False where a worker's variance / mean differs from the others'; True if not, or if
+    unknown."""
     known = (weight * rate > 0) & np.isfinite(variance)
     if known.sum() > ONE_BY_ONE:
         return _at_once(variance, rate, weight, known)
@@ -106,7 +110,8 @@ def _chance(ratio: FloatArray, freedom: FloatArray, against: FloatArray) -> Floa
 
 
 def _at_once(variance: FloatArray, rate: FloatArray, weight: FloatArray, known: BoolArray) -> BoolArray:
-    """Test many workers against all that are close to the median, on a scale on which ratios are nearly normal.
+    """Test each of many workers against all workers whose ratio of variance to mean is close to the median. The ratios
+    are compared on a scale on which they are nearly normal.
 
     The scale is the cube root of a chi-squared variable divided by its degrees of freedom (E. B. Wilson, M. M.
     Hilferty, PNAS 17 (1931)).

@@ -60,7 +60,7 @@ def by_value(rates: FloatArray, most: int = GROUPS) -> CountGroups:
 def grouped_done(groups: CountGroups, points: FloatArray) -> FloatArray:
     """Return the mean over each group's workers of P(N <= m) (groups, points) at ascending whole `points` m.
 
-    It is exact to second order in the differences of the rates.
+    The result is exact to second order in the differences of the rates within a group.
     """
     mu = groups.means[:, None]
     bend = _mass(points, mu) - _mass(points - 1, mu)  # second derivative of P(N <= m) by the rate
@@ -109,7 +109,8 @@ def _inside(done: FloatArray, sizes: Counts, weights: FloatArray) -> FloatArray:
 
 
 def _first(done: FloatArray, sizes: Counts, weights: FloatArray, count: int) -> FloatArray:
-    """Return the expectations for the first ks (count,), from the points by which few enough workers are done."""
+    """Return the expectations for the first ks (count,), from the points at which fewer than MORE * count workers are
+    expected to be done."""
     near = sizes @ done < MORE * count
     return np.asarray(np.cumsum(_first_terms(done[:, near], sizes, count), axis=0) @ weights[near])
 

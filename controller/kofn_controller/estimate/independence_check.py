@@ -17,8 +17,8 @@ from kofn_controller.estimate.measurements import BoolArray, FloatArray
 SEED = 1
 
 PERMUTATIONS = 199
-"""Permutations for each of the two tests. The window of independent workers is the most extreme of 200 in one of the
-tests once in 100 times.
+"""Permutations for each of the two tests. If the workers are independent, the measured window is the most extreme of
+200 windows in one of the two tests once in 100 times.
 """
 
 WORKERS = 64
@@ -30,23 +30,23 @@ LEAST = 8
 """Minimum number of iterations with the times of at least two workers."""
 
 UNLIKE = 0.1
-"""Share of the workers by which an iteration's number of lower bounds may differ from the median. Iterations with other
-numbers are left out: they had another k."""
+"""Share of the workers by which an iteration's number of lower bounds may differ from the median. Iterations whose
+number differs more are left out, because they had another k."""
 
 NEAR = 0.05
 """Share of s below which differences of times are noise."""
 
 STEADY = 0.05
-"""Variance, as a share of a Poisson count's, that is added to each worker's as noise: so a worker that is hardly
-blocked correlates with no other.
+"""Variance, as a share of a Poisson count's, that is added to each worker's variance as noise. With this noise, a
+worker that is hardly blocked correlates with no other worker.
 """
 
 
 def independence_chance(
     counts: FloatArray, cut: BoolArray, iterations: NDArray[np.int64], rates: FloatArray, service: float, racks: int = 1
 ) -> float:
-    """Return the share of independent workers' windows that look as dependent as this one, at least
-    2 / (PERMUTATIONS + 1); 1 if too little is known.
+    """Return the share of independent workers' windows that look at least as dependent as the measured window. The
+    share is at least 2 / (PERMUTATIONS + 1); it is 1 if too little is known.
 
     `counts` (n, window), in units of tau, belong to these `iterations` (n, window). Lower bounds, marked by `cut`, are
     replaced by draws from the worker's own distribution beyond them. `rates` (n,) are the fitted Poisson rates,

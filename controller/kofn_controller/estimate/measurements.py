@@ -31,7 +31,7 @@ AHEAD_MAX = 1000
 without the others, but do not get that far ahead."""
 
 GRACE_S = 0.020
-"""A worker counts as silent once other workers have been ahead of it for this time: until then the worker's message may
+"""A worker counts as silent once other workers have been ahead of this worker for this time: until then its message may
 be on its way."""
 
 LINK_WAITS = 7
@@ -82,7 +82,7 @@ class Measurements:
     reached: NDArray[np.int64] = field(init=False)  # (workers,) the latest iteration of a report or arrival
     late_in_a_row: NDArray[np.int64] = field(init=False)  # (workers,)
     views: Views = field(init=False)
-    link_waits_s: FloatArray = field(init=False)  # (workers, LINK_WAITS) of gradients' last packets, oldest first
+    link_waits_s: FloatArray = field(init=False)  # (workers, LINK_WAITS) waits of gradients' last packets, oldest first
     iteration: int = 0  # the latest iteration that any worker reported
     refused: int = 0
     _front: int = 0  # the latest iteration that any worker reached
@@ -181,7 +181,8 @@ class Measurements:
     def silent_s(self, now_s: float) -> FloatArray:
         """Return the time since each worker began (workers,) if others have continued without it, else 0.
 
-        This is a right-censored first-block time. It shows a slow-down before the slow worker reports it.
+        This time is a lower bound (right-censored) of the worker's first-block time. It shows that a worker has become
+        slow before the worker reports this.
         """
         behind = np.flatnonzero((self.reached < self._front) & ~np.isnan(self._began_s))
         silent_s = np.zeros(self.workers)

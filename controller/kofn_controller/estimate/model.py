@@ -55,12 +55,12 @@ class Estimate:
     lambda_s: FloatArray  # mean blocking times
     low_s: FloatArray  # lower ends of their confidence intervals, for this s
     high_s: FloatArray  # upper ends; infinite if nothing but lower bounds is known
-    hidden_s: float = 0.0  # largest blocking that may be in every time: lambda is then larger, and s smaller
+    hidden_s: float = 0.0  # most blocking that may be in every time; lambda would be larger, s smaller
     blocks: FloatArray  # information in uncensored observations; a lower bound counts for less than one
     dispersion: FloatArray  # var / (tau * mean) of the blocking times: 1 where Poisson fits; NaN if unknown
     poisson: BoolArray  # False where a worker's dispersion differs from the others'
-    curves: Curves  # own distributions of these workers, except those that are silent for longer than ever before
-    event_error: float = 0.0  # standard error of tau, as a share of it; 0 if it was not estimated
+    curves: Curves  # of the workers with poisson False, except those silent for longer than ever before
+    event_error: float = 0.0  # standard error of tau, as a share of tau; 0 if tau was not estimated
     law: Law = "poisson"  # the source of drawn times
     reason: str = ""  # why this law was taken
     tested: int = 0  # the latest iteration at the time of the test
@@ -78,10 +78,10 @@ def fit(
 ) -> Estimate:
     """Fit the model to first-block times (n, window), oldest first, NaN where unknown; `cut` marks lower bounds.
 
-    `silent_s` (n,) adds one lower bound for each worker where it is above 0. `iterations` (n, window) gives the
-    iteration of each time, 0 for none; without it workers count as independent. `before`, an estimate of the same
-    workers, saves time: the search for rates starts there, and recent tests are not repeated. The workers are in
-    `racks` racks of equal size, rack by rack.
+    `silent_s` (n,) is the time in seconds for which each worker has been silent. It adds one lower bound for each
+    worker whose silence exceeds s. `iterations` (n, window) gives the iteration of each time, 0 for none; without
+    `iterations`, workers count as independent. `before`, an estimate of the same workers, saves time: the search for
+    rates starts there, and recent tests are not repeated. The workers are in `racks` racks of equal size, rack by rack.
     """
     service_s = estimate_service(times_s, cut)
     blocking_s = np.maximum(times_s - service_s, 0.0)
@@ -163,7 +163,8 @@ def _told(counts: FloatArray, silent: FloatArray) -> FloatArray:
 def _with_silence(
     counts: FloatArray, cut: BoolArray, silent: FloatArray, fits: Fits, event: EventDuration
 ) -> tuple[FloatArray, FloatArray]:
-    """Return the rates (n,) with the silence as further lower bounds, and their information (_less_by_event)."""
+    """Return the rates (n,), and their information (_less_by_event). Each worker's present silence is a further lower
+    bound."""
     if np.isnan(silent).all():
         return fits.rate, _less_by_event(counts, cut, fits.rate, fits.blocks, event)
     counts, cut = np.column_stack((counts, silent)), np.column_stack((cut, np.ones(len(cut), dtype=np.bool_)))

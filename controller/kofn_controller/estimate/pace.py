@@ -36,13 +36,13 @@ class MeasuredIterations:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cycle:
-    """The times of one worker, or of several, in an iteration in whose sum they were."""
+    """The times of one or several workers in an iteration whose sum contains their gradients."""
 
     rank: Ranks
     first_block_s: Numbers  # from parameters ready to first block sent
     iteration_s: Numbers  # from parameters ready to the next parameters ready
     reported_s: Numbers  # arrival of the report, on the controller's clock
-    together: bool  # they were in the previous iteration's sum as well, so they started this one with the others
+    together: bool  # the previous sum contains them as well, so they started this iteration with the others
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +83,7 @@ class Cycles:
 class Pace:
     """The times from the first report of one iteration to that of the next, by k and rule for late gradients.
 
-    An iteration in which k or the rule changes does not count.
+    The time of an iteration in which k or the rule changes is not measured.
     """
 
     workers: int
@@ -98,7 +98,7 @@ class Pace:
     _iteration: int = 0  # the latest iteration with a report
     _cycles: list[Cycle] = field(default_factory=list)  # times of the workers in the iteration's sum
     _followed: int = 0  # the number of workers in `_cycles`
-    _in: NDArray[np.int64] = field(init=False)  # (workers,) the latest iteration in whose sum each worker was
+    _in: NDArray[np.int64] = field(init=False)  # (workers,) the latest iteration whose sum contains each worker
 
     def __post_init__(self) -> None:
         self._in = np.zeros(self.workers, np.int64)

@@ -169,8 +169,8 @@ def hazard(counts: FloatArray, rates: FloatArray, row: NDArray[np.int64]) -> Flo
 
 
 def _hazard(counts: FloatArray, rates: FloatArray) -> FloatArray:
-    """Compute hazards by the incomplete gamma function. Far out in the tail add up the tail's first terms and a
-    geometric series instead."""
+    """Compute hazards by the incomplete gamma function. Far out in the tail, where the incomplete gamma function is 0,
+    the sum of the tail's first terms and a geometric series replaces it."""
     mass = poisson_mass(counts, rates)
     tail = np.where(counts > 0, special.gammainc(np.maximum(counts, 1.0), rates), 1.0)
     beyond = 1 / (1 - np.minimum(rates / (counts + 4), 0.9))  # P(N >= m + 3) in units of P(N = m + 3)
@@ -216,9 +216,10 @@ def poisson_done(events: FloatArray, rate: FloatArray) -> FloatArray:
 
 
 def imputed(counts: FloatArray, cut: BoolArray, rate: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return the conditional mean and variance (n, window) of each count; for an uncensored count, itself and 0.
+    """Return the conditional mean and variance (n, window) of each count. An uncensored count has itself as mean, and
+    the variance 0.
 
-    They follow from E[N; N >= c] = mu P(N >= c - 1) and E[N (N - 1); N >= c] = mu^2 P(N >= c - 2).
+    Mean and variance follow from E[N; N >= c] = mu P(N >= c - 1) and E[N (N - 1); N >= c] = mu^2 P(N >= c - 2).
     """
     lower = cut & (counts > 0)
     mean, variance = counts.copy(), np.where(np.isnan(counts), np.nan, 0.0)
@@ -240,8 +241,8 @@ def drawn_beyond(bounds: FloatArray, rates: FloatArray, shares: FloatArray) -> F
     """Return whole Poisson counts N, given that N >= bound (any,). Each is a quantile: `shares` (any,), 0 to 1, is the
     share of all counts beyond the bound that are larger.
 
-    With a bound between two whole counts the lower count has only a part of its probability, by linear interpolation.
-    No count exceeds its bound by more than BEYOND.
+    If a bound lies between two whole counts, the lower count keeps only a part of its probability, by linear
+    interpolation. No count exceeds its bound by more than BEYOND.
     """
     count = np.floor(bounds)
     mass = poisson_mass(count, rates)
@@ -263,7 +264,7 @@ def interval(rate: FloatArray, blocks: FloatArray, freedom: float = np.inf) -> t
     Limits of the mean of a total count X are Gamma quantiles of shape X + 1/2, which lie within a third of an event of
     the mid-P limits (H. O. Lancaster, Significance tests in discrete distributions, JASA 56 (1961)). Garwood's exact
     limits, shapes X and X + 1, are too wide when X is small. `freedom` is the number of degrees of freedom of the
-    estimate of tau; the tails are widened as Student's distribution is against the normal one.
+    estimate of tau; the interval is wider by the ratio of Student's quantile to the normal quantile.
     """
     tail = (1 - CONFIDENCE) / 2
     if np.isfinite(freedom):

@@ -1,10 +1,10 @@
 """Tests all workers' blocking times together against Poisson's law, by parametric bootstrap.
 
-For some x, D(x) is the share of blocks that were blocked for at most x events, minus the fitted model's probability.
-D is not counting noise alone, because s, tau and every mu were fitted to the same blocks. So windows are drawn from the
-fitted model and fitted in the same way, and the measured D is compared with theirs by the Mahalanobis distance. A wrong
-tau changes both alike. Censored counts are replaced by draws from the worker's own distribution beyond the bound. Pure
-functions; the draws are fixed.
+For several values of x, D(x) is the share of blocks that were blocked for at most x events, minus the fitted model's
+probability. D is not counting noise alone, because s, tau and every mu were fitted to the same blocks. So windows are
+drawn from the fitted model and fitted in the same way, and the measured D is compared with the D of the drawn windows
+by the Mahalanobis distance. A wrong tau changes both in the same way. Censored counts are replaced by draws from the
+worker's own distribution beyond the bound. Pure functions; the draws are fixed.
 """
 
 import numpy as np
@@ -23,7 +23,8 @@ WORKERS = 16
 """Maximum number of tested workers, evenly spread from the fastest to the slowest."""
 
 EVENTS = np.array([0.25, 0.5, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0, 8.0, 12.0])
-"""Values of x. They are between whole counts, because tau is not known exactly. The least x is NEAR of s."""
+"""Values of x, in events. They are between whole counts, because tau is not known exactly. No x is below NEAR times
+s."""
 
 RATES = np.array([0.5, 1.0, 1.5, 2.5])
 """Further values of x, as multiples of the mean of all mu."""
@@ -38,19 +39,19 @@ LEAST = 8
 """Minimum number of uncensored observations of a tested worker."""
 
 NOISE_MOST = 0.6
-"""Maximum of the clocks' mean noise, as a share of NEAR of s."""
+"""Maximum of the clocks' mean noise, as a share of NEAR times s."""
 
 SEEN = 0.8
-"""Minimum share of uncensored observations of a tested worker: with fewer the worker's fit rests on the model
-itself."""
+"""Minimum share of uncensored observations of a tested worker: with fewer, the worker's fit depends mostly on the
+tested model."""
 
 FIT_STEPS = 3
-"""Number of steps towards a drawn window's tau, or towards the noise."""
+"""Number of steps of the iterations that estimate a drawn window's tau and the noise."""
 
 
 def shape_chance(counts: FloatArray, cut: BoolArray, rates: FloatArray, service: float) -> float:
-    """Return the share of Poisson windows that are at least as extreme as this one, at least 1 / (REPLICAS + 1); 1 if
-    too little is known.
+    """Return the share of Poisson windows that are at least as extreme as the measured window. It is at least 1 /
+    (REPLICAS + 1), and 1 if too little is known.
 
     `counts` (n, window), in which `cut` marks lower bounds, `rates` (n,) and `service` (s) are in units of tau.
     """
@@ -94,7 +95,8 @@ def _measured(counts: FloatArray, rates: FloatArray, levels: FloatArray) -> Floa
 
 
 def _drawn(rates: FloatArray, window: int, service: float, noise: float) -> FloatArray:
-    """Return D (REPLICAS, levels) of windows drawn from the model, each against the model that is fitted to it.
+    """Return D (REPLICAS, levels) of windows that are drawn from the model. Each window is compared with the model that
+    is fitted to this window.
 
     `noise`: the mean of the clocks' noise.
     """

@@ -1,4 +1,4 @@
-"""The reports of many workers at once, as arrays. They hold the fields of a Report that estimates rest on."""
+"""The reports of many workers at once, as arrays. They hold the fields of a Report that the estimates use."""
 
 from dataclasses import dataclass
 from typing import TypeAlias

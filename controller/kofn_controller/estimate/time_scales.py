@@ -48,7 +48,7 @@ class EventDuration:
     """tau, and its precision."""
 
     event_s: float
-    freedom: float  # degrees of freedom of the estimate; infinite if it was not estimated
+    freedom: float  # degrees of freedom of the estimate; infinite if tau was not estimated
 
 
 def estimate_service(times_s: FloatArray, cut: BoolArray) -> float:
@@ -100,7 +100,7 @@ def enough(workers: int) -> slice:
 
 
 def _fixed_point(blocking_s: FloatArray, cut: BoolArray, event: EventDuration) -> EventDuration:
-    """Find the tau that equals the ratio of variance to mean under itself, from `event` on."""
+    """Find the tau for which the ratio of variance to mean, computed with this tau, is tau again; begin at `event`."""
     logs: list[float] = []
     gaps: list[float] = []
     rate = None
@@ -156,7 +156,7 @@ def outliers(blocking_s: FloatArray, cut: BoolArray, least_s: float) -> BoolArra
     """Mark a worker's largest value if it is above OUTLIER times its second largest: one long pause must not determine
     tau.
 
-    A single event among unblocked blocks is not marked: up to OUTLIER * `least_s` nothing is.
+    A single event among unblocked blocks is not marked, because no value up to OUTLIER * `least_s` is marked.
     """
     filled = np.where(cut | np.isnan(blocking_s), 0.0, blocking_s)
     if filled.shape[1] < 2:
@@ -195,7 +195,8 @@ def _one_event(mean: float) -> float:
 def _may_hide(more: float, rates: FloatArray, whole: FloatArray, mean: float) -> bool:
     """Return whether it is likely enough that each uncensored observation had `more` hidden blocking.
 
-    The variance stays, so tau is smaller by the factor by which the mean is larger.
+    The variance of the times stays the same. So tau, variance over mean, is smaller by the factor by which the mean is
+    larger.
     """
     scale, likely, least = 1 + more / mean, 0.0, np.log((1 - CONFIDENCE) / 2)
     for first in range(0, len(rates), SOME):  # every logarithm is negative, so a part of the sum may suffice

@@ -2,7 +2,7 @@
 
 A report says how long the last packet of a gradient waited in the worker's link, beyond the worker's own pacing.
 Workers that compete for processors, or for the switch, also wait for some milliseconds. So only waits far above the
-usual wait count, and of these only the part beyond it. Pure functions.
+usual wait count, and of such a wait only the part beyond the usual wait. Pure functions.
 """
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from kofn_controller.estimate.measurements import BoolArray, FloatArray
 
 LATEST = 3
-"""Number of latest waits whose median is a worker's present wait. A worker with fewer waits has none."""
+"""Number of latest waits whose median is a worker's present wait. A worker with fewer waits has no present wait."""
 
 FENCE = 3.0
 """Number of interquartile ranges above the upper quartile from which a wait is far out."""
@@ -25,7 +25,8 @@ def transfers_s(waits_s: FloatArray, live: BoolArray, service_s: float) -> Float
 
     `waits_s` (n, kept): the latest waits, oldest first, NaN where unknown. A worker has a slower link if its present
     wait is far out: above the upper quartile of the faster half by FENCE times their interquartile range (J. W. Tukey,
-    Exploratory Data Analysis, 1977), and by SHARE of `service_s`, the block time without blocking. All others get 0.
+    Exploratory Data Analysis, 1977), and by SHARE of `service_s`, the block time without blocking. All other workers
+    get 0.
     """
     found = np.zeros(len(waits_s))
     known = np.flatnonzero(live & ~np.isnan(waits_s[:, -LATEST:]).any(axis=1))

@@ -90,8 +90,8 @@ class Views:
             _bound(self._seen[rank], KEPT)
 
     def _missing(self, rank: int, before: int) -> None:
-        """Count blocks that the switch never saw. Digests come in order, so a digest of `before` ends the wait for
-        earlier ones.
+        """Count blocks that the switch never saw. Digests come in order, so a digest of iteration `before` ends the
+        wait for digests of earlier iterations.
         """
         for iteration in [known for known in self._said[rank] if known < before]:
             said = self._said[rank].pop(iteration)

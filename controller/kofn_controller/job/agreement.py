@@ -32,7 +32,7 @@ class Agreement:
     k: int = 0
     first: int = 0  # first iteration in which k closed a block
     certain: int = 0  # first iteration from which on k closes every block
-    torn: int = 0  # reports from `certain` on in which another k closed a block: there must be none
+    torn: int = 0  # reports of iterations from `certain` on in which another k closed a block: must be 0
     _begun: dict[int, int] = field(default_factory=dict)  # by rank: first iteration begun after the Decision came
 
     def confirmed(self, k: int) -> int:
@@ -43,7 +43,7 @@ class Agreement:
         return self.number
 
     def report(self, rank: int, said: AnnouncedK, reached: Mapping[int, int], *, settled: bool) -> bool:
-        """Take a worker's report; return True if `certain` becomes known by it.
+        """Take a worker's report; return True if `certain` becomes known by this report.
 
         `reached` has, by rank, 0 for a live worker, and for another worker the latest iteration that it is known to
         have begun. `settled` says that no other k is under way to the switch.

@@ -29,9 +29,9 @@ class Checkpoints:
     # -- resuming
 
     def attach(self, hello: pb.Hello) -> None:
-        """Check a new worker's checkpoint; AttachError if another new worker has a newer one.
+        """Check a new worker's checkpoint; AttachError if another new worker has a newer checkpoint.
 
-        New workers with an older checkpoint must attach again, and so look for the newer one.
+        New workers with an older checkpoint must attach again; they then look for the newer checkpoint.
         """
         mine = hello.checkpoint
         if hello.iteration:
@@ -50,7 +50,8 @@ class Checkpoints:
                 seat.stream.outbox.put_nowait(AttachError(grpc.StatusCode.UNAVAILABLE, words))
 
     def begin(self, seats: Iterable[Seat], now_s: float) -> None:
-        """Begin the job with these new workers, at their checkpoint and with the controller's state in it."""
+        """Begin the job with these new workers, at their checkpoint and with the controller's state from this
+        checkpoint."""
         self._saved.clear()
         hello = next((seat.hello for seat in seats), pb.Hello())
         self.resumed, self._absent = hello.checkpoint, set(hello.control.missing)
@@ -65,8 +66,8 @@ class Checkpoints:
         return sum(rank not in missing for rank in range(self.members.workers))
 
     def ledger_for(self, seat: Seat) -> int:
-        """Return the checkpoint whose ledger a welcomed worker takes over; 0 if the worker has no ledger in it, or has
-        taken part since then."""
+        """Return the checkpoint whose ledger a welcomed worker takes over; 0 if the checkpoint has no ledger of this
+        worker, or if the worker has taken part since the job began."""
         return 0 if seat.took_part or seat.rank in self._absent else self.resumed
 
     # -- saving

@@ -72,5 +72,5 @@ class Waiting:
         return f"iteration {iteration} (k = {job.control_loop.k} of {len(live)}): waiting for {whom}"
 
     def _finished(self, rank: int) -> bool:
-        """Return whether a worker has nothing more to send."""
+        """Return True if a worker has nothing more to send."""
         return self.job_state.members.seats[rank].state is SeatState.FINISHED

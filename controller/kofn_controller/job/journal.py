@@ -18,12 +18,12 @@ class Journal:
 
     A decision has time, job, iteration, k, previous_k, late_gradient (the rule), age_weight, reason, lambda_s and
     time_model (the law of the estimate). It has lists over k = 1, 2, ...: expected_s (E_k[T]), predicted_s (of the
-    process) and measured_s (null for a k that was not in force). Its overhead_s is the part of measured_s that the
-    other two lists leave out. A k on which the switch and all workers agree has time, job, in_force
-    (k), first_iteration (the first in which k closed a block), certain_from (the first from which on k closes all
-    blocks). A new objective has time, job, iteration, objective, planned (true: by an event of the configuration,
-    false: by an operator). A failed objective has time, job, iteration, objective, fault. An iteration has time, job,
-    iteration, k, lambda_s, live. Times are Unix seconds; unknown values are null.
+    process) and measured_s (null for a k that was not in force). Its overhead_s is the part of an iteration's time that
+    measured_s includes and the other two lists do not. The line of a k on which the switch and all workers agree has
+    time, job, in_force (k), first_iteration (the first in which k closed a block), certain_from (the first from which
+    on k closes all blocks). A new objective has time, job, iteration, objective, planned (true: by an event of the
+    configuration, false: by an operator). A failed objective has time, job, iteration, objective, fault. An iteration
+    has time, job, iteration, k, lambda_s, live. Times are Unix seconds; unknown values are null.
     """
 
     def __init__(self, path: Path | None, now: Callable[[], float] = time.time) -> None:

@@ -72,7 +72,7 @@ class Lifecycle:
         """Note that a worker has finished, and stop the job if all workers have."""
         job, seat = self.job_state, self.job_state.members.seats[rank]
         if seat.state is SeatState.ATTACHED and not seat.current:
-            return  # it has not begun
+            return  # the worker has not begun
         seat.finished, seat.state = reason or "finished", SeatState.FINISHED
         _LOG.info("job %d: worker %d finished: %s", job.job, rank, seat.finished)
         if job.phase is Phase.OVER:
@@ -107,7 +107,8 @@ class Lifecycle:
             self.job_state.quiet_until_s = now_s + state.GRACE_S
 
     def lost(self, why: str, now_s: float) -> None:
-        """Have the switch admit a new generation, or regroup the workers, because the admitted one cannot continue."""
+        """Have the switch admit a new generation, or regroup the workers, because the admitted generation cannot
+        continue."""
         if self.job_state.phase is Phase.OVER:
             return
         _LOG.warning("job %d: %s", self.job_state.job, why)
@@ -166,9 +167,7 @@ class Lifecycle:
                 self.recovery.join(seat)
             case Phase.RUNNING if job.members.sources:
                 job.welcome(seat, job.generation)
-                if (
-                    seat.hello.generation >= job.settled
-                ):  # the worker may have answered a Regroup, and missed the Resume
+                if seat.hello.generation >= job.settled:  # the worker may have answered a Regroup and missed the Resume
                     seat.send(messages.resume(job.generation))
             case Phase.OVER:
                 job.welcome(seat, job.generation)

@@ -31,7 +31,7 @@ class SeatState(enum.StrEnum):
 
 
 CLOCKS_DIFFER_S = 86400.0
-"""Maximum difference by which another machine's clock may be ahead."""
+"""Maximum time in seconds by which another machine's clock may be ahead."""
 
 WELCOMED = (SeatState.JOINING, SeatState.TRAINING, SeatState.FINISHED)
 
@@ -58,7 +58,7 @@ class Seat:
     state: SeatState = SeatState.ABSENT
     stream: Stream | None = None
     attachments: int = 0
-    finished: str = ""  # why the worker has finished; empty: it has not
+    finished: str = ""  # why the worker has finished; empty while it has not
     current: bool = False  # the worker has parameters, and every result of the latest settled generation
     took_part: bool = False  # the worker has begun to train since the start of the job
 
@@ -123,7 +123,7 @@ class Members:
         return stream, replaced is not None
 
     def leave(self, stream: Stream) -> Seat | None:
-        """Empty and return the seat of a stream that has ended; None if another stream has the seat already."""
+        """Empty and return the seat of a stream that has ended; None if a newer stream has taken the seat."""
         seat = self.seats[stream.rank]
         if seat.stream is not stream:
             return None

@@ -28,7 +28,7 @@ class Recovery:
     job_state: JobState
     regroups: int = 0
     waiting: set[int] = field(default_factory=set)  # the workers that have not answered the present Regroup
-    adopted: bool = False  # the job was adopted, and workers that are not back after GRACE_S are lost
+    adopted: bool = False  # the job was adopted, and workers may still come back: they are lost after GRACE_S
     _admitted: bool = False  # the switch admits packets of the new generation
 
     # -- adoption
@@ -84,7 +84,7 @@ class Recovery:
     def begin(self, now_s: float) -> None:
         """Halt all workers, so that no block is summed again; a regroup in progress starts over.
 
-        Without a worker that has the results, go back to gathering.
+        Go back to gathering if no attached worker has the results.
         """
         job = self.job_state
         job.generation, job.to_admit = job.next_generation(), 0

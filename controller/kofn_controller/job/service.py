@@ -19,9 +19,9 @@ from kofn_controller.p4runtime.switch_link import SwitchLink
 KEEPALIVE = (
     ("grpc.keepalive_time_ms", 2000),  # a worker whose machine or namespace vanished sends no FIN
     ("grpc.keepalive_timeout_ms", 3000),  # a worker on a busy machine may answer late
-    ("grpc.http2.ping_timeout_ms", 3000),  # gRPC waits for the longer timeout; the default of this one is a minute
+    ("grpc.http2.ping_timeout_ms", 3000),  # gRPC waits for the longer of both timeouts; this one's default is 60 s
     ("grpc.keepalive_permit_without_calls", 1),
-    ("grpc.http2.min_ping_interval_without_data_ms", 1000),  # workers may ping as often
+    ("grpc.http2.min_ping_interval_without_data_ms", 1000),  # a worker may ping once in this interval
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.so_reuseport", 0),  # a second controller must fail, not share the port
 )
@@ -67,7 +67,7 @@ class CoordinatorService(kofn_pb2_grpc.CoordinatorServicer):
         raise AssertionError("context.abort raises")
 
     async def _read(self, session: JobSession, stream: Stream, messages: AsyncIterator[pb.WorkerMessage]) -> None:
-        """Pass the worker's messages to its session until it closes its side."""
+        """Pass the worker's messages to its session until the worker closes its side."""
         async for message in messages:
             session.take(stream, message)
 
@@ -102,7 +102,7 @@ class InspectorService(kofn_pb2_grpc.InspectorServicer):
     async def WatchStatus(  # noqa: N802
         self, request: pb.StatusRequest, context: Context
     ) -> AsyncIterator[pb.Status]:
-        """Send a status now and after each change, at most one each interval."""
+        """Send a status now and after each change, at most one status in each interval."""
         session = await self._session(request.job, context)
         interval_s = max(request.interval_s or WATCH_INTERVAL_S, WATCH_LEAST_S)
         shown = None

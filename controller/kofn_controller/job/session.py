@@ -49,7 +49,8 @@ class JobSession:
     journal: Journal
     slots: Slots
     clock: RunningClock = field(default_factory=lambda: RunningClock(PAUSE_S))
-    """The time of all decisions: while the controller does not run, no worker is silent."""
+    """The clock of all decisions. It stands still while the controller does not run, so that this time does not count
+    as silence of the workers."""
     agreement: Agreement = field(default_factory=Agreement)
     job_state: JobState = field(init=False)
     life: Lifecycle = field(init=False)
@@ -92,7 +93,7 @@ class JobSession:
     # -- workers
 
     def attach(self, hello: pb.Hello) -> Stream:
-        """Give a worker its seat; AttachError says why it cannot take part."""
+        """Give a worker its seat; AttachError says why the worker cannot take part."""
         if hello.job != self.job.id:
             raise AttachError(grpc.StatusCode.INVALID_ARGUMENT, f"job {hello.job}: this is job {self.job.id}")
         self.version += 1
@@ -117,7 +118,7 @@ class JobSession:
                 self.job_state.checkpoints.saved(rank, message.saved, self.clock())
             case "finished":
                 if not any(seat.finished for seat in self.members.seats):
-                    self._decide()  # by all measurements so far: from now on silence is no sign of a slow worker
+                    self._decide()  # use all measurements so far: from now on silence is no sign of a slow worker
                 self.life.finish(rank, message.finished.reason, self.clock())
             case other:
                 _LOG.warning("job %d: worker %d sends %s after its Hello: ignored", self.job.id, rank, other)
@@ -229,7 +230,8 @@ class JobSession:
         self.members.broadcast(messages.decision(k, number, self.control_loop.late_policy))
 
     def _agree(self, rank: int, report: pb.Report) -> None:
-        """Pass on what a report says about the k of its blocks."""
+        """Pass the part of a report that concerns k to `agreement`. Write to the journal from which iteration on k is
+        certain."""
         said = AnnouncedK(
             iteration=report.iteration, decision=report.decision, least=report.k_least, most=report.k_most
         )

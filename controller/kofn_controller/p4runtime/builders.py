@@ -17,7 +17,7 @@ SwitchEntry: TypeAlias = fy.P4TableEntry | fy.P4MulticastGroupEntry
 
 
 def exact(table: str, match: Mapping[str, int], action: str | fy.P4TableAction, **arguments: int) -> fy.P4TableEntry:
-    """Return a table entry with exact matches; the arguments are those of a named action."""
+    """Return a table entry with exact matches; `arguments` are the parameters of an action that is given by name."""
     chosen = fy.P4TableAction(action, **arguments) if isinstance(action, str) else action
     return fy.P4TableEntry(table, match=fy.P4TableMatch(match), action=chosen)
 

@@ -16,8 +16,8 @@ LEAF_BUFFERS = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotLayout:
-    """A job's part of the topology and the switches: slots from `base` on, and equally many workers in each rack of the
-    `hosts`, on the hosts from the rack's `first` on."""
+    """A job's part of the topology and of the switches. The job has the slots from `base` on. Each rack of `hosts` has
+    the same number of the job's workers: they run on the rack's hosts from number `first` on."""
 
     job: JobSection
     hosts: tuple[TopologyHost, ...]
@@ -78,8 +78,9 @@ class SlotLayout:
 
 
 def lay_out(jobs: Sequence[JobSection], hosts: tuple[TopologyHost, ...]) -> tuple[SlotLayout, ...]:
-    """Give each job the next hosts of each rack, and the next slots from a multiple of its number on; LayoutError if
-    they do not fit. The hosts after all workers are those of servers, in the order of their jobs."""
+    """Give each job the next hosts of each rack, and the next slots, which begin at a multiple of the job's number of
+    slots. LayoutError if the jobs do not fit. The hosts after all workers' hosts run the jobs' servers, in the order of
+    the jobs."""
     layouts: list[SlotLayout] = []
     first = end = 0
     servers = iter(hosts[sum(job.workers for job in jobs) :])

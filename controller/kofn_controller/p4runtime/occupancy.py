@@ -1,8 +1,8 @@
 """Reads the slots of a running switch over P4Runtime: the block in each slot, its contributors, and the
 missing workers.
 
-The module only reads, so it need not be the switch's primary client. It needs a switch that can read registers; BMv2
-cannot. Packets flow while slots are read: a slot that takes another block during its read is read again.
+The module only reads, so it need not be the switch's primary client. It needs a switch that can read registers, which
+BMv2 cannot. Packets flow while slots are read: a slot that takes another block during its read is read again.
 """
 
 from collections.abc import Iterable, Sequence

@@ -90,7 +90,7 @@ async def _primary(address: str, options: fy.SwitchOptions) -> AsyncIterator[fy.
 
 
 async def _cookie(address: str, device_id: int, credentials: SwitchCredentials) -> int | None:
-    """Return the cookie of the switch's program; None if it has no program, or one without a cookie."""
+    """Return the cookie of the switch's program; None if the switch has no program, or a program without a cookie."""
     request = p4r.GetForwardingPipelineConfigRequest(
         device_id=device_id, response_type=p4r.GetForwardingPipelineConfigRequest.COOKIE_ONLY
     )

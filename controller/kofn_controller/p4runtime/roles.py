@@ -1,4 +1,4 @@
-"""A switch's role, which determines its table entries of a job: the only switch, the root of a tree, or a rack's leaf.
+"""A switch's role, which determines its table entries for a job: the only switch, the root of a tree, or a rack's leaf.
 
 docs/reference/tree.md has the protocol between leaf and root.
 """
@@ -23,7 +23,8 @@ SERVICE_ADDRESS = {"mac": 0x026B_6F66_6EFE, "ip": int(ipaddress.IPv4Address(SERV
 it, so hosts get their answers from the service address (mininet/topology.py has the same MAC)."""
 
 ROOM = 0xFFFF
-"""The room of a lane at a root, which refuses no contribution: workers scale for all parts of all workers."""
+"""The number of contributions that fit a lane at a root. It is so large that the root refuses no contribution, because
+the workers of a tree scale their values so that all parts of all workers fit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

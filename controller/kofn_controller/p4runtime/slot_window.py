@@ -51,8 +51,8 @@ class SlotWindow:
 
 
 def stride(placed: Sequence[tuple[int, int]]) -> int:
-    """Return the number of slots from one iteration's first block to the next one's; 0 if no two successive iterations
-    are seen.
+    """Return the number of slots from one iteration's first block to the next iteration's first block; 0 if no two
+    successive iterations are seen.
 
     `placed`: the iteration and block in each slot, in order; iteration 0 for an empty slot.
 

@@ -4,7 +4,8 @@ The switch's entry of the job has k and the generation. As long as the session h
 entry stays, because workers may be training with it. The module knows nothing of connections: `switch_link.SwitchLink`
 sets `write`.
 
-In a tree the root has `Slots`, which decide, and each leaf has `LeafSlots`, which follow them.
+In a tree, `Slots` represents the root and decides on k and the generation. `LeafSlots` represents one leaf and copies
+both from the root.
 """
 
 import asyncio
@@ -114,12 +115,12 @@ class Slots:
         return self.away() or self.refusal or "the switch has not answered yet"
 
     def absent(self) -> str:
-        """Return which switches do not answer, and why; empty: all do."""
+        """Return which switches do not answer, and why; empty if all answer."""
         return "; ".join(filter(None, [self.away(), *(leaf.away() for leaf in self.leaves)]))
 
     def prepare(self, found: Found | None) -> Wanted | None:
-        """Return what a switch with the entry `found` should have; None for no entry, as when the admitted generation's
-        slots are lost.
+        """Return the content that a job's entry should have in a switch that now has the entry `found`. Return None if
+        the switch should have no entry, as when the admitted generation's slots are lost.
         """
         self.found = found
         if self.generation and self.tried and (found is None or found.generation != self.generation):
@@ -128,7 +129,7 @@ class Slots:
             self._news = f"{switch} has {now} of job {self.job}, not generation {self.generation}"
             self.generation = self.in_force = 0
         if self.generation:
-            self.tried = True  # the switch may have it from now on, even if its answer is lost
+            self.tried = True  # the switch may have the entry from now on, even if its answer is lost
             return self.wanted
         return _kept(found)
 
@@ -150,7 +151,7 @@ class Slots:
 
 @dataclass(slots=True, kw_only=True)
 class LeafSlots:
-    """A job's slots in the leaf of one rack, which follow the root's.
+    """A job's slots in the leaf of one rack. The leaf's entry has the k and the generation of the root's entry.
 
     If a leaf's slots are lost, the leaf gets its entries again with the same generation, and the job continues.
     """
@@ -173,7 +174,7 @@ class LeafSlots:
         """Ignore the k of a leaf, on which nothing depends."""
 
     def prepare(self, found: Found | None) -> Wanted | None:
-        """Return what a leaf with the entry `found` should have; None for no entry."""
+        """Return the content that the entry should have in a leaf that now has the entry `found`; None for no entry."""
         if self.root.generation:
             self.tried = True
             return self.wanted

@@ -73,7 +73,7 @@ class SwitchLink:
         return "" if self.connected else f"{self.role.name} does not answer ({self.fault or 'not connected yet'})"
 
     async def run(self) -> None:
-        """Connect, install and serve, until cancelled; begin again after each failure.
+        """Connect, install and serve, until cancelled; retry after each failure.
 
         EntryError if the first installation fails because of the data plane's entries.
         """
@@ -137,8 +137,8 @@ class SwitchLink:
     def _cancelled_only_by_us(self) -> Iterator[None]:
         """Turn a CancelledError that no caller asked for into a PushError.
 
-        A gRPC call whose channel closes cancels the task that awaits it, and so does finsy when one of its tasks
-        fails.
+        When a channel closes, gRPC cancels the task that awaits a call on this channel. When one of finsy's tasks
+        fails, finsy cancels the task that uses the switch.
         """
         task = asyncio.current_task()
         assert task is not None
@@ -207,7 +207,7 @@ class SwitchLink:
         self.ready.set()
 
     def _check_counters(self, schema: fy.P4Schema) -> None:
-        """EntryError if the program lacks a counter of the plane."""
+        """Raise EntryError if the program lacks a counter of the plane."""
         try:
             for name in self.plane.counters:
                 schema.counters[name]
@@ -215,7 +215,7 @@ class SwitchLink:
             raise EntryError(f"counters of {type(self.plane).__name__} do not fit the P4 program: {error}") from error
 
     def _entries(self, layouts: Sequence[SlotLayout]) -> list[SwitchEntry]:
-        """Return the plane's entries; EntryError if the plane fails, which may be a user's code."""
+        """Return the plane's entries; EntryError if the plane, which may be a user's code, fails."""
         try:
             return list(self.plane.entries(layouts, self.role))
         except Exception as error:
@@ -289,8 +289,8 @@ def _log_stream_error(_switch: fy.Switch, message: p4r.StreamMessageResponse) ->
 
 
 def _one_line(error: BaseException) -> str:
-    """Return an error's message without line breaks. For a failed connection it is the last cause alone, because the
-    others repeat the address.
+    """Return an error's message without line breaks. For a failed connection, return only the last cause, because the
+    earlier causes repeat the address.
     """
     if not isinstance(error, fy.P4ClientError):
         return " ".join(str(error).split()) or type(error).__name__

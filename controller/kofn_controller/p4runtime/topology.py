@@ -41,7 +41,7 @@ class UplinkPorts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PortMap:
-    """The hosts in rank order, and each rack's uplink; one switch alone has none."""
+    """The hosts in rank order, and each rack's uplink; a single switch has no uplinks."""
 
     hosts: tuple[TopologyHost, ...]
     uplinks: tuple[UplinkPorts, ...] = ()

@@ -1,6 +1,6 @@
 """The control loop without I/O or clock: it takes measurements and returns changes of k.
 
-A session drives it in real time, a simulation in virtual time.
+A session drives the loop in real time, a simulation drives it in virtual time.
 """
 
 import math
@@ -76,7 +76,7 @@ class ControlLoop:
     metric: float | None = None  # the latest reported value of the workload's metric
     recent: deque[tuple[float, int, pb.Report]] = field(
         init=False
-    )  # time, rank, report, of the reports that estimates rest on
+    )  # (time, rank, report) of the reports from which the estimates are computed
     chosen_at: int = 0  # iteration of the latest choice
     _now_s: float = 0.0  # time of the latest forecast
 
@@ -117,7 +117,7 @@ class ControlLoop:
 
     @property
     def prediction(self) -> Prediction | None:
-        """The prediction on which the latest choice rests."""
+        """The prediction from which the latest choice was computed."""
         return self.chooser.prediction
 
     @property
@@ -204,8 +204,8 @@ class ControlLoop:
     @property
     def late_policies(self) -> tuple[LatePolicy, ...]:
         """The policies for late gradients that the objective and the configuration leave open. In a tree only the
-        configuration's policy remains, because no late gradient is merged there. Training starts under the last one,
-        because it allows the most measurements.
+        configuration's policy remains, because no late gradient is merged there. Training starts under the last policy,
+        because that policy allows the most measurements.
         """
         given = self.policy.late_policy
         if self.goal.rule is not None:
@@ -262,7 +262,7 @@ class ControlLoop:
         return bound_k(fixed.k, live)
 
     def _include(self, rank: int) -> Change | None:
-        """Set k to n. `_release` ends this, once the worker has been in a sum."""
+        """Set k to n. `_release` ends the inclusion, once the worker has been in a sum."""
         self.inclusion.rank = rank
         times = self.measurements.late_in_a_row[rank]
         count = int(self.live.sum())

@@ -1,4 +1,4 @@
-"""The part of a control loop that a checkpoint keeps: its choice, and the reports that its estimates rest on."""
+"""The part of a control loop that a checkpoint keeps: its choice, and the reports from which its estimates come."""
 
 import numpy as np
 
@@ -20,9 +20,10 @@ def state_of(loop: ControlLoop, iteration: int, now_s: float) -> pb.ControlState
 
 
 def resume(loop: ControlLoop, state: pb.ControlState, iteration: int, now_s: float) -> None:
-    """Continue a new loop after this iteration with the reports, and with the choice if it is of the same objective.
+    """Continue a new loop after this iteration with the reports of `state`. Take over its k and its policy for late
+    gradients if the same objective chose them.
 
-    The next choice is due as many iterations later as after any choice.
+    The next choice is due after the usual number of iterations.
     """
     live = np.flatnonzero(loop.live).tolist()
     if state.objective == loop.goal.name and state.late_gradient in RULES:

@@ -17,7 +17,8 @@ DECISION_SHARE = 0.05
 
 @dataclass(slots=True)
 class DecisionPacer:
-    """Allows decisions between reports, and only after a pause that keeps their share of a processor."""
+    """Allows decisions between reports, and only after a pause that keeps their share of a processor at
+    DECISION_SHARE."""
 
     _reported_s: float = 0.0
     _latest_s: float = 0.0  # when the pacer last allowed a decision

@@ -31,8 +31,8 @@ TIE = 1e-3
 """Range of random changes, in blocking events, that break ties between equal times."""
 
 TOGETHER = 4
-"""Mean number of successive iterations that are drawn together under the law "bootstrap": a shock may last for
-several."""
+"""Mean number of successive iterations that are drawn together under the law "bootstrap": a shock may last for several
+iterations."""
 
 MANY = GROUP_ABOVE
 """Maximum number of simulated workers."""

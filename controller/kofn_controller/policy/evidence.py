@@ -4,8 +4,8 @@ A gain is the share of the present cost that another option saves. Its standard 
 uncertainty: every worker's lambda, and tau, are moved by their own standard errors, and the costs are computed again.
 
 A gain convinces if it is CONVINCING standard errors above 0 in the present window, or on average since the cumulative
-sum of the gains began (it restarts when it falls below 0). So a large gain takes effect as soon as a window shows it, a
-small one after many windows, and noise almost never.
+sum of the gains began (it restarts when it falls below 0). So a large gain convinces as soon as one window shows it, a
+small gain convinces after many windows, and noise almost never does.
 
 The module has pure functions and sums; it knows nothing of workers' names, the switch or time.
 """
@@ -54,7 +54,8 @@ Costs = Callable[[Sequence[Forecast]], FloatArray]
 
 @dataclass(slots=True, kw_only=True)
 class Evidence:
-    """The evidence for each option that is not in force. It holds as long as the present option stays in force."""
+    """The evidence for each option that is not in force. The evidence is kept as long as the present option stays in
+    force."""
 
     window: int  # iterations after which measurements are independent
     error: FloatArray = field(default_factory=lambda: np.zeros(0))  # the latest standard errors of the gains
@@ -99,7 +100,8 @@ def gain_error(
     `live` (workers,).
 
     Each unknown contributes the larger effect of its move up and its move down, because costs are not linear. A worker
-    with its own distribution is moved by its own interval, but otherwise as a worker with Poisson's law.
+    with its own distribution is moved by its own interval; apart from that it is treated like a worker with Poisson's
+    law.
     """
     lambdas_s, events_s = _moved(estimate, live)
     counts = expected_counts_of(lambdas_s / events_s[:, None])

@@ -54,7 +54,8 @@ def _workers(estimate: Estimate, live: BoolArray) -> tuple[FloatArray, Curves, B
 
 
 def _grouped_done(rates: FloatArray, curves: Curves, points: FloatArray) -> tuple[FloatArray, Counts]:
-    """Return P(done by a point) (groups, points) for groups of Poisson workers and of others, and the groups' sizes."""
+    """Return P(done by a point) (groups, points) for groups of Poisson workers and of workers with a curve, and the
+    groups' sizes."""
     poisson, own = by_value(rates), by_value(curves.rate)
     done = np.concatenate((grouped_done(poisson, points), curves.done(points, own)))
     return done, np.concatenate((poisson.sizes, own.sizes))

@@ -13,11 +13,12 @@ from kofn_controller.policy.history import TrainingHistory
 class Forecast:
     """All inputs of an objective or a policy, for k = 1..n of n live workers (n,).
 
-    They hold under the policy for late gradients `late_policy`. `expected_s` is E_k[T] in seconds, as if all workers
-    started together; `predicted_s` is the same time in the real process, in which they start at different times
-    (`process`). Both end with the k-th gradient; `overhead_s` is the time after it, for transfer, sum and step. `worth`
-    is the progress of an iteration, 1 for the mean of exact and fresh gradients
-    (controller/kofn_controller/policy/worth.py). `history` has the latest iterations; None if they are unknown.
+    All values hold under the policy for late gradients `late_policy`. `expected_s` is E_k[T] in seconds, as if all
+    workers started together; `predicted_s` is the same time in the real process, in which the workers start at
+    different times (`process`). Both times end with the k-th gradient. `overhead_s` is the time after the k-th
+    gradient, in seconds, for transfer, sum and step. `worth` is the progress of an iteration, 1 for the mean of exact
+    and fresh gradients (controller/kofn_controller/policy/worth.py). `history` has the latest iterations; None if they
+    are unknown.
     """
 
     expected_s: FloatArray

@@ -6,7 +6,7 @@ from kofn_controller.estimate.measurements import BoolArray, Measurements
 
 
 class Inclusion:
-    """Includes one worker at a time, after it was late `after` times in a row; 0: never."""
+    """Includes one worker at a time, after this worker was late `after` times in a row; `after` 0: never."""
 
     def __init__(self, after: int) -> None:
         self._after = after
@@ -14,7 +14,8 @@ class Inclusion:
         """The worker that is being included; None: there is none."""
 
     def excluded(self, measurements: Measurements, live: BoolArray, k: int) -> int | None:
-        """Return the live worker that was late most often in a row, if that was too often and k < n; else None."""
+        """Return the live worker that was late most often in a row, if it was late `after` times or more and k is below
+        the number of live workers; else None."""
         if not self._after or k >= live.sum():
             return None
         late = np.where(live, measurements.late_in_a_row, -1)

@@ -32,7 +32,7 @@ class Objective:
     name: str
     costs: Callable[[Forecast], FloatArray]
     unit: str  # unit of the costs, for messages: "s", or "" if they have none
-    rule: RuleName | None = None  # rule for late gradients; None: the objective leaves the choice
+    rule: RuleName | None = None  # rule for late gradients; None: the objective fixes no rule
     late_policies: tuple[LatePolicy, ...] = ()  # the candidates; empty: only the configuration's policy
     warm_up: int = 0  # iterations before the first choice
     fixed: bool = False  # whether the costs depend on k alone, so that the forecast is only shown
@@ -76,7 +76,7 @@ class Choice:
         return self.late_policies.index(self.late_policy)
 
     def place_of(self, late_policy: LatePolicy, k: int) -> tuple[int, int] | None:
-        """Return the place of an option in `all_costs`; None if it is no option."""
+        """Return the place of an option in `all_costs`; None if the option is not possible."""
         if late_policy not in self.late_policies or k != bound_k(k, self.all_costs.shape[1]):
             return None
         return self.late_policies.index(late_policy), k - 1

@@ -17,10 +17,11 @@ from kofn_controller.policy.draws import MANY, Draws, draw
 from kofn_controller.policy.process import AGES, CARRIED, Beyond, IntArray, Process, carried, simulate
 
 KS = 16
-"""Maximum number of simulated ks; results for the others are interpolated."""
+"""Maximum number of simulated ks; results for other ks are interpolated."""
 
 CHANGED = 0.05
-"""Relative change of an E_k[T], 1 + tau, or 1 + a time in `Beyond`, all in units of s, that needs a new simulation."""
+"""The process is simulated again when an E_k[T], 1 + tau, or 1 + a time in `Beyond`, all in units of s, has changed by
+more than this share."""
 
 
 def weights_of(age_weight: float) -> FloatArray:
@@ -32,12 +33,13 @@ def weights_of(age_weight: float) -> FloatArray:
 class Shares:
     """The share of each of n workers in all summed gradients, for k = 1..n."""
 
-    ks: IntArray  # the simulated ones
+    ks: IntArray  # the simulated ks
     by_age: FloatArray  # (ks, m, AGES + 1) share of each worker that a representative stands for, by age
     stands: IntArray  # (n,) the representative of each worker
 
     def least(self, age_weight: float = 1.0, among: BoolArray | None = None) -> FloatArray:
-        """Return the least share of a worker for k = 1..n (n,), as a multiple of an equal share; 0 if it is in no sum.
+        """Return the least share of a worker for k = 1..n (n,), as a multiple of an equal share; 0 if the worker is in
+        no sum.
 
         `age_weight`: the factor of a gradient for each iteration of age. `among` (n,): the workers that count; None:
         all.
@@ -53,7 +55,7 @@ class Shares:
 class Delays:
     """The ages of the gradients in a sum, for k = 1..n."""
 
-    ks: IntArray  # the simulated ones
+    ks: IntArray  # the simulated ks
     by_age: FloatArray  # (ks, AGES + 1) shares of the gradients that are 0, 1, 2, ... iterations old
     n: int
 
@@ -128,8 +130,9 @@ class Predictor:
         """Predict the process for k = 1..n of the n workers in the mask `live` (workers,).
 
         `base_s` (n,) is E_k[T] of the estimate's law (`law_times`), `beyond_s` the times beyond first blocks, seconds.
-        E_k[T] is exact. The simulation adds the difference to `abort` with the same draws. So `abort` is exact, and so
-        is k = n under all rules but `batch-sync`.
+        E_k[T] is the exact time under `abort`. For another rule, the simulation adds the difference between the rule
+        and `abort` with the same draws. So the prediction is exact under `abort`, and for k = n under all rules but
+        `batch-sync`.
         """
         unit_s = max(estimate.service_s, estimate.event_s)  # s, or tau if s is 0
         units = Beyond(*(spent_s / unit_s for spent_s in beyond_s))
@@ -150,7 +153,7 @@ class Predictor:
 def _changed(known: FloatArray, before: FloatArray) -> bool:
     """Return whether these positive values differ from the values of the last simulation.
 
-    They include E_k[T] of the simulated ks, which depends on the live workers and their speeds.
+    The values include E_k[T] of the simulated ks, which depends on the live workers and their speeds.
     """
     return bool(np.any(np.abs(known - before) > CHANGED * before))
 

@@ -1,14 +1,14 @@
 """Simulates the workers under each rule for late gradients, for many k at once: times, sums, ages, shares.
 
 An iteration begins after the end of the previous one and an overhead for transfer, sum and step. It ends when k
-gradients count for it. T_i is the first-block time of worker i's next gradient, R_i the remaining time of an old one
-when the iteration begins, L the time from the beginning to the k-th gradient. The rules differ in the use of a late
-gradient:
+gradients count for it. T_i is the first-block time of worker i's next gradient. R_i is the remaining time of worker i's
+unfinished gradient when the iteration begins. L is the time from the beginning to the k-th gradient. The rules differ
+in the use of a late gradient:
 
-- stash, merge, drop: a late worker finishes its gradient, which counts in no iteration, and then begins one of the open
-  iteration. So worker i arrives at R_i + T_i, and L is the k-th smallest of these: never less than the k-th smallest T.
-  A late gradient is added to its worker's next gradient that is in time (stash), to the sum that is open when it is
-  finished (merge), or to none (drop).
+- stash, merge, drop: a late worker finishes its gradient, which counts in no iteration. The worker then begins a
+  gradient of the open iteration. So worker i arrives at R_i + T_i, and L is the k-th smallest R_i + T_i: never less
+  than the k-th smallest T. A late gradient is added to its worker's next gradient that is in time (stash), to the sum
+  that is open when the late gradient is finished (merge), or to no sum (drop).
 - async: a late gradient counts among the k of the iteration that is open when it is finished. Its worker then waits for
   the end of that iteration. L is the k-th smallest R_i, where R_i is a new T_i for a worker in the previous sum. So L
   is less than the k-th smallest T (K-async: S. Dutta et al., Slow and stale gradients can win the race, AISTATS 2018).
@@ -121,8 +121,8 @@ def finished(
 
 def counted(rest: FloatArray, last: FloatArray, drawn: FloatArray, beyond: Beyond, included: BoolArray) -> FloatArray:
     """Return the remaining times when the next iteration begins, under async, where the k-th gradient is finished at
-    `last` (..., 1). Write into `included` which workers are in the sum: they begin gradients that take `drawn`
-    (..., n).
+    `last` (..., 1). Write into `included` which workers are in the sum: these workers begin new gradients that take
+    `drawn` (..., n).
     """
     np.less_equal(rest, last, out=included)
     later = rest - (np.maximum(last, 0.0) + beyond.overhead - beyond.catch_up)
@@ -135,8 +135,8 @@ def _ever(included: BoolArray) -> BoolArray:
 
 
 def _asynchronous(times: FloatArray, ks: IntArray, beyond: Beyond, phase: FloatArray, sizes: FloatArray) -> Process:
-    """Simulate async. A worker in the sum waits for its end; a gradient that is finished during the overhead arrives
-    when the iteration begins.
+    """Simulate async. A worker in the sum waits for the end of the iteration; a gradient that is finished during the
+    overhead arrives when the iteration begins.
     """
     steps, chains, n = times.shape
     rest = np.broadcast_to(phase * times[0], (len(ks), chains, n))
@@ -164,7 +164,7 @@ def _together(points: FloatArray, ks: IntArray, sizes: FloatArray) -> Process:
     points, worker = np.take_along_axis(points, order, axis=1), order % n
     weights = sizes[worker]
     before = np.cumsum(weights, axis=1) - weights
-    first = np.searchsorted(ks, np.arange(ks[-1] + 1), side="right")  # by number of earlier gradients: first k above
+    first = np.searchsorted(ks, np.arange(ks[-1] + 1), side="right")  # index of the first k above each count
     first = first[np.minimum(before, ks[-1]).astype(np.int64)]
     entered = np.bincount((first * n + worker).ravel(), minlength=(len(ks) + 1) * n).reshape(-1, n)[:-1]
     counts = np.zeros((len(ks), n, AGES + 1))

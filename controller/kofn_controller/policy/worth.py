@@ -10,15 +10,15 @@ and DIVERGENCE more where AGE * a / L > DIVERGES.
   number of workers;
 - L, phi: correlation length and noise scale (`correlation`). Both penalties are divided by L, because a small learning
   rate averages over many iterations, so that neither the age nor the noise of a single iteration matters much;
-- own: if the data of some workers differs from the others' (`data_skew`), half of log(n x the least of their shares in
-  the sums): a step without a part of the data is worth less.
+- own: if the data of some workers differs from the others' (`data_skew`), half of log(n x the least share of such a
+  worker in the sums): a step without a part of the data is worth less.
 
 The worth of an iteration is 1 / N without the constant. If a sum with late gradients is divided by its contributors
 (model.average), the step is longer than the mean of its gradients, and worth more in proportion.
 
 The constants come from simulations of all rules with training on digits (docs/explanation/control.md). There the cost
-of noise depends on the share of all gradients in a sum, not on their number: half of them cost as much with 4 workers
-as with 16.
+of noise depends on the share of all gradients in a sum, not on their number: sums of half of the gradients cost as much
+with 4 workers as with 16.
 """
 
 from collections import deque
@@ -96,7 +96,8 @@ class WorthModel:
     def worth(self, prediction: Prediction, live: BoolArray, age_weight: float, factor: float = 1.0) -> FloatArray:
         """Return the worth of an iteration (n,) for k = 1..n of the n workers in the mask `live` (workers,).
 
-        It is 1 for the mean of all workers' exact and fresh gradients. `factor` multiplies the cost of age and noise.
+        The worth is 1 for the mean of all workers' exact and fresh gradients. `factor` multiplies the cost of age and
+        noise.
         """
         weights = weights_of(age_weight)
         delays = prediction.delays

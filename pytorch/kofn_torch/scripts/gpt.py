@@ -1,6 +1,8 @@
 """A GPT of ten million parameters that learns kofn_torch's source, byte by byte, for `kofn compare --model gpt`.
 
-kofn run mine.toml --torch pytorch/kofn_torch/scripts/gpt.py        --elastic: as kofn_torch.elastic()
+    kofn run mine.toml --torch pytorch/kofn_torch/scripts/gpt.py
+
+With the argument --elastic the program calls kofn_torch.elastic(), without it kofn_torch.ddp_hook().
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""The part of the command line by which a person looks inside: files for interfaces, captures, traces, generated C."""
+"""The command line's options for inspection: files in place of interfaces, captures, traces, generated C."""
 
 import argparse
 from collections.abc import Callable, Sequence
@@ -59,7 +59,7 @@ def read(told: argparse.Namespace) -> Inside:
 
 
 def ignored(told: argparse.Namespace) -> list[str]:
-    """Return the options that have no effect beside others, each with the reason."""
+    """Return the options that have no effect together with other options, each with the reason."""
     both = told.use_files is not None and told.pcap is not None
     return ["--pcap: with --use-files the packets are in files anyway"] if both else []
 

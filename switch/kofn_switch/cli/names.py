@@ -16,8 +16,8 @@ import sys
 from pathlib import Path
 Path("/proc/self/comm").write_text(Path(sys.argv[0]).name)
 """
-"""The begin of a script that the shell runs with Python: a first line that names Python could be too long, or have a
-space in its path.
+"""The beginning of each script. The shell starts Python with the script, because a first line with Python's path could
+be too long, or the path could contain a space.
 
 The script sets the process's name, by which other scripts end the switch.
 """
@@ -27,7 +27,8 @@ from kofn_switch.__main__ import main
 sys.exit(main([{flags}, *sys.argv[1:]]))
 """
 FLAGS = '"--thrift-port", "9090", "--take-outgoing"'
-"""BMv2 serves its command line client and receives packets that others send out of its interfaces, by default."""
+"""BMv2's defaults: it serves its command line client, and takes in packets that other programs send out of its
+interfaces."""
 
 WITHOUT_P4RUNTIME = f'{FLAGS}, "--no-p4runtime"'
 """BMv2's simple_switch serves no P4Runtime, so that several switches need no ports for it."""
@@ -44,7 +45,7 @@ NAMES = {
 
 
 class MakeNames(argparse.Action):
-    """An option that makes these commands in the folder that is its value, and ends the process."""
+    """An option that writes the commands of NAMES into the folder that is the option's value, and ends the process."""
 
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: Any, values: Any, option: str | None = None

@@ -1,7 +1,7 @@
 """The command line: simple_switch_grpc's flags as a checked Options value.
 
-An OptionsError is one line with the flag, the rule and the value found. Flags of simple_switch_grpc that
-this switch does without are accepted and reported in `ignored`, or refused where ignoring them would mislead.
+An OptionsError is one line with the flag, the rule and the value found. This switch does not need some flags of
+simple_switch_grpc. Such a flag is accepted and reported in `ignored`, or refused if ignoring it would mislead.
 """
 
 import argparse

@@ -20,7 +20,7 @@ class Tls:
     certificate: Path
     key: Path
     authority: Path | None  # the authority of clients' certificates
-    client_auth: bool  # whether clients need one
+    client_auth: bool  # whether a client must have a certificate
 
     def credentials(self) -> grpc.ServerCredentials:
         """Return the credentials for gRPC's server. Raise TlsError."""

@@ -1,4 +1,5 @@
-"""The option -v. It looks the version up when asked, because that takes longer than the rest of the command line."""
+"""The option -v. Only this option looks the version up, because the look-up takes longer than the rest of the command
+line."""
 
 import argparse
 from typing import Any, NoReturn

@@ -90,7 +90,7 @@ def _seconds(text: str) -> float:
 
 
 def _commands() -> Iterator[str]:
-    """Yield the lines of standard input, with a prompt for each as BMv2's tool has it."""
+    """Yield the lines of standard input, with a prompt for each line, as in BMv2's tool."""
     with contextlib.suppress(EOFError, ImportError):
         if sys.stdin.isatty():
             import readline  # noqa: F401, PLC0415 - its import gives `input` a history

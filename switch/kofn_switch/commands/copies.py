@@ -10,8 +10,8 @@ from kofn_switch.engine.copy_controls import GROUP_MAX, INSTANCE_MAX, SESSION_MA
 from kofn_switch.state.entries import CloneSession, Replica
 
 GROUPS, INSTANCES = range(1, GROUP_MAX + 1), range(INSTANCE_MAX + 1)
-"""Valid values of standard_metadata.mcast_grp and egress_rid. BMv2's client takes any 32 bits, which no packet can
-have."""
+"""Valid values of standard_metadata.mcast_grp and egress_rid. BMv2's client takes any number of 32 bits, but no packet
+can have a larger number than these."""
 
 MIRRORS, PORTS = range(SESSION_MAX + 1), range(PORT_MAX + 1)
 
@@ -177,14 +177,14 @@ def _ports(words: list[str]) -> list[int]:
 
 
 def _map(ports: list[int]) -> str:
-    """Return one bit for each port, that of the lowest port last."""
+    """Return the ports as a binary number, in which bit p is 1 for port p; "" without ports."""
     return f"{sum(1 << port for port in ports):b}" if ports else ""
 
 
 def _update(session: Session, group: int) -> None:
     replicas = [replica for handle in session.groups.get(group, ()) for replica in session.nodes[handle].replicas()]
     if replicas:
-        session.engine.set_group(group, replicas, lasting=True)  # as mirroring sessions do
+        session.engine.set_group(group, replicas, lasting=True)  # it stays like a mirroring session
     elif group in session.engine.groups():
         session.engine.delete_group(group)
 

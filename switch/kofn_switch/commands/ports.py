@@ -120,7 +120,7 @@ def shell(session: Session, words: list[str]) -> Iterator[str]:
 
 
 def _queues(session: Session, words: list[str], what: str) -> tuple[int, int | None, int | None]:
-    """Return the new depth or rate with its port and priority; None means all."""
+    """Return the new depth or rate with its port and priority; None means all ports or all priorities."""
     check_count(words, 1, 3)
     settings = (
         (what, range(SETTING_MAX + 1)),

@@ -17,7 +17,7 @@ LINE_MOST = 1 << 16
 
 @asynccontextmanager
 async def serving_commands(engine: Engine, port: int | None, *, device_id: int = 0) -> AsyncIterator[None]:
-    """Serve at this TCP port within the block, or not at all when it is None. Raise SwitchError."""
+    """Serve at this TCP port within the block, or do nothing if `port` is None. Raise SwitchError."""
     if port is None:
         yield
         return

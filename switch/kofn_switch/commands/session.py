@@ -11,7 +11,7 @@ from kofn_switch.state.entries import Entry, Replica
 
 
 class CommandError(SwitchError):
-    """A command that cannot be carried out; the message says why, in BMv2's words where it has some."""
+    """A command that cannot be carried out; the message says why, in BMv2's words if BMv2 has a message for it."""
 
 
 class Named(Protocol):
@@ -79,7 +79,7 @@ Commands = Mapping[str, Command]
 
 
 def find(kind: str, objects: Iterable[T], name: str) -> T:
-    """Return the object of that name, or the only one whose name ends in it after a dot. Raise CommandError."""
+    """Return the object of that name, or the only object whose name ends with a dot and `name`. Raise CommandError."""
     listed = list(objects)
     full = [named for named in listed if named.name == name]
     found = full or [named for named in listed if named.name.endswith(f".{name}")]
@@ -90,9 +90,9 @@ def find(kind: str, objects: Iterable[T], name: str) -> T:
 
 
 def number(text: str, what: str, allowed: range | None = None) -> int:
-    """Return a whole number, also in hexadecimal; `allowed` None: any.  Raises CommandError.
+    """Return a whole number, also in hexadecimal; if `allowed` is None, any number is valid. Raises CommandError.
 
-    As for BMv2 a decimal number may have zeros before it.
+    A decimal number may begin with zeros, as in BMv2.
     """
     if len(text) > NUMBER_MOST:
         raise CommandError(f"{what} must have at most {NUMBER_MOST} characters, got {len(text)}")
@@ -106,7 +106,7 @@ def number(text: str, what: str, allowed: range | None = None) -> int:
 
 
 def check_count(words: list[str], least: int, most: int | None = None) -> None:
-    """Raise CommandError unless there are `least` to `most` arguments; most None: exactly `least`."""
+    """Raise CommandError unless there are `least` to `most` arguments; if `most` is None, exactly `least`."""
     if not least <= len(words) <= (least if most is None else most):
         more = "" if most is None else " or more"
         raise CommandError(f"Invalid number of args, expected {least}{more} but got {len(words)}")

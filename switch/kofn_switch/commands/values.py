@@ -36,14 +36,15 @@ def value(text: str, width: int) -> int:
 
 
 def _address(octets: Sequence[str], count: int, *, base: int) -> int:
-    """Raise ValueError for a wrong number of octets, or one that is no number."""
+    """Return the number that the octets form. Raise ValueError for a wrong number of octets, or an octet that is no
+    number."""
     if len(octets) != count:
         raise ValueError(f"an address must have {count} octets, got {len(octets)}")
     return int.from_bytes(bytes(int(octet, base) for octet in octets))
 
 
 def parameters(action: Action, words: Sequence[str]) -> tuple[int, ...]:
-    """Return the parameters, which may stand after an arrow.  Raises CommandError."""
+    """Return the parameters, which may follow an arrow (=>).  Raises CommandError."""
     words = words[1:] if words[:1] == ["=>"] else words
     if len(words) != len(action.parameters):
         raise CommandError(f"Action {action.name} needs {len(action.parameters)} parameters")

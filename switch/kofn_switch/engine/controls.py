@@ -17,7 +17,7 @@ class Controls:
         self._core = core
         self._lock = Lock()
         self._loaded: Loaded | None = None
-        self._swaps = 0  # as the runtime counts them in digests
+        self._swaps = 0  # number of swaps of the program, as in the runtime's digests
 
     @property
     def program(self) -> Program | None:

@@ -63,8 +63,8 @@ class Engine(TableControls, CellControls, CopyControls, Outcomes):
     ) -> None:
         """Take `ports`, from port number (0..511, not the drop port) to interface name; `start` opens the interfaces.
 
-        Packets sent to `cpu_port` go to `take_packet_ins`. `qdisc_bypass` sends past the interfaces' queueing
-        disciplines, which is faster; it is wrong if an interface of the switch is shaped. With `take_outgoing`, packets
+        Packets sent to `cpu_port` go to `take_packet_ins`. With `qdisc_bypass`, frames bypass the interfaces' queueing
+        disciplines, which is faster, but wrong if an interface of the switch is shaped. With `take_outgoing`, packets
         that other programs send out of the interfaces come in as well. Raises PortError.
 
         An interface that goes down or is removed is logged; the other ports go on.
@@ -87,7 +87,7 @@ class Engine(TableControls, CellControls, CopyControls, Outcomes):
             raise PortError(f"port {cpu_port} is the CPU port and has the interface {ports[cpu_port]}")
         self._ports = dict(ports)
         self._cpu_port = cpu_port
-        self._port_down = warner(self._ports)  # the native part holds no reference
+        self._port_down = warner(self._ports)  # the native part holds no reference to it
         cpu = -1 if cpu_port is None else cpu_port
         core: int = runtime().core_new(cpu, qdisc_bypass, take_outgoing, self._port_down) or 0
         if not core:
@@ -223,7 +223,8 @@ class Engine(TableControls, CellControls, CopyControls, Outcomes):
         depth: int | None = None,
         rate_pps: int | None = None,
     ) -> None:
-        """Set the depth, in packets, and the rate (0: none) of a queue before egress. `port` or `priority` None: all.
+        """Set the depth, in packets, and the rate (0: none) of a queue before egress. None means all ports or all
+        priorities.
 
         A program that does not read its queues has no queues until this method is called, unless `priority_queues` is
         above 1.

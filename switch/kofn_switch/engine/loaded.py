@@ -143,7 +143,7 @@ class Loaded:
         return number, array
 
     def digest(self, record: bytes) -> Digest:
-        """Return the digest of a ring's record: the list's number (32 bits), then the fields as limbs."""
+        """Return the digest in a ring's record, which has the list's number (32 bits) and then the fields as limbs."""
         learn = self.program.digests[int.from_bytes(record[:4], "little")]
         fields, at = [], 4
         for width in learn.widths:
@@ -153,8 +153,8 @@ class Loaded:
         return Digest(name=learn.name, fields=tuple(fields))
 
     def report(self, record: bytes) -> LogReport:
-        """Return the report of a ring's record: the message's number (32 bits), then the values as emit_log writes
-        them."""
+        """Return the report in a ring's record, which has the message's number (32 bits) and then the values as
+        emit_log writes them."""
         message = self._messages[int.from_bytes(record[:4], "little")]
         values, at = [], 4
         while at < len(record):

@@ -1,8 +1,8 @@
 """Packets from pcap files instead of interfaces, as with BMv2's --use-files: NAME_in.pcap for port N@NAME.
 
-The packet with the earliest time goes first; if times are equal, the packet of the lowest port's file. The replay does
-not wait until a packet's time. It sends a packet only when it knows the next packet, or the end, of every file, which
-matters for named pipes.
+The packet with the earliest time goes first; if times are equal, the packet of the lowest port goes first. The replay
+does not wait until a packet's time. It sends a packet only when it knows the next packet, or the end, of every file,
+which matters for named pipes.
 """
 
 import logging
@@ -32,8 +32,9 @@ FORMATS = {
     b"\x4d\x3c\xb2\xa1": ("<", 1),
     b"\xa1\xb2\x3c\x4d": (">", 1),
 }
-"""The byte order of a file, and the nanoseconds in a unit of a time's second number, by the file's first bytes."""
-BYTES_MAX = 1 << 18  # libpcap's own limit: beyond it a length is damage
+"""By a file's first four bytes: its byte order, and the nanoseconds in a unit of the second number of a packet's
+time."""
+BYTES_MAX = 1 << 18  # libpcap's own limit: a longer packet means a damaged file
 PATIENCE_S = 0.2  # seconds between checks whether the switch ends
 
 
@@ -114,7 +115,7 @@ class PcapReplay:
         self._stopping = threading.Event()
 
     def start(self, on_failure: Callable[[PcapError], None]) -> None:
-        """Start the thread if there are files; on a failure it calls `on_failure`, except after `stop`."""
+        """Start the thread if there are files; on a failure the thread calls `on_failure`, except after `stop`."""
         if self._inputs:
             threading.Thread(target=self._run, args=(on_failure,), name="replay", daemon=True).start()
 
@@ -147,7 +148,8 @@ class PcapReplay:
 
 
 def _timed(place: int, one: Input) -> Iterator[Packet]:
-    """Yield a file's packets, each with its order among the packets of all files; wait for a pipe's writer."""
+    """Yield a file's packets, each with its sort key among the packets of all files. First wait for the writer of a
+    pipe."""
     waiting = select.poll()
     waiting.register(one.file, select.POLLIN)
     waiting.poll()

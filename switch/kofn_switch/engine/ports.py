@@ -61,7 +61,7 @@ class Ports:
         return ", ".join(map(str, self._interfaces)) or "none"
 
     def start(self) -> None:
-        """Open all ports and start the packet thread. Raise PortError; then none is open."""
+        """Open all ports and start the packet thread. Raise PortError, and then leave no port open."""
         for port, interface in self._interfaces.items():
             if self._files:
                 self._open_file(port, pcap_file(interface, "out"))

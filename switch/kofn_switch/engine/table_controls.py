@@ -26,7 +26,8 @@ class TableControls(Controls):
             self._timeouts_changed.set()
 
     def insert_plain(self, plans: Words, request: bytes, at: int) -> tuple[int, int]:
-        """Carry out the updates of a serialised WriteRequest from byte `at` on, up to the first that is not plain.
+        """Carry out the updates of a serialised WriteRequest from byte `at` on, up to the first update that is not
+        plain.
 
         `plans` define plain updates, see runtime/writes.c. Return the number of updates that were carried out, and the
         byte after the update that is not plain.

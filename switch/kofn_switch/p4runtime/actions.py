@@ -90,7 +90,7 @@ def _check_size_semantics(profile: ActionProfile, message: p4r.ActionProfileActi
 
 
 def decode_weight(profile: ActionProfile, weight: int) -> int:
-    """Return the weight of a member; it is 1 if clients do not set weights."""
+    """Return the weight of a member; 1 if clients do not set the weights of this profile."""
     if not profile.weighted:
         if weight:
             raise invalid(f"weight {weight}: clients do not set the weights of {profile.name}; leave them unset")

@@ -20,7 +20,7 @@ CLIENTS_MAX = 16
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Client:
-    """One stream: its bid, and how to reach its client."""
+    """One client's stream: the client's bid, and the function that sends messages to the client."""
 
     tell: Callable[[p4r.StreamMessageResponse], None]
     election_id: int | None = None  # None: never primary

@@ -24,7 +24,8 @@ class Arrays:
         self._p4info = p4info
 
     def write_counter(self, kind: UpdateType, message: p4r.CounterEntry) -> None:
-        """Carry out MODIFY of one cell, or of all cells if the index is unset. Without data change nothing."""
+        """Carry out MODIFY of one cell, or of all cells if the index is unset. A message without data changes
+        nothing."""
         counter = self._p4info.counters.get(message.counter_id)
         only_modify(kind, "counter", counter)
         if message.HasField("data"):

@@ -17,7 +17,7 @@ def document(device_config: bytes) -> bytes:
 
 
 def _message() -> Any:
-    """Return the message's class with the one field that is read; the other two are obsolete."""
+    """Return the message's class with the one field that is read; the message's other two fields are obsolete."""
     file = descriptor_pb2.FileDescriptorProto(name="p4config.proto", package="p4.tmp", syntax="proto3")
     kinds = descriptor_pb2.FieldDescriptorProto
     file.message_type.add(name=NAME).field.add(

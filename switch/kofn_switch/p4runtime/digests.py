@@ -117,11 +117,11 @@ class Digests:
         """Yield the lists whose time has come."""
         for queue in self._queues.values():
             deadline_s = queue.deadline_s()
-            if queue.full() or (deadline_s is not None and deadline_s <= now_s):  # full by another max_list_size
+            if queue.full() or (deadline_s is not None and deadline_s <= now_s):  # full if max_list_size has shrunk
                 yield self._take(queue, now_s)
 
     def next_deadline_s(self) -> float | None:
-        """Return the time at which `due` will have a list to send; None when none waits."""
+        """Return the time at which `due` will have a list to send; None if no list waits."""
         return min((at for queue in self._queues.values() if (at := queue.deadline_s()) is not None), default=None)
 
     def acknowledge(self, ack: p4r.DigestListAck) -> None:

@@ -22,7 +22,7 @@ class Direct:
         self._tables = tables
 
     def write_count(self, kind: UpdateType, message: p4r.DirectCounterEntry) -> None:
-        """Set the counter of an entry by MODIFY. Without data change nothing."""
+        """Set the counter of an entry by MODIFY. A message without data changes nothing."""
         table = self._table(kind, "counter", message.table_entry)
         self._p4info.check_counted(table)
         if message.HasField("data") and message.table_entry.is_default_action:
@@ -69,7 +69,8 @@ class Direct:
     def _read(
         self, query: p4r.TableEntry, field: str, everywhere: Iterable[DirectCounter | DirectMeter]
     ) -> Iterator[p4r.TableEntry]:
-        """Yield the entries that the query selects, with that field. Table id 0 selects the tables in `everywhere`."""
+        """Yield the entries that the query selects, with the field named `field`. Table id 0 selects the tables in
+        `everywhere`."""
         wanted = p4r.TableEntry()
         wanted.CopyFrom(query)
         getattr(wanted, field).SetInParent()
@@ -78,7 +79,7 @@ class Direct:
             yield from self._read_table(wanted)
 
     def _read_table(self, wanted: p4r.TableEntry) -> Iterator[p4r.TableEntry]:
-        """Yield the entries of one table; NOT_FOUND when the requested key has none."""
+        """Yield the entries of one table; NOT_FOUND if there is no entry with the requested key."""
         found = list(self._tables.read(wanted))
         if wanted.match and not found:
             table = self._p4info.tables.get(wanted.table_id)

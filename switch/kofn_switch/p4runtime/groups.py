@@ -31,7 +31,8 @@ class Groups:
             self._write_group(kind, message.multicast_group_entry)
 
     def read(self, query: Entry) -> Iterator[Entry]:
-        """Yield one multicast group or clone session (NOT_FOUND), or all of that kind for number 0."""
+        """Yield one multicast group or clone session (NOT_FOUND if it does not exist), or all of its kind for number
+        0."""
         if _kind(query) == "clone_session_entry":
             for session in self._sessions.read(query.clone_session_entry.session_id):
                 yield Entry(clone_session_entry=session)

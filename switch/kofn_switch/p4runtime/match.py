@@ -1,7 +1,7 @@
 """Match keys of TableEntry messages as the engine's keys and back (specification, "Match Format").
 
-A don't-care field is left out of the message. An explicit one (mask 0, prefix 0, the full range) is refused, and so are
-value bits outside the mask or prefix. Therefore reads return the keys as clients wrote them.
+A don't-care field is left out of the message. An explicit don't-care match (mask 0, prefix 0, the full range) is
+refused, and so are value bits outside the mask or prefix. Therefore reads return the keys as clients wrote them.
 """
 
 from collections.abc import Callable, Iterable

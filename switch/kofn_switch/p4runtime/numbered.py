@@ -23,7 +23,8 @@ def check_write(kind: UpdateType, what: str, number: int, present: Collection[in
 
 
 def selected(what: str, number: int, present: Mapping[int, T]) -> list[tuple[int, T]]:
-    """Return the object of that number (NOT_FOUND), or all for 0, in order of their numbers."""
+    """Return the object of that number (NOT_FOUND if there is none), or all objects for 0, in order of their
+    numbers."""
     if number:
         _check_present(what, number, present)
     return [(found, present[found]) for found in ([number] if number else sorted(present))]

@@ -123,7 +123,7 @@ class DirectMeter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActionProfile:
-    """An action profile, or a selector; `by_members`: sizes count members, otherwise the sum of their weights."""
+    """An action profile, or a selector; with `by_members` sizes count members, otherwise sizes are sums of weights."""
 
     id: int
     name: str

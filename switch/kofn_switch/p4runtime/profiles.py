@@ -44,7 +44,7 @@ class Profiles:
         write(member)
 
     def read_members(self, query: p4r.ActionProfileMember) -> Iterator[p4r.ActionProfileMember]:
-        """Yield one member, all of a profile (member id 0), or all of all profiles (profile id 0, too)."""
+        """Yield one member, all members of a profile (member id 0), or all members of all profiles (both ids 0)."""
         for profile in self._selected(query.action_profile_id):
             for member in self._engine.members(profile.name):
                 if query.member_id in (0, member.id):
@@ -67,7 +67,7 @@ class Profiles:
         write(group)
 
     def read_groups(self, query: p4r.ActionProfileGroup) -> Iterator[p4r.ActionProfileGroup]:
-        """Yield one group, all of a selector (group id 0), or all of all selectors (profile id 0, too)."""
+        """Yield one group, all groups of a selector (group id 0), or all groups of all selectors (both ids 0)."""
         for profile in self._selected(query.action_profile_id):
             for group in self._engine.member_groups(profile.name):
                 if query.group_id in (0, group.id):

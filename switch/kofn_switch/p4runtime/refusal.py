@@ -49,7 +49,7 @@ def not_found(message: str) -> Refused:
 
 
 def out_of_range(message: str) -> Refused:
-    """Refuse a value that does not fit its field, or an index its array."""
+    """Refuse a value that does not fit its field, or an index that is not in its array."""
     return Refused(grpc.StatusCode.OUT_OF_RANGE, message)
 
 

@@ -8,7 +8,7 @@ from kofn_switch.p4runtime.refusal import Refused
 
 
 class Saved:
-    """A saved program. Its updates run at once on a trial switch without ports, and at COMMIT on the real one.
+    """A saved program. Its updates run at once on a trial switch without ports, and at COMMIT on the real switch.
 
     Reads see these updates; the running program stays as it is.
     """

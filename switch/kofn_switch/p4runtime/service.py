@@ -34,7 +34,7 @@ from kofn_switch.p4runtime.streams import Streams
 
 LOG = logging.getLogger(__name__)
 API_VERSION = "1.4.1"  # 1.5 brought backup replicas, which are not offered
-READ_CHUNK = 256  # entities in one ReadResponse: a register's may have 256 bytes each
+READ_CHUNK = 256  # entities in one ReadResponse; a register's cell may have 256 bytes
 
 Config = p4r.SetForwardingPipelineConfigRequest
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -200,7 +200,7 @@ class P4RuntimeService(p4r_grpc.P4RuntimeServicer):
             raise denied(f"Not primary: the request has {asked}; {self.streams.arbitration.describe()}")
 
     def _required_writer(self) -> Callable[[p4r.WriteRequest], list[Refused | None]]:
-        """Return the function that carries updates out: that of the saved config, if there is one."""
+        """Return the function that carries updates out: the saved config's function, if a config is saved."""
         return self.streams.required_pipeline().entities.write_all if self._saved is None else self._saved.write_all
 
     def _check_write(self, request: p4r.WriteRequest) -> None:

@@ -1,4 +1,4 @@
-"""One client's stream: its place in the arbitration and the messages on their way to it."""
+"""One client's stream: its place in the arbitration and the messages on their way to the client."""
 
 import asyncio
 import logging
@@ -10,7 +10,7 @@ from kofn_switch.p4runtime.arbitration import Client
 from kofn_switch.p4runtime.refusal import SPACE, Refused, number
 
 LOG = logging.getLogger(__name__)
-BACKLOG_MAX = 4096  # messages that wait for a slow client, without those about arbitration; more are dropped
+BACKLOG_MAX = 4096  # most messages that wait for a slow client; more are dropped, except those about arbitration
 
 
 class ClientSession:

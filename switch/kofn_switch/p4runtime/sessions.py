@@ -30,7 +30,7 @@ class Sessions:
             self._engine.set_session(number, _session(entry))
 
     def read(self, number: int) -> Iterator[p4r.CloneSessionEntry]:
-        """Yield one session (NOT_FOUND), or all for number 0."""
+        """Yield one session (NOT_FOUND if it does not exist), or all sessions for number 0."""
         for found, session in selected("clone session", number, self._engine.sessions(lasting=False)):
             replicas = encode_replicas(session.replicas)
             yield p4r.CloneSessionEntry(session_id=found, replicas=replicas, packet_length_bytes=session.length)

@@ -86,7 +86,7 @@ class Streams:
                 self._to_primary(p4r.StreamMessageResponse(packet=message))
 
     def schedule_digests(self) -> None:
-        """Send the lists that are due, and wake up again for the next one."""
+        """Send the lists that are due, and wake up again for the next list."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -30,7 +30,7 @@ class ValueSets:
         self._engine.set_value_set(values.name, keys)
 
     def read(self, query: p4r.ValueSetEntry) -> Iterator[p4r.ValueSetEntry]:
-        """Yield one value set, or all for id 0."""
+        """Yield one value set, or all value sets for id 0."""
         wanted = query.value_set_id
         for values in [self._p4info.value_sets.get(wanted)] if wanted else self._p4info.value_sets:
             members = [_member(values, key) for key in self._engine.value_set(values.name)]

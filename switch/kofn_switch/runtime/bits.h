@@ -96,7 +96,7 @@ static inline void load_wide(uint64_t *to, const uint8_t *from, uint64_t offset,
     }
 }
 
-// Read limbs from a variable whole number of bytes, from any bit; limbs above are zero.
+// Read limbs from `bits` bits, a whole number of bytes that may begin at any bit; higher limbs become zero.
 static inline void load_variable(uint64_t *to, unsigned limbs, const uint8_t *from, uint64_t offset, unsigned bits) {
     memset(to, 0, limbs * 8);
     if (offset % 8) {

@@ -54,7 +54,8 @@ int pcap_write(int file, const struct iovec *parts, size_t count) {
     return (size_t)written == bytes + sizeof header ? 0 : take_back(file, written);
 }
 
-// Open one port whose frames go to a file; they come by core_receive. Return 0 or a negative error number.
+// Open one port with a file in place of its interface: frames that leave the port go to the file, and frames that enter the
+// port come by core_receive. Return 0 or a negative error number.
 int core_open_file(struct core *core, uint32_t port, const char *path) {
     int file = create(path);
     if (file < 0) return file;

@@ -1,14 +1,14 @@
-// Clones, resubmitted and recirculated packets. Programs that make them include this behind their deparser.
+// Clones, resubmitted and recirculated packets. A program that makes them includes this file after its deparser.
 //
-// A clone of ingress goes through egress before its original, with a separate state. Clones of egress and packets to be
-// parsed again wait until the packet itself is done; clones go first, and each kind in order of arrival. Such a packet
-// keeps the metadata of its field list; its other metadata is zero. targets/simple_switch of behavioral-model defines
-// these rules.
+// A clone of ingress goes through egress before its original, with a separate state. Clones of egress and packets to be parsed
+// again wait until the packet itself is done; clones are processed first, and each kind in order of arrival. A clone, and a
+// packet that is parsed again, keeps the metadata of its field list; all other metadata is zero. targets/simple_switch of
+// behavioral-model defines these rules.
 #ifndef KOFN_COPIES_H
 #define KOFN_COPIES_H
 
-#define WAITING 1024  // clones, and as many packets to be parsed again
-#define PASSES 4096   // passes of all packets that one received packet becomes
+#define WAITING 1024  // most waiting clones, and most waiting packets to be parsed again
+#define PASSES 4096   // most passes of all packets that come from one received packet
 
 enum instance_type { INGRESS_CLONE = 1, EGRESS_CLONE = 2, RECIRCULATED = 4, RESUBMITTED = 6 };
 
@@ -24,7 +24,7 @@ static void replicate(struct state *D, const struct group *group);              
 struct held {
     const struct session *session;  // of a clone
     uint32_t length;                // of a packet to be parsed again
-    struct state state;             // of the latter only the metadata
+    struct state state;             // of a packet to be parsed again only the metadata
     uint8_t bytes[PACKET_MAX + HEAD_BYTES + TAIL_BYTES];
 };
 
@@ -60,7 +60,7 @@ static void send_clone(struct state *D, const struct session *session) {
     replicate(D, session->targets);
 }
 
-// Clone the packet as it arrived: parse it again, with nothing set but its port.
+// Clone the packet as it arrived: parse it again, with no metadata but its port.
 static void clone_ingress(struct state *D) {
     const struct session *session = take_session(D);
     struct state *C = &whole(D)->clone;
@@ -111,7 +111,7 @@ static void recirculate(struct state *D) {
     keep(&held->state, D, D->recirculate, RECIRCULATED);
 }
 
-// Send a packet. The bytes after its headers may be freed earlier, so they are copied.
+// Send a held packet. Its payload may be freed before the packet is sent, so the payload is copied.
 static void emit_held(struct state *D, uint32_t port, uint8_t *head, uint32_t bytes) {
     const uint32_t rest = D->length - D->at;
     bytes += deparse_tail(D, head + bytes);

@@ -1,5 +1,5 @@
-// A switch, and what its control plane does with it. This file knows all others of the runtime but the packet thread
-// (ports.c), and none of them calls it: faults deliver frames through the pointer `process`.
+// A switch, and the operations of its control plane. This file calls all other files of the runtime except the packet thread
+// (ports.c). Those files do not call this file: faults deliver frames through the pointer `process`.
 #include "core.h"
 
 #include <errno.h>
@@ -95,8 +95,8 @@ struct core *core_new(int cpu_port, int bypass, int outgoing, void (*port_down)(
     return NULL;
 }
 
-// Run another instance and return the one that ran before. Digests carry the program's number, so those of the old
-// program can be told apart.
+// Run another instance and return the instance that ran before. Each digest carries the program's number, so the control plane
+// can tell the old program's digests apart.
 struct instance *core_swap(struct core *core, struct instance *instance) {
     core_lock(core);
     struct instance *before = core->instance;
@@ -107,7 +107,7 @@ struct instance *core_swap(struct core *core, struct instance *instance) {
     return before;
 }
 
-// Set the replicas of a group; size 0 removes it.
+// Set the replicas of a group; size 0 removes the group.
 int core_set_group(struct core *core, uint32_t id, const struct replica *replicas, uint32_t size) {
     struct replica *copy = size ? malloc(size * sizeof *copy) : NULL;
     if (size && !copy) return -ENOMEM;
@@ -120,7 +120,7 @@ int core_set_group(struct core *core, uint32_t id, const struct replica *replica
     return 0;
 }
 
-// Send clones to the multicast group `group`, or if it is 0 to `size` replicas; neither removes the session.
+// Send clones to the multicast group `group`, or to `size` replicas if `group` is 0. If both are 0, the session is removed.
 int core_set_session(struct core *core, uint32_t id, uint32_t group, uint32_t length, const struct replica *replicas,
                      uint32_t size) {
     struct session *session = &core->sessions[id & SESSION_MAX];

@@ -25,12 +25,12 @@ _Static_assert(HEADROOM + PACKET_BYTES <= PACKET_MAX, "a received packet must no
 
 struct port {
     int socket;  // -1: not open
-    int is_file;  // a pcap file instead
-    int index;   // the interface's
+    int is_file;  // the port has a pcap file instead of an interface
+    int index;   // the interface's index
     uint64_t received_packets, received_bytes, sent_packets, sent_bytes;
 };
 
-// A queue of byte strings, each after its 32-bit length; a full queue refuses more.
+// A queue of byte strings, each after its 32-bit length; a full queue refuses further strings.
 struct ring {
     pthread_mutex_t lock;
     pthread_cond_t arrived;
@@ -41,7 +41,7 @@ struct ring {
 #define PARTS_MAX 3
 
 struct sending {
-    uint32_t port, count;  // of parts
+    uint32_t port, count;  // count: the number of parts
     struct iovec parts[PARTS_MAX];
 };
 
@@ -60,7 +60,7 @@ struct core {
     struct services services;
     pthread_mutex_t turn, state;  // see core_lock
     struct instance *instance;
-    uint32_t swaps;  // of instances
+    uint32_t swaps;  // number of swaps of the instance
     struct port ports[PORTS];
     void (*process)(struct core *core, uint32_t port, const uint8_t *packet, uint32_t length);  // core_process
     int cpu_port;  // -1: none
@@ -82,7 +82,7 @@ struct core {
     int running, wake;  // wake: an eventfd
     struct packet_time time;
     atomic_int stopping;
-    uint8_t *buffers;   // BATCH of PACKET_BYTES
+    uint8_t *buffers;   // BATCH buffers of HEADROOM + PACKET_BYTES bytes
     struct mmsghdr messages[SEND_QUEUE > BATCH ? SEND_QUEUE : BATCH];
     struct iovec vectors[BATCH];
     uint8_t control[BATCH][64];  // the kernel's control message for each packet: its VLAN tag

@@ -48,7 +48,7 @@ static void sift_down(struct faults *faults, uint32_t place, struct frame *frame
     put_at(faults, place, frame);
 }
 
-// Remove a frame from the waiting ones. If it was held back, the lane may hold another.
+// Remove a frame from the waiting frames. If its lane held it back, the lane may now hold back another frame.
 static void take_out(struct faults *faults, struct frame *frame) {
     struct lane *lane = &faults->lanes[frame->direction][frame->port];
     struct frame *last = faults->waiting[--faults->waiting_count];
@@ -109,7 +109,7 @@ static void arrive(struct core *core, struct frame *frame, uint64_t due_ns, uint
         wait_until(core, frame, due_ns);
 }
 
-// Release the frame that was held back, after the one that passed it.
+// Release the frame that was held back, after the frame that passed it.
 static void follow(struct core *core, struct frame *held, uint64_t due_ns, uint64_t now_ns) {
     take_out(core->faults, held);
     arrive(core, held, held->own_due_ns > due_ns ? held->own_due_ns : due_ns, now_ns);

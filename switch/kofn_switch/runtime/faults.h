@@ -28,7 +28,7 @@ struct fault_counts {
 };
 
 struct frame {
-    uint64_t due_ns, order;  // equal times: in the order of arrival
+    uint64_t due_ns, order;  // frames with equal times leave in the order of arrival
     uint64_t delay_ns, own_due_ns;
     struct frame *next;
     uint32_t place;  // among the waiting frames
@@ -41,7 +41,7 @@ struct frame {
 struct lane {
     int active;         // has a rule
     uint64_t random, frames;
-    struct frame *held;  // at most one; it also waits
+    struct frame *held;  // the frame that is held back, or NULL; it is also in `waiting`
     struct fault_counts counts;
 };
 
@@ -51,7 +51,7 @@ struct faults {
     uint32_t *numbers;
     uint64_t seed, order;
     uint32_t udp_port;  // only frames to this port are changed and counted; 0: every frame
-    uint64_t started_ns[FAULT_PORTS];  // 0: not yet
+    uint64_t started_ns[FAULT_PORTS];  // the time of the port's first frame; 0: none yet
     struct lane lanes[FAULT_DIRECTIONS][FAULT_PORTS];
     struct frame *waiting[DELAYED_MAX];  // a heap, the frame that is due first in front
     uint32_t waiting_count;

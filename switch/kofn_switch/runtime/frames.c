@@ -1,6 +1,6 @@
-// Frames out of the ports, to interfaces or files; with queues, a frame waits while its interface does not take it.
+// Sends frames out of the ports, to interfaces or files. With queues, a frame waits while its interface does not take it.
 //
-// This is the end of every packet's way. It knows neither programs nor faults.
+// This file is the last step of every packet. It knows neither programs nor faults.
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +15,8 @@ void core_set_buffer(int socket, int force, int option, int bytes) {
         setsockopt(socket, SOL_SOCKET, option, &bytes, sizeof bytes);
 }
 
-// Limit the buffer of a port's interface: with queues in the switch to the default, so that packets wait there.
+// Set the size of a port's send buffer. With queues in the switch it is the kernel's default, so that packets wait in the
+// queues.
 void core_size_buffer(struct core *core, uint32_t port) {
     const int socket = core->ports[port].socket, bytes = core->services.enqueue ? QUEUED_BUFFER : SOCKET_BUFFER;
     if (socket >= 0 && !core->ports[port].is_file) core_set_buffer(socket, SO_SNDBUFFORCE, SO_SNDBUF, bytes);
@@ -84,7 +85,7 @@ static void send_messages(struct core *core, uint32_t number, const uint64_t *le
     }
 }
 
-// Write one frame to the file that replaces a port's interface. Return 0, or -1 with errno set, as send().
+// Write one frame to the file that replaces a port's interface. Return 0, or -1 with errno set, as send() does.
 static int write_frame(const struct port *port, const struct iovec *parts, size_t count) {
     int result = pcap_write(port->socket, parts, count);
     errno = -result;

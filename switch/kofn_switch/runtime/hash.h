@@ -5,8 +5,8 @@
 #include <stdint.h>
 #include "bits.h"
 
-// The Internet checksum (RFC 1071), four 16-bit words at a time: carries out of 64 bits are added at the end, and the
-// four words last. A sum is 0 only if all its terms are 0.
+// The Internet checksum (RFC 1071), four 16-bit words at a time: a carry out of 64 bits is added to the lowest bit, and the
+// four words of the sum are added last. A sum is 0 only if all its terms are 0.
 
 static inline uint64_t csum_add(uint64_t sum, uint64_t number) {
     sum += number;
@@ -71,14 +71,14 @@ static inline uint64_t hash_xor32(const uint8_t *data, uint64_t bytes) {
     return bytes ? hash ^ load_bytes(data, (unsigned)bytes) << (32 - 8 * bytes) : hash;
 }
 
-// Return the first 8 bytes, or all of fewer, as a number.
+// Return the first 8 bytes, or all bytes if there are fewer, as a number.
 static inline uint64_t hash_identity(const uint8_t *data, uint64_t bytes) {
     uint64_t hash = 0;
     for (uint64_t i = 0; i < 8 && i < bytes; i++) hash = hash << 8 | data[i];
     return hash;
 }
 
-// The key is all zero by default, and then so is the hash.
+// BMv2's key is all zero by default, and with this key every hash is 0.
 static inline uint64_t hash_toeplitz(const uint8_t *data, uint64_t bytes) { return (void)data, (void)bytes, 0; }
 
 // FNV-1 of signed bytes, then mixed.

@@ -9,7 +9,7 @@
 #include "profile.h"
 #include "table.h"
 
-// Return zeroed memory that takes none until it is touched.
+// Return zeroed memory, whose pages take physical memory only when they are touched.
 static void *pages(size_t bytes) {
     const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
     void *memory = mmap(NULL, bytes ? bytes : 1, PROT_READ | PROT_WRITE, flags, -1, 0);
@@ -111,7 +111,7 @@ struct instance *instance_new(const struct program *program) {
     return NULL;
 }
 
-// The addresses of counts: of entry `number` of a table, of the default entry, of a counter's cell.
+// Return the address of a count: of entry `number` of a table, of the default entry, of a counter's cell.
 struct count *table_count(struct instance *instance, uint32_t id, uint32_t number) {
     return &entry_at(&instance->tables[id], number)->count;
 }

@@ -22,7 +22,7 @@ uint64_t core_clock_ns(void) {
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-// Wake the thread. The caller must hold the lock, or no other thread may stop it meanwhile.
+// Wake the packet thread. Either the caller holds the lock, or no other thread may stop the packet thread meanwhile.
 void core_wake(struct core *core) {
     uint64_t one = 1;
     if (!core->running || pthread_equal(pthread_self(), core->thread)) return;

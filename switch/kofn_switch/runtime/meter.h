@@ -1,4 +1,4 @@
-// Two-rate three-colour meters (RFC 2698), colour-blind: the peak rate first, then the committed one.
+// Two-rate three-colour meters (RFC 2698), colour-blind: the peak rate first, then the committed rate.
 //
 // Tokens are counted from one point in time, as in BMv2, so that rounding errors do not add up.
 #ifndef KOFN_METER_H

@@ -12,7 +12,8 @@ static struct rate full(uint64_t bits, uint64_t burst) {
     return (struct rate){.per_us = per_s / 1e6, .burst = burst, .tokens = burst};
 }
 
-// `config` is committed rate and burst, peak rate and burst, in units a second and units; NULL: everything is green.
+// Configure a meter. `config` has the committed rate (units a second) and burst (units), then the peak rate and burst; NULL:
+// everything is green.
 void meter_set(struct core *core, struct meter *meter, const uint64_t *config) {
     core_lock(core);
     *meter = (struct meter){0};

@@ -24,7 +24,7 @@ static int attach(const struct core *core, int socket, int index) {
     struct packet_mreq promiscuous = {.mr_ifindex = index, .mr_type = PACKET_MR_PROMISC};
     core_set_buffer(socket, SO_RCVBUFFORCE, SO_RCVBUF, SOCKET_BUFFER);
     if (set_option(socket, SOL_PACKET, PACKET_AUXDATA, 1) < 0) return -errno;
-    // In both cases the kernel does not return a socket's own frames to the socket.
+    // With and without this option, the kernel does not return a socket's own frames to the socket.
     if (!core->outgoing && set_option(socket, SOL_PACKET, PACKET_IGNORE_OUTGOING, 1) < 0) return -errno;
     if (core->bypass && set_option(socket, SOL_PACKET, PACKET_QDISC_BYPASS, 1) < 0) return -errno;
     if (setsockopt(socket, SOL_PACKET, PACKET_ADD_MEMBERSHIP, &promiscuous, sizeof promiscuous) < 0) return -errno;
@@ -137,7 +137,7 @@ static int list_ports(struct core *core, struct pollfd *polled, uint32_t *number
     return count;
 }
 
-// Sleep until packets arrive or can be sent, a delayed or queued one is due, or core_wake() is called.
+// Sleep until packets arrive or can be sent, a delayed or queued packet is due, or core_wake() is called.
 static void sleep_on(struct core *core, struct pollfd *polled, const uint32_t *numbers, int count) {
     struct timespec delayed, queued;
     const struct timespec *timeout = core->faults ? faults_timeout(core, &delayed) : NULL;

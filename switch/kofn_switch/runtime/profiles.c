@@ -1,4 +1,4 @@
-// The control plane's changes of action profiles; each is one step for packets.
+// The control plane's changes of action profiles; packets see each change whole, or not at all.
 #include "profile.h"
 
 #include <errno.h>
@@ -15,7 +15,7 @@ void profile_close(struct profile *profile) {
     free(profile->members);
 }
 
-// Grow an array to at least `wanted` places of `bytes`; the new ones are zero. Return NULL without enough memory.
+// Grow an array to at least `wanted` places of `bytes` bytes; the new places are zero. Return NULL without enough memory.
 static void *grown(void *places, size_t bytes, uint32_t *room, uint32_t wanted) {
     uint32_t size = *room ? *room : ROOM;
     if (wanted <= *room) return places;

@@ -22,14 +22,14 @@ enum drop_reason {
     DROP_UNKNOWN_GROUP,    // sent to a multicast group that is not configured
     DROP_RECEIVED_TOO_LONG,  // longer than the receive buffers
     DROP_SENT_TOO_LONG,    // longer than the interface's MTU
-    DROP_SEND_QUEUE_FULL,  // the interface did not take it
-    DROP_SEND_FAILED,      // the interface refused it for another reason
+    DROP_SEND_QUEUE_FULL,  // the interface did not take the packet
+    DROP_SEND_FAILED,      // the interface refused the packet for another reason
     DROP_DIGEST_RING_FULL,  // a digest, not a packet: the control plane is too slow
     DROP_PACKET_IN_RING_FULL,
     DROP_ASSERTION,        // an assert or assume of the program failed
     DROP_DELAY_QUEUE_FULL,  // too many frames waited for an injected delay
     DROP_COPY_QUEUE_FULL,  // a clone, a resubmitted or a recirculated packet: too many waited
-    DROP_TOO_MANY_PASSES,  // likewise: too many passes come from one received packet
+    DROP_TOO_MANY_PASSES,  // a copy: too many passes come from one received packet
     DROP_PRIORITY,         // a priority that no queue has
     DROP_REPORT_RING_FULL,  // a message for the log, not a packet
     DROP_QUEUE_FULL,       // the queue before egress
@@ -52,9 +52,9 @@ enum table_kind { TABLE_EXACT, TABLE_ORDERED };
 
 struct table_shape {
     enum table_kind kind;
-    uint32_t key_limbs;        // of a look-up
-    uint32_t stored_limbs;     // of an entry's match part
-    uint32_t parameter_limbs;  // of the action with the most
+    uint32_t key_limbs;        // limbs of a look-up's key
+    uint32_t stored_limbs;     // limbs of an entry's match
+    uint32_t parameter_limbs;  // the most limbs of an action's parameters
     uint32_t capacity;         // entries
     uint32_t extra_limbs;      // after the parameters: the time of the last hit, a struct meter
 };
@@ -73,7 +73,7 @@ struct choices {  // a group: its members' numbers, each as often as its weight
 };
 
 struct profile_shape {
-    uint32_t parameter_limbs;  // of the action with the most
+    uint32_t parameter_limbs;  // the most limbs of an action's parameters
 };
 
 struct profile {
@@ -93,10 +93,10 @@ struct table {
     size_t stride;          // bytes from entry to entry
     uint8_t *entries;
     struct entry *miss;     // the default entry
-    uint32_t *index;        // hash slots holding entry + 1; of an ordered table the first of a chain
+    uint32_t *index;        // hash slots: an entry's number + 1, or 0; in an ordered table the first entry of a chain
     uint32_t index_mask;
     uint32_t used;          // entries in the table
-    uint32_t lowest;        // no place below it is free
+    uint32_t lowest;        // all places below this place are taken
     size_t mask_stride;     // ordered: bytes from one mask to the next
     uint8_t *masks;         // ordered: the different masks of the entries' keys
     uint32_t *mask_order;   // ordered: the masks in use, the one with the best entry first
@@ -132,7 +132,8 @@ struct group {
     struct replica *replicas;
 };
 
-// The destinations of clones; `targets` is `own`, or a multicast group. A length other than 0 cuts them.
+// The destinations of clones; `targets` is `own`, or a multicast group. A `length` other than 0 cuts the clones to this number
+// of bytes.
 struct session {
     const struct group *targets;
     uint32_t length;
@@ -144,7 +145,7 @@ struct departure {
     const void *state;
     const uint8_t *packet;
     uint32_t port;
-    uint32_t depth, depth_left;  // waiting packets for the port when it came, and now
+    uint32_t depth, depth_left;  // packets that waited for the port when this packet came, and that wait now
     uint32_t waited_us;
 };
 
@@ -162,7 +163,7 @@ struct program {
     const uint32_t *meter_sizes;
     const struct profile_shape *profile_shapes;
     void (*depart)(struct core *core, struct instance *instance, const struct departure *departure);
-    int queued;  // it reads its packets' time in queues
+    int queued;  // the program reads its packets' time in queues
 };
 
 // The runtime's functions for a program; the first member of struct core.
@@ -170,8 +171,8 @@ struct services {
     uint64_t flushes;  // increases when reserved memory becomes free again
     uint64_t arrived_us;  // arrival of the present batch: reading the clock for each packet takes too long
     uint64_t (*now_us)(struct core *core);
-    // Reserve room for bytes to emit, and for one more packet in the queue. This may flush, which frees emitted bytes;
-    // bytes that were not emitted are gone with the next call in any case.
+    // Reserve room for bytes to emit, and for one more packet in the queue. This may flush, which frees emitted bytes; reserved
+    // bytes that were not emitted are gone with the next call of reserve in any case.
     uint8_t *(*reserve)(struct core *core, uint32_t bytes);
     void (*emit)(struct core *core, uint32_t port, const uint8_t *head, uint32_t head_bytes, const uint8_t *tail,
                  uint32_t tail_bytes, const uint8_t *payload, uint32_t payload_bytes);

@@ -75,7 +75,7 @@ static struct queued *take(struct queues *queues, struct queue *queue, uint32_t 
     return one;
 }
 
-// Run egress and send, before the packet's bytes are freed.
+// Take a packet from its queue, run its egress and send it, before its bytes are freed.
 static void depart(struct core *core, struct queue *queue, uint32_t port) {
     struct queued *one = take(core->queues, queue, port);
     one->departure.waited_us = (uint32_t)(core->services.now_us(core) - one->queued_us);
@@ -90,7 +90,7 @@ static void serve_port(struct core *core, uint32_t port, uint64_t now_ns) {
     while (!core->queues->blocked[port] && (queue = due(core->queues, port, now_ns))) depart(core, queue, port);
 }
 
-// Send the packets that may leave, with the lock held. Recirculation may queue them again.
+// Send the packets that may leave. The caller holds the lock. A recirculated packet may enter a queue again.
 void queues_serve(struct core *core) {
     struct queues *queues = core->queues;
     if (!queues || !queues->count) return;
@@ -140,7 +140,7 @@ const struct timespec *queues_timeout(struct core *core, const struct timespec *
     return own;
 }
 
-// Use queues where the program or the control plane can see them. Interfaces then buffer little: packets wait here.
+// Use queues if the program or the control plane can see them. Interfaces then buffer little, and packets wait in the queues.
 void queues_program(struct core *core) {
     struct queues *queues = core->queues;
     if (!queues) return;

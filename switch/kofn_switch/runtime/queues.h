@@ -1,6 +1,6 @@
-// The queues between ingress and egress, which exist if the program or the control plane uses them. As in
-// targets/simple_switch of behavioral-model, each port has one for each priority. A queue holds QUEUE_DEPTH packets by
-// default, and is served at its rate in packets a second if it has one, the highest priority first.
+// The queues between ingress and egress, which exist if the program or the control plane uses them. As in targets/simple_switch
+// of behavioral-model, each port has one queue for each priority. A queue holds QUEUE_DEPTH packets by default. A queue with a
+// rate, in packets a second, is served at this rate. The queue of the highest priority is served first.
 //
 // A packet waits while its port's interface does not take packets. Otherwise, and without rates, its egress follows its
 // ingress at once.
@@ -13,7 +13,7 @@
 
 #include "program.h"
 
-#define QUEUE_PRIORITIES 8  // of bit<3>
+#define QUEUE_PRIORITIES 8  // a priority is bit<3>
 #define QUEUE_PORTS 512
 #define QUEUE_DEPTH 64
 

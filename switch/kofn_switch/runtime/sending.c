@@ -1,6 +1,6 @@
 // The packets that a program emits: they are collected, then sent out of each port together, through its faults.
 //
-// It does not know what a frame's interface does with it (frames.c).
+// This file does not know how a frame leaves its interface (frames.c).
 #include "core.h"
 
 // See struct services.

@@ -1,6 +1,6 @@
-// Look-ups. Exact tables are hashed. All others hash the masked key for each different mask of the entries' keys, the
-// mask with the best entry first, until no better entry is possible. Range fields are masked out: entries of equal hash
-// form a chain, the best entry first.
+// Look-ups. An exact table hashes the key. All other tables hash the masked key once for each different mask of the entries'
+// keys, beginning with the mask that has the best entry, until no better entry is possible. Range fields are masked out.
+// Entries of equal hash form a chain, the best entry first.
 #ifndef KOFN_TABLE_H
 #define KOFN_TABLE_H
 
@@ -33,7 +33,7 @@ static inline struct entry *find_exact(const struct table *table, const uint64_t
     }
 }
 
-// An ordered table's mask; no entry with it has a better rank than `bound`.
+// An ordered table's mask; no entry with this mask has a better rank than `bound`.
 struct mask {
     uint64_t bound;
     uint64_t entries;
@@ -44,26 +44,27 @@ static inline struct mask *mask_at(const struct table *table, uint32_t number) {
     return (struct mask *)(table->masks + number * table->mask_stride);
 }
 
-// An entry of an ordered table stores value and mask, or low and high, of each field, then these two.
+// An entry of an ordered table stores all fields' values (or low bounds), then their masks (or high bounds), then its rank and
+// the next entry of its chain.
 static inline uint64_t *rank_of(struct entry *entry, uint32_t key_limbs) { return entry->limbs + 2 * key_limbs; }
 
 static inline uint64_t *next_of(struct entry *entry, uint32_t key_limbs) { return entry->limbs + 2 * key_limbs + 1; }
 
-// The control plane's changes of tables; each is one step for packets. `match` has the form in which an entry stores
-// it, without the limbs after the masks. An ordered table's entries have an order, of which the lowest is the best, and
-// the mask of their key, which is zero for range fields.
+// The control plane's changes of tables; packets see each change whole, or not at all. `match` has the form in which an entry
+// stores it, without the limbs after the masks. For an ordered table, `order` is the entry's order, of which the lowest is the
+// best, and `mask` is the mask of the entry's key, zero for range fields.
 struct core;
 int64_t table_find(struct instance *instance, uint32_t id, const uint64_t *mask, const uint64_t *match, uint64_t order);
 int64_t table_insert(struct core *core, struct instance *instance, uint32_t id, const uint64_t *mask,
                      const uint64_t *match, uint64_t order, uint32_t action, const uint64_t *parameters);
 
-// Tests whether a key matches an entry's stored fields; each table has its own.
+// Tests whether a key matches an entry's stored fields; each table has its own function.
 typedef int matcher(const uint64_t *key, const uint64_t *stored);
 
 static inline __attribute__((always_inline)) struct entry *find_ordered(const struct table *table, const uint64_t *key,
                                                                          uint32_t limbs, matcher *matches) {
     struct entry *best = NULL;
-    uint64_t rank = UINT64_MAX;  // a lower one is better
+    uint64_t rank = UINT64_MAX;  // a lower rank is better
     for (uint32_t i = 0; i < table->masks_used; i++) {
         const struct mask *mask = mask_at(table, table->mask_order[i]);
         if (mask->bound > rank) break;

@@ -1,4 +1,4 @@
-// The control plane's changes of tables; each is one step for packets.
+// The control plane's changes of tables; packets see each change whole, or not at all.
 #include <errno.h>
 #include <string.h>
 
@@ -20,7 +20,7 @@ static void link_exact(struct table *table, uint32_t number) {
     table->index[at] = number + 1;
 }
 
-// Close the gap, so that no look-up stops early.
+// Remove an entry from the index and close the gap, so that no look-up stops early.
 static void unlink_exact(struct table *table, uint32_t number) {
     uint32_t mask = table->index_mask;
     uint32_t gap = hash_key(entry_at(table, number)->limbs, table->shape.key_limbs) & mask;

@@ -11,7 +11,7 @@
 #include "trace.h"
 
 #define SHOWN_BYTES 64  // bytes of a packet
-#define SHOWN_LIMBS 4   // limbs of a number; of a longer one its ends
+#define SHOWN_LIMBS 4   // most limbs of a number; of a longer number the first and the last limb
 
 struct trace {
     struct services plain;  // the services without a trace
@@ -74,7 +74,7 @@ static void begin(struct core *core, uint32_t port, const uint8_t *packet, uint3
     trace->left -= trace->active ? 1 : 0;
 }
 
-// Write one packet's text at once, with that of packets that leave queues now. A failure ends the trace.
+// Write one packet's text at once, together with the text of packets that leave queues now. A failure ends the trace.
 static void end(struct core *core) {
     struct trace *trace = core->trace;
     queues_serve(core);
@@ -126,8 +126,8 @@ static void traced_digest(struct core *core, uint32_t list, const uint64_t *limb
     core->trace->plain.digest(core, list, limbs, count);
 }
 
-// Write the ways of the next `packets` to a file descriptor, only of those to `udp_port` if it is not 0. `reasons` has
-// the names of the drops, and must stay valid. Return 0 or -ENOMEM.
+// Write the ways of the next `packets` packets to a file descriptor; if `udp_port` is not 0, only of packets to this port.
+// `reasons` has the names of the drops, and must stay valid. Return 0 or -ENOMEM.
 int core_trace(struct core *core, int file, uint64_t packets, uint32_t udp_port, const char *const *reasons) {
     struct trace *trace = calloc(1, sizeof *trace);
     if (!trace) return -ENOMEM;

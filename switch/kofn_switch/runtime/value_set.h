@@ -5,7 +5,7 @@
 #include "program.h"
 #include "table.h"
 
-// Return the cell that holds the key, or the free one for it; at least one cell is free.
+// Return the cell that holds the key, or the free cell for the key; at least one cell is free.
 static inline uint64_t *value_cell(const struct value_set *set, const uint64_t *key, uint32_t limbs) {
     for (uint32_t at = hash_key(key, limbs) & set->mask;; at = (at + 1) & set->mask) {
         uint64_t *cell = set->cells + (size_t)at * (1 + limbs);

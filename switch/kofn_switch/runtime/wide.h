@@ -7,7 +7,7 @@
 
 #define WIDE_MAX 256  // limbs; the generator refuses programs that need more
 
-#define WIDE_VECTOR 8  // limbs of a vector: the widest that processors have; others copy it in parts
+#define WIDE_VECTOR 8  // limbs of a vector, the widest of any processor; other processors copy it in parts
 typedef uint64_t wide_vector __attribute__((vector_size(8 * WIDE_VECTOR)));
 
 static const uint64_t wide_zero[WIDE_MAX];
@@ -36,8 +36,8 @@ static inline uint64_t sign_extend(uint64_t value, unsigned width) {
 static inline uint64_t divide(uint64_t a, uint64_t b) { return b ? a / b : 0; }
 static inline uint64_t modulo(uint64_t a, uint64_t b) { return b ? a % b : 0; }
 
-// Copy between equal or disjoint places. Whole vectors where the size is known: most wide fields are words of a packet,
-// for which a call of memmove takes longer than the copy.
+// Copy between places that are equal or do not overlap. A size that is known at compile time is copied in whole vectors: most
+// wide fields are words of a packet, for which a call of memmove takes longer than the copy.
 static inline __attribute__((always_inline)) void wide_copy(uint64_t *to, const uint64_t *from, unsigned limbs) {
     if (!__builtin_constant_p(limbs) || limbs % WIDE_VECTOR || limbs > 64) {
         memmove(to, from, limbs * 8);
@@ -69,7 +69,7 @@ static inline int wide_nonzero(const uint64_t *value, unsigned limbs) {
     return any != 0;
 }
 
-// Return the value as a shift amount; values beyond 64 bits become the largest.
+// Return the value as a shift amount; a value of more than 64 bits becomes 2^64 - 1.
 static inline uint64_t wide_amount(const uint64_t *value, unsigned limbs) {
     return limbs > 1 && wide_nonzero(value + 1, limbs - 1) ? ~(uint64_t)0 : value[0];
 }

@@ -17,9 +17,9 @@ enum { MATCH_FIELD = 1, MATCH_EXACT = 2, MATCH_TERNARY = 3, MATCH_LPM = 4, MATCH
 enum { TABLE_ACTION = 1 };
 enum { ACTION_ID = 1, ACTION_PARAMETER = 4, PARAMETER_ID = 2, PARAMETER_VALUE = 3 };
 
-// The form of a program's entries, as words; every record begins with its length in words.
+// The form of a program's entries, as words; the record of a table or an action begins with its length in words.
 struct value_plan {
-    uint32_t id, width, at;  // at: its first limb
+    uint32_t id, width, at;  // width in bits; at: the value's first limb
 };
 
 struct field_plan {
@@ -122,7 +122,7 @@ static int spans_all(const uint64_t *low, const uint64_t *high, uint32_t width) 
 // An entry before it enters its table.
 struct draft {
     uint64_t match[2 * LIMBS_MAX], mask[LIMBS_MAX], parameters[LIMBS_MAX];
-    uint64_t seen;  // given fields
+    uint64_t seen;  // bit i: field i is given
     uint64_t order;
     uint32_t action;
 };
@@ -227,7 +227,7 @@ static int read_action(const struct table_plan *plan, struct bytes message, stru
     return seen == low_ones(action->parameters);
 }
 
-// Fill in fields that were left out with a match of everything, then the order and the masks.
+// Fill in the fields that were left out, so that they match everything, then the order and the masks.
 static int complete(const struct table_plan *plan, uint32_t key_limbs, uint64_t priority, struct draft *draft) {
     uint64_t wild = 0;
     for (uint32_t i = 0; i < plan->fields; i++) {
@@ -300,8 +300,9 @@ static int carry_out(struct core *core, struct instance *instance, const uint32_
     return entity.bytes.at == entity.bytes.end && insert_entry(core, instance, plans, item.bytes);
 }
 
-// Carry out the updates of a serialised WriteRequest from byte `*at` on, until one is not plain or fails. Return the
-// number of those that were carried out; `*at` is then behind the one that was not. `plans` ends with a 0.
+// Carry out the updates of a serialised WriteRequest from byte `*at` on, until an update is not plain or fails. Return the
+// number of updates that were carried out; `*at` is then the byte after the update that was not carried out. `plans` ends with
+// a 0.
 uint64_t write_plain(struct core *core, struct instance *instance, const uint32_t *plans, const uint8_t *request,
                      uint64_t size, uint64_t *at) {
     struct bytes left = {request + *at, request + size};

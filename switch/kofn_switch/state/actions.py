@@ -9,7 +9,8 @@ from kofn_switch.errors import InvalidEntry
 
 
 def find_action(owner: str, actions: Mapping[str, Action], name: str, parameters: Sequence[int]) -> Action:
-    """Return the action of that name, its parameters checked; `owner` names table or profile. Raise InvalidEntry."""
+    """Check the parameters of an action and return the action; `owner` names the table or profile. Raise
+    InvalidEntry."""
     if name not in actions:
         raise InvalidEntry(f"{owner} has no action {name}; it has {', '.join(actions) or 'none'}")
     action = actions[name]

@@ -164,7 +164,7 @@ class Replica:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CloneSession:
-    """The destinations of a clone: `replicas`, or those of the multicast group `group` if it is not 0.
+    """The destinations of a clone: `replicas`, or the replicas of the multicast group `group` if `group` is not 0.
 
     If `length` is not 0, a clone is cut to `length` bytes, headers included, when it leaves.
     """

@@ -1,7 +1,7 @@
 """Finds entries that no packet hit for their idle timeout.
 
-The native part notes each entry's last hit. This module keeps a queue of the times at which to check. Time is the
-switch's, in microseconds.
+The native part notes each entry's last hit. This module keeps a queue of the times at which to check. Times are those
+of the switch's clock, in microseconds.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ QUEUE_MIN = 64
 
 @dataclass(slots=True)
 class _Watched:
-    """An entry, its last hit, and the start of its idle time if there was none."""
+    """An entry, the time of its last hit, and the start of its idle time if it has had no hit since then."""
 
     entry: Entry
     last_hit_us: c_uint64  # in the native table
@@ -39,7 +39,7 @@ class IdleTimeouts:
         self._turns = 0
 
     def watch(self, entry: Entry, number: int, last_hit_us: c_uint64) -> None:
-        """Watch an entry, or start again with another timeout."""
+        """Watch an entry, or restart its idle time with another timeout."""
         now, which = self._now_us(), (entry.table, number)
         before = self._watched.get(which)
         inserted = now if before is None else before.inserted_us
@@ -83,7 +83,7 @@ class IdleTimeouts:
         heappush(self._queue, (since_us + watched.timeout_us, self._turns, which))
 
     def _drop_outdated(self) -> None:
-        """Remove outdated items, because each change of an entry leaves one in the queue."""
+        """Remove outdated items, because each change of an entry leaves an outdated item in the queue."""
         turns = {watched.turn for watched in self._watched.values()}
         self._queue = [place for place in self._queue if place[1] in turns]
         heapify(self._queue)

@@ -50,7 +50,7 @@ class ProfileRows:
         return held
 
     def release(self, profile: str, held: Held) -> None:
-        """Release a reference; nothing else refers to its action set."""
+        """Release an entry's reference. Empty the group of an action set, because no other entry refers to it."""
         self._profiles[profile].release(held)
         if isinstance(held.via, ActionSet):
             self._write_group(profile, held.number, [])

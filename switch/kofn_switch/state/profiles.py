@@ -17,7 +17,7 @@ from kofn_switch.state.entries import ActionSet, GroupRef, Member, MemberGroup, 
 from kofn_switch.state.places import Places
 
 GROUPS_MAX = 1 << 20
-CHOICES_MAX = 1 << 16  # the most weights of a group together
+CHOICES_MAX = 1 << 16  # largest sum of a group's weights
 T = TypeVar("T")
 MEMBER, GROUP = range(2)  # enum indirect of runtime/program.h
 

@@ -19,7 +19,7 @@ from kofn_switch.state.profiles import Held
 from kofn_switch.state.table_entries import TableEntries
 from kofn_switch.state.tables import TableState, const_key, refuse_const
 
-NOTHING = (1 << 32) - 1  # no action's id
+NOTHING = (1 << 32) - 1  # an id that no action has
 
 NO_IDLE_TIMEOUT = "idle_timeout_ns must be set to 0 for tables which do not support idle timeout"
 """The words of p4lang's PI, which its tests look for."""

@@ -31,7 +31,8 @@ class TableEntries:
     """Entries by their places, the numbers of rows in the native table. A new entry gets the lowest free place."""
 
     def __init__(self, state: TableState, core: int, instance: int, number: int | None) -> None:
-        """Take the table's `number` in the native part; None: only its default action is called, so it is not there."""
+        """Take the table's `number` in the native part; None if the native part does not have the table, because the
+        program only calls its default action."""
         self.state = state
         self.number = number
         self._native, self._core, self._instance = runtime(), core, instance

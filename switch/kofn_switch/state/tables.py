@@ -17,9 +17,9 @@ PRIORITY_MAX = (1 << 31) - 1  # P4Runtime's
 
 
 class Stored(NamedTuple):
-    """The identity of an entry: its key in the normal form and in the native table's.
+    """The identity of an entry: its key in the normal form and in the native table's form (`mask`, `match`, `order`).
 
-    The lowest order is the best.
+    The entry with the lowest order is the best.
     """
 
     key: Key
@@ -56,11 +56,11 @@ class TableState:
         return max(self.table.size, len(self.table.entries or ()))
 
     def action(self, name: str, parameters: Sequence[int]) -> Action:
-        """Return the action, its parameters checked. Raise InvalidEntry."""
+        """Check the parameters of an action and return the action. Raise InvalidEntry."""
         return find_action(f"table {self.table.name}", self.actions, name, parameters)
 
     def stored(self, key: Key, priority: int) -> Stored:
-        """Return the key and the priority, checked. Raise InvalidEntry."""
+        """Check the key and the priority, and return the entry's identity. Raise InvalidEntry."""
         self._check_priority(priority)
         normal, pairs = self.normal(key)
         mask, match = mask_words(self.table, pairs), stored_match(self.table, pairs)
@@ -91,7 +91,7 @@ class TableState:
         return sum(field.width - mask.bit_count() for field, (_, mask) in fields if field.kind == "lpm")
 
     def key_of(self, stored: Sequence[int]) -> Key:
-        """Return the key from the limbs of a native entry, which may be followed by others."""
+        """Return the key from the first limbs of a native entry."""
         firsts = numbers(self.table.key, stored)
         seconds = numbers(self.table.key, stored[key_limbs(self.table) :]) if self.ordered else firsts
         return tuple(map(_stored_match, self.table.key, firsts, seconds))

@@ -15,7 +15,7 @@ class Server(JobCollective):
 
     @classmethod
     def busiest_bytes(cls, gradient_bytes: int, workers: int) -> float:
-        """Return all workers' gradients: they share the server's link."""
+        """Return the bytes of all workers' gradients, because the workers share the server's link."""
         return workers * gradient_bytes
 
 

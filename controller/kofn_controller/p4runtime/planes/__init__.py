@@ -1,1 +1,1 @@
-"""The data planes of kofn: `module:Name` names another one."""
+"""kofn's own data planes. A plug-in's data plane is named `module:Name`."""

@@ -19,7 +19,8 @@ def progress_costs(forecast: Forecast) -> FloatArray:
 
 
 def starving(forecast: Forecast) -> dict[int, str]:
-    """Exclude k = n if fast workers compute several gradients: a sum has room for n, so none is left for a late one."""
+    """Exclude k = n if the rule lets fast workers compute several gradients: a sum has room for n gradients, so no room
+    is left for a late worker's gradient."""
     if not RULES[forecast.late_policy.rule].repeats:
         return {}
     return {forecast.workers: "slow workers would be in no sum"}

@@ -1,7 +1,8 @@
 """Bounds of an expression's integers. They tell the generator how many bits suffice.
 
-BMv2 computes with integers of any size and cuts when it assigns. The generated code computes modulo a power of two.
-Comparisons, right shifts, divisions and saturation need exact operands instead, and therefore the operands' bounds.
+BMv2 computes with integers of any size, and cuts a result to the field's width when it assigns the result. The
+generated code computes modulo a power of two. Comparisons, right shifts, divisions and saturation need exact operands
+instead, and therefore the operands' bounds.
 """
 
 from collections.abc import Callable
@@ -126,7 +127,7 @@ class Ranges:
     """Bounds of the expressions of one program, inside an action with `parameters`."""
 
     def __init__(self, program: Program, parameters: tuple[Parameter, ...] = ()) -> None:
-        """Take the parameters of an action; expressions outside actions have none."""
+        """Take the parameters of an action; expressions outside of actions have no parameters."""
         self.program = program
         self.parameters = parameters
 
@@ -143,7 +144,7 @@ class Ranges:
                 return None
 
     def of(self, expression: Expression) -> Maybe:
-        """Return the bounds; None without any, as for `1 << x` with a wide `x`."""
+        """Return the bounds of an expression; None if it has none, as `1 << x` with a wide `x`."""
         field = self.field(expression)
         if field is not None:
             return of_width(field.width, field.signed)

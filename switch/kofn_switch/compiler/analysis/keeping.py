@@ -1,8 +1,8 @@
 """Headers that keep their fields while they are invalid.
 
-BMv2 reads the last content of an invalid header, even from another packet. Content from the same packet is defined: in
-headers that the program invalidates, and in headers that it never makes valid. These start as zeros and are read as
-they are. The fields of all other invalid headers read as 0, which needs no zeroed memory.
+On BMv2, an invalid header reads as its last content, even if this content is from another packet. Here the content is
+always from the same packet. A header that the program invalidates, or that it never makes valid, keeps its fields: it
+starts as zeros and is read as it is. The fields of every other invalid header read as 0, without zeroed memory.
 
 As on BMv2, a table's key has zeros for all fields of invalid headers.
 """
@@ -27,7 +27,8 @@ TAKE_AWAY = frozenset(
 
 
 def kept_headers(program: Program) -> frozenset[str]:
-    """Return the names of these headers; a stack has all its headers in the result, or none."""
+    """Return the names of the headers that keep their fields. The result has all headers of a stack, or none of
+    them."""
     kept = _targets(program, TAKE_AWAY) | _unseen(program)
     for union in program.unions.values():
         if len(union.members) > 1:

@@ -1,4 +1,4 @@
-"""Whether a parser can go from state to state without end."""
+"""Finds out whether a parser can go from state to state without end."""
 
 from kofn_switch.compiler.ir.expressions import Constant, Expression, HeaderOf, NextUnionMember, StackOf
 from kofn_switch.compiler.ir.program import Primitive, Program
@@ -29,7 +29,7 @@ def _takes(program: Program, statement: Primitive) -> bool:
 
 
 def _fixed_width(program: Program, target: Expression) -> int:
-    """Return the bits that a header has at least."""
+    """Return the least number of bits of a header."""
     match target:
         case HeaderOf(header):
             return program.headers[header].type.fixed_width

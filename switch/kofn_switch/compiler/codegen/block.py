@@ -17,7 +17,7 @@ class CodeUnit:
         return self._constants.setdefault(words, f"constant_{len(self._constants)}")
 
     def kernel(self, signature: str, body: str) -> str:
-        """Return the name of a function with that text; equal texts share one."""
+        """Return the name of a function with that text; equal texts share one function."""
         return self._kernels.setdefault(f"{signature} {body}", f"kernel_{len(self._kernels)}")
 
     def helpers(self) -> list[str]:

@@ -75,7 +75,7 @@ def _end(parts: list[Part]) -> int:
 
 
 def runs(parts: list[Part]) -> list[list[Part]]:
-    """Cut the parts wherever one ends on a byte boundary."""
+    """Divide the parts into runs: a run ends with a part that ends on a byte boundary."""
     result: list[list[Part]] = [[]]
     for part in parts:
         result[-1].append(part)

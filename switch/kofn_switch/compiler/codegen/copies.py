@@ -71,7 +71,7 @@ class CopyWriter:
         return function(head, [*taken, *length, *tracing.again(self._layout)])
 
     def _enter(self) -> list[str]:
-        """Write the function that sets all that the parser knows of a clone of ingress."""
+        """Write the function that sets the metadata that the parser reads when it parses a clone of ingress."""
         return function("void enter(struct state *D)", ["(void)D;", *self._layout.set_meta("ingress_port", "D->port")])
 
 

@@ -115,7 +115,7 @@ class Adder:
                 self._add_inputs(group)
 
     def _add_inputs(self, group: Group) -> None:
-        """Add small inputs in plain sums while these cannot overflow."""
+        """Add small inputs by plain additions, as long as their sum cannot overflow 64 bits."""
         at, terms, most = group.start, list[str](), 0
         for expression, width in group.inputs:
             at += width

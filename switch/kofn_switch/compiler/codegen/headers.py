@@ -32,7 +32,7 @@ def remove_header(low: Lowering, arguments: Arguments) -> None:
 
 
 def _protect(low: Lowering, expression: Expression, header: HeaderRef) -> None:
-    """Keep the element invalid that stands for an index out of range."""
+    """Keep the stack's last element, which stands for an index out of range, invalid."""
     if not isinstance(expression, HeaderOf):
         stack = getattr(expression, "stack", "")
         low.block.add(f"{low.layout.element(stack, str(low.layout.depth(stack))).valid} = 0;")

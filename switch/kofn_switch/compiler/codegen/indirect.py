@@ -16,7 +16,7 @@ def profile_actions(program: Program, profile: str) -> list[Action]:
 
 
 def member_numbers(program: Program, table: Table) -> dict[int, int]:
-    """Return the place in the profile's list for the id of each of an indirect table's actions."""
+    """Return, for the id of each action of an indirect table, the action's place in the profile's list."""
     names = [action.name for action in profile_actions(program, str(table.profile))]
     return {action.id: names.index(action.name) for action in table.actions}
 

@@ -1,8 +1,9 @@
-"""Limb-by-limb expressions as one loop: no temporaries between the operators, a carry for each addition.
+"""Writes an expression that works limb by limb as one loop. There are no temporaries between the operators, and each
+addition has a carry.
 
-Carries keep a compiler from vectorising the loop. Sums of lanes have none: the top bit of every lane, and so of every
-limb, is masked off. With enough limbs, a first loop therefore looks for a sum of two limbs that overflows. If there is
-none, a second loop adds without carries.
+Carries keep a compiler from vectorising the loop. Additions of lanes never carry out of a limb, because the top bit of
+every lane, and so of every limb, is masked off. With enough limbs, a first loop therefore looks for a sum of two limbs
+that overflows. If there is none, a second loop adds without carries.
 """
 
 from collections.abc import Callable
@@ -13,9 +14,9 @@ from kofn_switch.compiler.codegen.lowering import Lowering
 from kofn_switch.compiler.ir.expressions import Constant, Expression, Operation
 
 SIDE_BY_SIDE = 8
-"""The number of limbs from which on looking for carries costs less than adding with them."""
+"""From this number of limbs on, the search for an overflow costs less than additions with carries."""
 UNROLLED = '_Pragma("GCC unroll 4")'
-"""Unrolls the four vectors of a packet's word; as a loop they take twice as long."""
+"""Unrolls the loop over the four vectors of a packet's word, which takes twice as long if it is not unrolled."""
 INDEPENDENT = f'_Pragma("GCC ivdep") {UNROLLED}'
 
 
@@ -25,7 +26,8 @@ class LimbLoop:
     OPERATORS: ClassVar[frozenset[str]] = frozenset({"&", "|", "^", "~", "+", "-"})
 
     def __init__(self, lowering: Lowering, bits: int) -> None:
-        """First compute operands that do not work limb by limb into arrays, through `lowering`."""
+        """Take `lowering`, which computes operands that do not work limb by limb: they are in arrays before the loop
+        begins."""
         self._lowering = lowering
         self._bits = bits
         self._pointers: dict[str, str] = {}
@@ -40,7 +42,7 @@ class LimbLoop:
         }
 
     def emit(self, to: str, expression: Expression) -> None:
-        """Write a call that leaves the limbs at the pointer `to`."""
+        """Write a call that leaves the result's limbs at the pointer `to`."""
         result = self._limb(expression)
         count = limbs(self._bits)
         names = "".join(f", const uint64_t *{name}" for name in self._pointers.values())
@@ -49,7 +51,8 @@ class LimbLoop:
         name = self._lowering.block.unit.kernel(f"(uint64_t *to{names})", f"{{ {text}}}")
         self._lowering.block.add(f"{name}({', '.join([to, *self._pointers])});")
 
-    # Operands and result are the same object or disjoint, so iterations depend on each other only by carries.
+    # An operand and the result are the same array or do not overlap, so iterations depend on each other only by
+    # carries.
 
     def _with_carries(self, loop: str, result: str) -> str:
         carries = "".join(f"uint8_t c{number} = {start}; " for number, (_, _, start) in enumerate(self._sums))
@@ -61,7 +64,8 @@ class LimbLoop:
         return f"{carries}{pragma} {loop} {{ {sums}to[i] = {result}; }} "
 
     def _without_carries(self, loop: str, count: int, result: str) -> str:
-        """Return "" if a first loop does not pay: for few limbs, or for an expression that begins with a carry."""
+        """Return the two loops without carries; "" if they do not pay: for few limbs, or if an addition begins with a
+        carry."""
         if count < SIDE_BY_SIDE or not self._sums or any(start for _, _, start in self._sums):
             return ""
         sums = [f"const uint64_t s{number} = {left} + {right}; " for number, (left, right, _) in enumerate(self._sums)]

@@ -1,8 +1,8 @@
 """The layout of a program's headers and metadata in the generated C.
 
 `struct state` holds one packet's headers as native integers; its members are named after the program's. A stack has one
-element more than its depth: an index out of range means that element, which is never valid. A stack of unions is stored
-as one such array for each member. A variable field is stored as its value and its number of bits.
+element more than its depth: an index out of range selects this additional element, which is never valid. A stack of
+unions is stored as one such array for each member. A variable field is stored as its value and its number of bits.
 """
 
 import re
@@ -171,7 +171,7 @@ class Layout:
 
     @property
     def payload_bytes(self) -> str:
-        """The length of the payload that a checksum covers: of a truncated packet, as if it had no headers."""
+        """The length of the payload that a checksum covers. A truncated packet counts as if it had no headers."""
         rest = "D->length - D->at"
         return f"({rest} < D->truncate ? {rest} : D->truncate)" if self.program.uses("truncate") else f"({rest})"
 
@@ -190,7 +190,8 @@ class Layout:
         )
 
     def _keeps(self, row: str, index: str) -> str:
-        """Return C that is false for the element that stands for an index out of range, which keeps nothing."""
+        """Return a C condition: whether an element keeps its fields. It is false for the element that stands for an
+        index out of range. Return "" if no element of the row keeps its fields."""
         members = self._rows[row].members
         if not self.kept.intersection(members):
             return ""

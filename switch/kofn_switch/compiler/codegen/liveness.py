@@ -65,7 +65,7 @@ def writes(primitive: Primitive) -> list[Expression]:
 
 
 def _before(primitives: Iterable[Primitive], after: Fields) -> Fields:
-    """Return the fields that are read, in a sequence or after it, before they are set."""
+    """Return the fields that are read before they are set, in a sequence or after it (`after`)."""
     live = after
     for primitive in reversed(list(primitives)):
         targets = writes(primitive)

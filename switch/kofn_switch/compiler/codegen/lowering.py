@@ -1,10 +1,10 @@
-"""Expressions to C, at the width that each needs.
+"""Turns expressions into C, at the width that each expression needs.
 
 An expression has three forms: `narrow`, a uint64_t that is correct modulo 2^bits; `wide`, an array of limbs that is
 correct modulo 2^bits; `truth`, a C condition. Trees of wide operands that work limb by limb (fields, constants, & | ^ ~
 + -) become one loop, a "kernel". The rules of the operators are tables: a new operator is an entry in `bounds.RULES`
-and in `operators.NARROW` (and `operators.WIDE`), or in `operators.TRUTH`; `operators.Translator` is this class with
-them.
+and in `operators.NARROW` (and `operators.WIDE`), or in `operators.TRUTH`; `operators.Translator` is the class Lowering
+with these tables.
 """
 
 from collections.abc import Callable, Mapping
@@ -160,7 +160,8 @@ class Lowering(References):
             self._extend(to, expression, count)
 
     def _extend(self, to: str, expression: Expression, count: int) -> None:
-        """Extend fewer limbs, or a number of up to 64 bits."""
+        """Write statements that extend a value of fewer limbs, or of up to 64 bits, to `count` limbs at the pointer
+        `to`."""
         if isinstance(expression, Lookahead):
             self.block.add(
                 f"wide_extend({to}, {count}, wide_zero, 0, 0);",
@@ -254,7 +255,7 @@ class Lowering(References):
             self.block.add(f"{member}[{limbs(own) - 1}] &= {literal(mask_of(own % 64))};")
 
     def store_cut(self, to: str, value: Expression, width: int) -> None:
-        """Do as `store`, with the bits above `width` zero."""
+        """Store a value as `store` does, and set the bits above `width` to 0."""
         self.store(to, value, width)
         if width % 64:
             self.block.add(f"{to}[{limbs(width) - 1}] &= {literal(mask_of(width % 64))};")

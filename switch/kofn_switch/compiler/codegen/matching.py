@@ -1,8 +1,8 @@
 """Tables in C: keys, look-ups, and an entry's match in limbs.
 
-Exact tables store the key. All others store values (of range fields the low bounds), then masks (of range fields the
-high bounds), then the runtime's own limbs: see runtime/table.h. `numbered` numbers the tables that the control plane
-can see; a table that can only miss is called directly.
+An exact table stores an entry's key. All other tables store the values of all fields, then their masks, then the
+runtime's own limbs (runtime/table.h); a range field has its low bound as value and its high bound as mask. `numbered`
+numbers the tables that the control plane can see; a table that can only miss is called directly.
 """
 
 from collections.abc import Iterable, Sequence
@@ -27,27 +27,28 @@ def numbered(program: Program) -> dict[str, int]:
 
 
 def key_limbs(table: Table) -> int:
-    """Return the limbs of a look-up key."""
+    """Return the number of limbs of a look-up key."""
     return sum(limbs(field.width) for field in table.key)
 
 
 def stored_limbs(table: Table) -> int:
-    """Return the limbs of an entry's match."""
+    """Return the number of limbs of an entry's match."""
     return key_limbs(table) * 2 + 2 if table.ordered else key_limbs(table)
 
 
 def parameter_limbs(action: Action) -> int:
-    """Return the limbs of an action's parameters."""
+    """Return the number of limbs of an action's parameters."""
     return sum(limbs(parameter.width) for parameter in action.parameters)
 
 
 def most_limbs(actions: Iterable[Action]) -> int:
-    """Return the limbs of the parameters of the action with the most."""
+    """Return the largest number of limbs that the parameters of one of the actions take."""
     return max((parameter_limbs(action) for action in actions), default=0)
 
 
 def entry_limbs(table: Table) -> int:
-    """Return the limbs of an entry's action parameters; of an indirect table, of the member's or group's number."""
+    """Return the number of limbs of an entry's action parameters. An entry of an indirect table has one limb instead,
+    the number of a member or group."""
     return 1 if table.profile is not None else most_limbs(table.actions)
 
 

@@ -14,7 +14,8 @@ ESCAPED = re.compile(r"\\([{}])")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """A message of a program; `text` has a pair of braces for each value, `failed` marks an assertion's."""
+    """A message of a program; `text` has a pair of braces for each value, `failed` marks the message of an
+    assertion."""
 
     text: str
     failed: bool

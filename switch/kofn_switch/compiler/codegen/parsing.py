@@ -120,7 +120,8 @@ class ParserWriter:
         return f"in_value_set(&D->in->value_sets[{number}], {key}, {count})"
 
     def _matches(self, low: Lowering, state: ParserState, transition: Transition) -> list[str]:
-        """Return a condition for each key field; value and mask hold them in order, each padded to bytes."""
+        """Return a condition for each key field; the transition's value and mask hold the fields in order, each padded
+        to whole bytes."""
         conditions, shift = [], 0
         for expression, width in reversed(state.key):
             ones = mask_of(width)
@@ -135,7 +136,7 @@ class ParserWriter:
         return conditions[::-1]
 
     def _extract(self, low: Lowering, arguments: Arguments) -> None:
-        """Extract a header, or the next of a stack; the second argument is the length of the variable field."""
+        """Extract a header, or the next header of a stack; the second argument is the length of the variable field."""
         match arguments[0]:
             case HeaderOf():
                 self._read(low, low.header(arguments[0]), arguments[1:])
@@ -174,7 +175,7 @@ class ParserWriter:
     def _variable_size(self, low: Lowering, header: HeaderRef, length: Expression) -> str:
         """Return a C name for the size in bytes of a header whose variable field gets `length` bits; set both.
 
-        As on BMv2, there must also be room for the field's length from an earlier extract.
+        As on BMv2, the packet must also have room for the length that the field has from an earlier extract.
         """
         bits, size, room = self._block.name("bits"), self._block.name("size"), self._block.name("room")
         self._block.add(

@@ -147,7 +147,7 @@ class PipelineWriter:
 
 
 def check_nodes(pipeline: Pipeline) -> None:
-    """Raise ProgramError when a node leads to one that does not exist."""
+    """Raise ProgramError when a node leads to a node that does not exist."""
     known = {None, *pipeline.tables, *pipeline.conditions}
     ends = [next_ for table in pipeline.tables.values() for next_ in table.next.values()]
     ends += [end for table in pipeline.tables.values() for end in (table.next_default, *(table.next_on_hit or ()))]

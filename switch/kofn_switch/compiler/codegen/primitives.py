@@ -29,7 +29,7 @@ class Rule:
     emit: Emit
     writes: tuple[int, ...] = ()
     leaves: bool = False  # may end the control (exit)
-    certain: bool = True  # sets them in every case
+    certain: bool = True  # sets these arguments in every case
 
 
 def _assign(low: Lowering, arguments: Arguments) -> None:

@@ -20,7 +20,7 @@ from kofn_switch.compiler.ir.expressions import Expression, FieldOf
 from kofn_switch.compiler.ir.program import PORTS, Program
 
 REPLICATION = 5  # instance_type of a multicast copy
-COPIED_TAIL = 2048  # a tail of up to this number of bytes is copied: that is faster than a packet of one more part
+COPIED_TAIL = 2048  # a tail of up to this number of bytes is copied, which is faster than sending one more part
 
 
 class ProcessWriter:
@@ -173,11 +173,13 @@ class ProcessWriter:
         ]
 
     def _egress_copy(self) -> list[str]:
-        """Write how one copy enters the queue of `port` and leaves the queue; without queues it goes on at once."""
+        """Write the functions by which one copy enters the queue of `port` and leaves it. Without queues the copy goes
+        on at once."""
         return [*self._leave(), *self._queues.enqueue(), *self._queues.depart()]
 
     def _leave(self) -> list[str]:
-        """Write how one copy passes egress and leaves through `port`; the first copy that is sent writes the tail."""
+        """Write the function by which one copy passes egress and leaves through `port`; the first copy that is sent
+        writes the tail."""
         copies, drop_port = self._layout.copies, self._layout.target.drop_port
         asserted = "if (D->exit == 2) { services(D->core)->drop(D->core, DROP_ASSERTION); return; }"
         body = [
@@ -236,7 +238,7 @@ class ProcessWriter:
     # The whole function
 
     def _arrive(self) -> list[str]:
-        """Prepare the state: zero the fields that may be read before they are written, and leave the others."""
+        """Prepare the state: zero the fields that may be read before they are written, and leave all other fields."""
         rows = self._layout.kept_rows()
         zero = [f"memset(D->{identifier(row)}, 0, sizeof D->{identifier(row)});" for row in rows]
         for header, name in sorted(live_at_start(self._program)):
@@ -256,7 +258,7 @@ class ProcessWriter:
         return function("inline void arrive(struct state *D, uint32_t port)", ["(void)port;", *body])
 
     def _way(self, core: str) -> list[str]:
-        """Write the way from the parser to the queues; without queues each copy goes on at once."""
+        """Write the statements from the parser to the queues; without queues each copy goes on at once."""
         group, copies = self._metadata.field("mcast_grp"), self._layout.copies
         return [
             "const uint32_t error = parse(D);",

@@ -31,13 +31,14 @@ class QueueWriter:
         return function("void egress_copy(struct state *D, uint32_t port)", body)
 
     def _waited(self, depth: str, waited_us: str, depth_left: str) -> list[str]:
-        """Set the fields about the packet's time in the queue, given as C expressions, that the program reads."""
+        """Set the fields about the packet's time in the queue, if the program reads them. The values are C
+        expressions."""
         values = {"enq_qdepth": depth, "deq_timedelta": waited_us, "deq_qdepth": depth_left}
         wanted = {field: value for field, value in values.items() if self._metadata.mentions(field)}
         return [line for field, value in wanted.items() for line in self._layout.set_meta(field, value)]
 
     def depart(self) -> list[str]:
-        """Write `depart`: a packet leaves its queue, with the state that it had."""
+        """Write `depart`: a packet leaves its queue, with the state that it had when it entered the queue."""
         copies = self._layout.copies
         body = [
             f"struct state *D = {'&((struct whole *)in->state)->now' if copies else 'in->state'};",

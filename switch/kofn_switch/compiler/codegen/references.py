@@ -32,9 +32,10 @@ class References:
         parameters: tuple[Parameter, ...] = (),
         kept: bool = True,
     ) -> None:
-        """Take the parameters of the enclosing action, which C finds through `p`; `place` is for refusals.
+        """Take the parameters of the enclosing action, which C finds through `p`. `place` is the place in the P4
+        source, for refusals.
 
-        Unless `kept`, the fields of all invalid headers read as 0, also in headers that keep their fields.
+        The fields of all invalid headers read as 0 if `kept` is false, also in headers that keep their fields.
         """
         self.layout = layout
         self.block = block
@@ -97,7 +98,7 @@ class References:
         return f"(p + {self._offsets[index]})"
 
     def condition(self, ref: HeaderRef) -> str:
-        """Return the condition on which a header's fields read as stored."""
+        """Return the C condition under which a header's fields read as stored."""
         return ref.readable if self._kept else ref.valid
 
     def readable(self, ref: HeaderRef, field: Field) -> str:

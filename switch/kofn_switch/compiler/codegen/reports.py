@@ -9,7 +9,7 @@ Arguments = tuple[Expression, ...]
 
 
 def emit_log(low: Lowering, arguments: Arguments) -> None:
-    """Write a report of the values: for each 2 * limbs + (1 if signed), then its limbs."""
+    """Write a report of the values. Each value is one word, 2 * limbs + (1 if signed), and then its limbs."""
     statement = Primitive(op="log_msg", arguments=arguments, place=low.place)
     message_of(statement)
     values = arguments[1].items if isinstance(arguments[1], Vector) else ()

@@ -11,11 +11,11 @@ class StandardMetadata:
         self._layout, self._mentioned = layout, mentioned(layout.program)
 
     def field(self, field: str) -> str:
-        """Return a field that v1model's standard_metadata always has, or "0" where the program lacks it."""
+        """Return a field that v1model's standard_metadata always has, or "0" if the program lacks it."""
         return self._layout.meta(field) or "0"
 
     def timestamps(self, source: str, *fields: str) -> list[str]:
-        """Set the fields that the program reads from the C expression `source`, in microseconds."""
+        """Set each of the fields that the program reads to the C expression `source`, in microseconds."""
         wanted = [field for field in fields if self.mentions(field)]
         if not wanted:
             return []
@@ -25,6 +25,6 @@ class StandardMetadata:
         ]
 
     def mentions(self, field: str) -> bool:
-        """Return whether the program mentions a field of standard_metadata. Unread clocks are skipped, because a
-        reading costs as much as a table."""
+        """Return whether the program mentions a field of standard_metadata. A clock that the program does not use is
+        not read, because reading a clock costs as much as a table."""
         return (META, field) in self._mentioned

@@ -57,7 +57,7 @@ def one_line(text: str) -> str:
 
 
 def where(place: Place) -> str:
-    """Return `file.p4:12 `, empty where p4c has not recorded the place."""
+    """Return `file.p4:12 `, empty if p4c has not recorded the place."""
     return f"{PurePath(place.file).name}:{place.line} " if place.file else ""
 
 
@@ -261,5 +261,5 @@ def includes(layout: Layout) -> list[str]:
 
 
 def entry(layout: Layout) -> list[str]:
-    """Define `process` as the traced function, which calls the program's own."""
+    """Define `process` as the traced function, which calls the program's own `process`."""
     return ENTRY.strip("\n").splitlines() if layout.target.trace else []

@@ -1,6 +1,6 @@
 """A P4 program as p4c's BMv2 JSON describes it, typed: the model that the code generator and the engine read.
 
-`reader` makes it. Everything is a record with a name, except expressions (compiler.ir.expressions).
+The `reader` makes this model. Everything is a record with a name, except expressions (compiler.ir.expressions).
 """
 
 from collections.abc import Mapping
@@ -11,9 +11,9 @@ from kofn_switch.compiler.ir.expressions import Expression, FieldOf
 WIDTH_MAX = 1 << 14  # bits of a field
 PORTS = 512  # v1model's ports are bit<9>
 PORT_MAX = PORTS - 1
-PRIORITIES = 8  # and its priorities bit<3>
+PRIORITIES = 8  # v1model's priorities are bit<3>
 DROP_PORT = PORT_MAX  # the port that drops, by default
-STILL_MAX = 1 << 16  # states that a parser passes in a row without extracting; BMv2 passes any number
+STILL_MAX = 1 << 16  # most states that a parser passes in a row without extracting; BMv2 has no limit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,7 +154,8 @@ class KeyField:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConstEntry:
-    """An entry of the program itself, its match as (value, mask or prefix length or high)."""
+    """An entry of the program itself. Its key has a pair for each field: (value, 0), (value, prefix length), (value,
+    mask) or (low, high), by the field's kind."""
 
     key: tuple[tuple[int, int], ...]
     action: int
@@ -173,11 +174,11 @@ class DirectMeter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """A match-action table; `next` maps an action's id to the next node, unless `next_on_hit` gives it.
+    """A match-action table; `next` maps an action's id to the next node, unless `next_on_hit` gives the next node.
 
     An indirect table has a `profile`: its entries refer to the profile's members or groups, which hold the actions;
-    `actions` are the table's own copies of them, by name. Without a default action a miss does nothing and goes to
-    `next_default`.
+    `actions` are the table's own copies of these actions, by name. Without a default action a miss does nothing and
+    goes to `next_default`.
     """
 
     name: str
@@ -195,7 +196,7 @@ class Table:
     next_default: str | None = None
     profile: str | None = None
     meter: DirectMeter | None = None
-    idle_timeouts: bool = False  # entries can have one
+    idle_timeouts: bool = False  # entries can have an idle timeout
 
     @property
     def counted(self) -> bool:
@@ -213,7 +214,8 @@ class Table:
 
     @property
     def prioritised(self) -> bool:
-        """Whether entries need a priority: not if all key fields are exact, or exact but for one lpm field."""
+        """Whether entries need a priority: no if all key fields are exact, or if one is lpm and all others are
+        exact."""
         return any(field.kind not in ("exact", "lpm") for field in self.key)
 
 
@@ -240,7 +242,8 @@ class Pipeline:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transition:
-    """A case of a select; mask None: all bits; value None: always, or when the key is in the value set."""
+    """A case of a select. `mask` None means all bits. `value` None means that the case holds always or, with a
+    `value_set`, when the key is in this set."""
 
     value: int | None
     mask: int | None
@@ -318,7 +321,7 @@ class Calculation:
 class ActionProfile:
     """Members (an action with its parameters) that entries of its tables share.
 
-    With a selector also groups of members: the hash chooses the member for a packet.
+    A profile with a selector also has groups of members: the selector's hash chooses a group's member for each packet.
     """
 
     name: str

@@ -1,7 +1,7 @@
 """Metadata that switch and program share by name; P4_14 programs have it in separate headers.
 
 BMv2 looks for `intrinsic_metadata.mcast_grp` as it looks for `standard_metadata.egress_spec`. This module rewrites the
-document so that all of these fields are standard_metadata's.
+document so that all of these fields belong to standard_metadata.
 """
 
 from collections.abc import Sequence

@@ -94,7 +94,8 @@ def _table(
 
 
 def _next_on_hit(item: Json) -> tuple[str | None, str | None] | None:
-    """Return the nodes after hit and miss, if the program asks for these; p4c leaves out the default's."""
+    """Return the nodes after a hit and after a miss, if the program distinguishes hit and miss. p4c omits a node that
+    is the default next node."""
     after, default = item["next_tables"], item.get("base_default_next")
     if "__HIT__" not in after and "__MISS__" not in after:
         return None

@@ -48,7 +48,8 @@ def _each(fits: list[Fits]) -> Fits:
 
 
 def _record(kind: Any) -> Fits:
-    """Return a check of a record. It looks the fields up at its first call, because expressions hold expressions."""
+    """Return a check of a record. The check looks up the fields' types at its first call, because expressions hold
+    expressions."""
     hints = get_type_hints(kind)
     checks = [(field.name, hints[field.name]) for field in fields(kind)]
     known: list[tuple[str, Fits]] = []
