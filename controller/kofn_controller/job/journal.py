@@ -86,7 +86,7 @@ class Journal:
         """Write from which iteration on a k closes every block."""
         self._write(
             {
-                "time": time.time(),
+                "time": self._now(),
                 "job": job,
                 "in_force": agreement.k,
                 "first_iteration": agreement.first or None,
