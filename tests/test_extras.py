@@ -59,6 +59,7 @@ def test_command_names_the_missing_extra(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_worker_names_the_missing_extra(tmp_path: Path) -> None:
     (tmp_path / "run.toml").write_text("[job]\npackets = 'scapy'")
     argv = ["--config", "run.toml", "--rank", "0", "--controller", "127.0.0.1:1", "--address", "127.0.0.1"]
@@ -73,6 +74,7 @@ def test_worker_names_the_missing_extra(tmp_path: Path) -> None:
     assert "Traceback" not in run.stderr
 
 
+@pytest.mark.slow
 def test_certificates_are_used_unchecked(tmp_path: Path) -> None:
     code = (
         "import logging; from pathlib import Path; logging.basicConfig(level='INFO', format='%(message)s'); "

@@ -65,6 +65,7 @@ def test_make_p4_names_the_missing_p4c(tmp_path: Path) -> None:
     assert "p4lang-p4c" in result.stderr
 
 
+@pytest.mark.slow
 def test_stubs_belong_to_the_proto(tmp_path):
     pytest.importorskip("grpc_tools")
     outputs = [f"--{kind}={tmp_path}" for kind in ("python_out", "grpc_python_out", "mypy_out", "mypy_grpc_out")]
@@ -102,6 +103,7 @@ def test_generated_header_files_match_the_fields():
 
 
 @pytest.mark.parametrize("output", struct_text.OUTPUTS, ids=lambda output: output.path.parent.name)
+@pytest.mark.slow
 def test_generated_structs_match_the_c_headers(output: struct_text.Output) -> None:
     assert output.path.read_text() == struct_text.module_text(output), f"{output.path} is stale: run `make header`"
 

@@ -48,6 +48,7 @@ def kofn(machine: Machine) -> Iterator[Kofn]:
         yield Kofn(machine.state)
 
 
+@pytest.mark.slow
 def test_hosts_are_listed(kofn: Kofn) -> None:
     rows = [line.split() for line in kofn("hosts").stdout.splitlines()]
     assert rows[1] == ["h1", "10.0.0.1", "08:00:00:00:00:01", "172.30.255.2", "1", "s1-eth1", "50"]
@@ -86,6 +87,7 @@ def test_shell_names_its_host(kofn: Kofn) -> None:
     assert "[h1] " in prompt.stdout
 
 
+@pytest.mark.slow
 def test_missing_host_or_command_is_one_line(kofn: Kofn) -> None:
     assert kofn.refused(2, "exec", "h11", "true") == (
         "kofn exec: HOST must be among h1, h2, got 'h11': did you mean 'h1'?"

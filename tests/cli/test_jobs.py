@@ -52,6 +52,7 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return use
 
 
+@pytest.mark.slow
 def test_requests_are_submitted_listed_and_deleted(asked: Any, tmp_path: Path) -> None:
     async def course(made: Lab, kofn: Any) -> None:
         file = written(tmp_path, JOB)
@@ -68,6 +69,7 @@ def test_requests_are_submitted_listed_and_deleted(asked: Any, tmp_path: Path) -
     asked(course)
 
 
+@pytest.mark.slow
 def test_logs_are_those_of_the_rank(asked: Any) -> None:
     async def course(made: Lab, kofn: Any) -> None:
         for node, index in ((0, 10), (0, 9), (1, 0)):

@@ -94,6 +94,7 @@ def test_missing_folder_is_refused(tmp_path: Path) -> None:
     assert "is no folder" in done.output
 
 
+@pytest.mark.slow
 def test_two_runs_are_compared(runs: Path) -> None:
     other = RunFolder.open(runs / "run-2")
     changed = Config(model=ModelSection(learning_rate=0.5))

@@ -111,6 +111,7 @@ def test_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= 120
 
 
+@pytest.mark.slow
 def test_every_flag_of_the_switch_is_in_its_readme() -> None:
     run = [sys.executable, "-m", "kofn_switch", "--help"]
     text = subprocess.run(run, capture_output=True, text=True, check=True, cwd=ROOT).stdout

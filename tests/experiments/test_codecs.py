@@ -229,6 +229,7 @@ def test_iteration_of_a_change_is_the_one_in_which_it_came(tmp_path: Path) -> No
     assert found.spread("change_s").median == pytest.approx(lines[30]["time"] - lines[29]["time"])
 
 
+@pytest.mark.slow
 def test_missing_results_are_named(tmp_path: Path) -> None:
     ran(tmp_path, "int32", seeds=1)
     result = invoke("--scenario", "int32", "--out", tmp_path, "--report-only", "--seeds", "2")

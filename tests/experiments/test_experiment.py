@@ -98,6 +98,7 @@ def test_every_world_is_a_run(name: str, workers: int, tmp_path: Path) -> None:
         assert not plan.shared.run.shift_every
 
 
+@pytest.mark.slow
 def test_finished_runs_are_not_repeated(folder: Path) -> None:
     first, again = Faked(), Faked()
     before = run(folder, first)
@@ -121,6 +122,7 @@ def test_interrupted_run_is_repeated(folder: Path) -> None:
     assert again.seen == [(ONE_SLOW, 2, True)]
 
 
+@pytest.mark.slow
 def test_failed_run_does_not_stop_the_others(folder: Path) -> None:
     def fail(plan: RunPlan) -> None:
         if plan.shared.run.seed == 1:

@@ -11,6 +11,7 @@ from kofn_jobs.operator.lease import Leadership
 from tests.jobs.lab import kubeconfig, lab
 
 
+@pytest.mark.slow
 def test_another_operator_leads_once_the_first_is_gone() -> None:
     async def course() -> None:
         async with lab() as made:

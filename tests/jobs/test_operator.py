@@ -46,6 +46,7 @@ def config(made: Lab, name: str) -> dict[str, str]:
     return made.api.objects["", "configmaps", "default", f"{name}-kofn"]["data"]
 
 
+@pytest.mark.slow
 def test_request_runs_to_its_end() -> None:
     seen = []
 
@@ -146,6 +147,7 @@ def test_pod_that_cannot_start_is_reported_and_fails_in_time(
     run(course)
 
 
+@pytest.mark.slow
 def test_refused_job_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(handlers, "LOOK_S", 0.2)
 
@@ -230,6 +232,7 @@ def test_permission_to_train_is_asked_once() -> None:
     run(course)
 
 
+@pytest.mark.slow
 def test_unknown_user_is_denied_and_impossible_request_refused() -> None:
     async def course(made: Lab) -> None:
         await made.submit("nobodys", requester="")
@@ -244,6 +247,7 @@ def test_unknown_user_is_denied_and_impossible_request_refused() -> None:
     run(course)
 
 
+@pytest.mark.slow
 def test_name_in_use_is_refused() -> None:
     async def course(made: Lab) -> None:
         other = {"metadata": {"name": "digits-kofn"}, "data": {}}
@@ -258,6 +262,7 @@ def test_name_in_use_is_refused() -> None:
     run(course)
 
 
+@pytest.mark.slow
 def test_remains_of_an_earlier_request_are_awaited() -> None:
     async def course(made: Lab) -> None:
         owner = {"kind": "TrainingRequest", "name": "digits", "uid": "earlier", "apiVersion": "kofn.dev/v1alpha1"}
@@ -274,6 +279,7 @@ def test_remains_of_an_earlier_request_are_awaited() -> None:
     run(course)
 
 
+@pytest.mark.slow
 def test_deleted_request_takes_its_objects_with_it() -> None:
     async def course(made: Lab) -> None:
         made.ends = lambda name, attempt: ""

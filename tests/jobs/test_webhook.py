@@ -65,6 +65,7 @@ async def call(webhook: dict[str, Any], document: dict[str, Any]) -> dict[str, A
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.slow
 def test_webhook_notes_the_requester_and_refuses_impossible_requests(tmp_path: Path) -> None:
     async def course(port: int) -> None:
         server = webhook_server("localhost", port, tmp_path)

@@ -70,6 +70,7 @@ def test_stopped_run_shows_its_results(tmp_path: Path) -> None:
     assert "all (did not end)" in page
 
 
+@pytest.mark.slow
 def test_trial_that_did_not_begin_is_named(tmp_path: Path) -> None:
     folder = stopped(tmp_path)
     for rank in range(4):
@@ -80,6 +81,7 @@ def test_trial_that_did_not_begin_is_named(tmp_path: Path) -> None:
     assert [entry["objective"] for entry in document["trials"]] == ["throughput"]
 
 
+@pytest.mark.slow
 def test_trial_that_begins_during_a_report_is_left_out(tmp_path: Path) -> None:
     folder = stopped(tmp_path)
     logs = [folder.jobs[0].trials[1].metrics(rank) for rank in range(4)]

@@ -115,6 +115,7 @@ def test_workers_share_a_servers_link() -> None:
     assert Config(network=Settings(link_mbps=None)).pace_mbps(sharing=5) == 0
 
 
+@pytest.mark.slow
 def test_every_server_needs_a_host_and_a_port(tmp_path: Path) -> None:
     star = json.loads(wanted_topology(Config(), tmp_path / "a.toml", hosts=4, servers=1))
     assert list(star["hosts"]) == ["h1", "h2", "h3", "h4", "h5"]

@@ -80,6 +80,7 @@ def test_client_uses_the_operators_certificate(tmp_path: Path) -> None:
     asyncio.run(asyncio.wait_for(run(), 30))
 
 
+@pytest.mark.slow
 def test_refusal_is_no_absence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kofn.run.controller_client.SET_S", 0.5)
 

@@ -120,6 +120,7 @@ def test_slots_are_aligned() -> None:
     assert slots_end([1024, 2]) == 1026
 
 
+@pytest.mark.slow
 def test_topology_must_have_a_host_for_every_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kofn.run.runner.check_machine", lambda target: None)
     star = {

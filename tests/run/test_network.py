@@ -36,6 +36,7 @@ def boot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kofn.run.network.BOOT", stand_in)
 
 
+@pytest.mark.slow
 def test_link_rate_is_changed_when_boot_confirms(tmp_path: Path) -> None:
     async def run() -> None:
         network = await NetworkClient.start(tmp_path, driver="auto", management="", log=tmp_path / "log")

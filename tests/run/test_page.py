@@ -67,6 +67,7 @@ def test_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
     assert f"kofn watch: {tmp_path} is no run's folder" in watched.stderr
 
 
+@pytest.mark.slow
 def test_replay_serves_until_ctrl_c(tmp_path: Path) -> None:
     folder = recorded(tmp_path / "run", trials=1)
     command = ["env", "--default-signal=INT", sys.executable, "-c", KOFN, "watch", "--web", str(folder.path)]

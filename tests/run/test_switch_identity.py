@@ -66,6 +66,7 @@ def faked(path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_kofn_switch_under_bmv2_s_name_is_not_bmv2(faked: Path) -> None:
     with pytest.raises(RunError, match=REFUSED):
         bmv2()

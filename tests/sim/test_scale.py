@@ -124,6 +124,7 @@ def test_slow_link_delays_its_worker_alone(k: int, transfer_s: float) -> None:
     assert found.q95_s == pytest.approx(0.01 + transfer_s + 0.003 + 2 * LATENCY_S, abs=JITTER_S)
 
 
+@pytest.mark.slow
 def test_controller_sees_the_slow_link_and_the_model_of_learning() -> None:
     links = "[[link]]\nworkers = [3]\nmbps = 10\nat_iteration = 1\n[network]\nlink_mbps = 1000\n"
     text = CONFIG.format(workers=12, racks=1, rule="merge", iterations=60, last=11).replace(

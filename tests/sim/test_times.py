@@ -100,6 +100,7 @@ def test_all_wait_for_the_slowest_of_the_same_draws(tmp_path: Path) -> None:
     assert times(config).mean_iteration_s == pytest.approx(expected, abs=3e-4)
 
 
+@pytest.mark.slow
 def test_given_up_gradients_delay_no_worker(tmp_path: Path) -> None:
     config = blocked(tmp_path, [10.0, 10.0, 300.0], objective="fixed:2", iterations=400)
     blocking = [Drawn(config, rank) for rank in range(3)]

@@ -36,6 +36,7 @@ def test_training_is_exact(tmp_path: Path, objective: str, rule: str) -> None:
     assert objective == "all" or max(counts) > 3, "contributions of both racks must be in a sum"
 
 
+@pytest.mark.slow
 def test_training_is_exact_in_narrow_lanes_under_faults(tmp_path: Path) -> None:
     faults = "[[fault]]\ndrop = 0.05\nduplicate = 0.05\njitter_ms = 3\n"
     config = tree(tmp_path, faults, "compress.codec=int8", objective="fixed:4", iterations=40)

@@ -15,6 +15,7 @@ from tests.switch.every_table import MISS, exact, probe
 STILL = MeterConfig(committed_rate=0, committed_burst=2, peak_rate=0, peak_burst=4)
 
 
+@pytest.mark.slow
 def test_direct_meters_colour_hits(engine: Engine) -> None:
     for a in (1, 2):
         engine.insert(Entry(table="Tables.metered", key=exact(a), action="Tables.metered_answer", parameters=(a,)))
@@ -56,6 +57,7 @@ def test_tokens_are_replenished(engine: Engine) -> None:
     assert colours.count(0) > 1, "the burst is one packet, so tokens were replenished"
 
 
+@pytest.mark.slow
 def test_largest_rate_lasts(engine: Engine) -> None:
     most = (1 << 63) - 1
     config = MeterConfig(committed_rate=most, committed_burst=27, peak_rate=most, peak_burst=27)

@@ -87,6 +87,7 @@ def test_packets_of_all_files_enter_in_order_of_time(target: str, tmp_path: Path
 
 
 @pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.slow
 def test_files_may_be_pipes_that_are_written_later(target: str, tmp_path: Path) -> None:
     inputs = [tmp_path / f"{name}_in.pcap" for name in ("one", "two")]
     for path in inputs:
@@ -137,6 +138,7 @@ def test_missing_file_is_named_before_the_start(tmp_path: Path) -> None:
     assert errors == "switch: port 2: two_in.pcap cannot be read: No such file or directory\n"
 
 
+@pytest.mark.slow
 def test_damaged_file_ends_the_switch(tmp_path: Path) -> None:
     (tmp_path / "one_in.pcap").write_bytes(pcap((1, request(0x23, 0)))[:-1])
     (tmp_path / "two_in.pcap").write_bytes(HEADER)

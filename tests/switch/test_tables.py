@@ -99,6 +99,7 @@ def best(table: str, rows: dict[tuple[Key, int], int], fields: dict[str, int]) -
     return {result for rank, result in hits if rank == top} or {MISS}
 
 
+@pytest.mark.slow
 def test_miss_does_nothing_without_a_default_action() -> None:
     program = json.loads(PROGRAM.read_bytes())
     tables = {table["name"]: table for table in program["pipelines"][0]["tables"]}

@@ -109,6 +109,7 @@ def test_reconnecting_client_gets_the_rest(page: PageServer) -> None:
     assert events(body.decode())[1]["id"] == "41"
 
 
+@pytest.mark.slow
 def test_active_run_is_streamed_until_its_end(tmp_path: Path) -> None:
     folder = recorded(tmp_path / "run", trials=1)
     over = False

@@ -97,6 +97,7 @@ def test_events_appear_at_their_time(frames: list[Frame]) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_active_run_gives_the_same_frames(folder: RunFolder, frames: list[Frame], tmp_path: Path) -> None:
     """All files grow line by line; the last line may be incomplete."""
     growing = tmp_path / "growing"

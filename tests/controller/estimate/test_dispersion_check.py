@@ -112,6 +112,7 @@ def test_silence_longer_than_any_before_changes_the_distribution() -> None:
 
 
 @given(st.integers(1, 30), st.floats(0.1, 40))
+@pytest.mark.slow
 def test_imputed_moments_are_the_truncated_poissons(bound: int, rate: float) -> None:
     counts, cut = np.array([[float(bound), 2.0]]), np.array([[True, False]])
     mean, variance = imputed(counts, cut, np.array([rate]))

@@ -63,6 +63,7 @@ def test_racks_that_are_slow_as_a_whole_are_in_the_expected_times() -> None:
     assert np.abs(alone.mean(axis=0) / real - 1).max() > 0.2
 
 
+@pytest.mark.slow
 def test_known_racks_are_found_slow_although_their_times_are_cut_off() -> None:
     known, unknown = (
         [each.law for each in rack_windows("one rack, 30 %", 40, 12, racks)].count("bootstrap") for racks in (4, 1)
@@ -71,6 +72,7 @@ def test_known_racks_are_found_slow_although_their_times_are_cut_off() -> None:
     assert unknown <= 16
 
 
+@pytest.mark.slow
 def test_racks_of_independent_workers_are_called_independent() -> None:
     assert [each.law for each in rack_windows("no rack", 80, 12, 4)].count("bootstrap") <= 4
 

@@ -73,6 +73,7 @@ counts_and_cuts = st.lists(st.tuples(st.integers(0, 40), st.booleans()), min_siz
 
 
 @given(counts_and_cuts)
+@pytest.mark.slow
 def test_censored_rates_maximise_the_likelihood(pairs: list[tuple[int, bool]]) -> None:
     counts, cut = np.array([[c for c, _ in pairs]], dtype=np.float64), np.array([[c for _, c in pairs]])
 
@@ -192,6 +193,7 @@ def test_intervals_hold_the_truth_as_often_as_stated(events: tuple[float, float]
     assert 0.92 <= np.mean(total) <= 0.985
 
 
+@pytest.mark.slow
 def test_worker_that_is_never_unblocked_may_have_been_blocked_for_all_of_s() -> None:
     """Then s is too large and lambda too small. The sum's interval holds the truth, and lambda has a wider interval."""
     setting, random = SyntheticSetting(workers=8, censored=0.0, events=ALWAYS), np.random.default_rng(7)
@@ -257,6 +259,7 @@ def test_many_workers_are_fitted_like_few() -> None:
     st.floats(0, 100),
 )
 @pytest.mark.filterwarnings("error")
+@pytest.mark.slow
 def test_any_measurements_give_finite_ordered_estimates(
     rows: list[list[float | None]], bits: int, silent_s: float
 ) -> None:

@@ -212,6 +212,7 @@ def test_late_comer_is_told_of_the_end_and_an_old_worker_is_stopped() -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.slow
 def test_reason_of_a_wait_is_logged(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr(explain, "EXPLAIN_AFTER_S", 0.2)
     monkeypatch.setattr(state, "GRACE_S", 0.1)

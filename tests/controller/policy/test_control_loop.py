@@ -26,6 +26,7 @@ def test_equal_workers_are_all_awaited() -> None:
     assert running.control_loop.measurements.views.count == [0] * 4
 
 
+@pytest.mark.slow
 def test_rack_that_is_slow_as_a_whole_is_found_by_a_controller_that_knows_the_racks() -> None:
     """The first of four racks is slow in every third iteration, but k = 12 of 16 cuts its times off."""
     found = {1: 0, 4: 0}  # of ten estimates, by the number of racks that the controller knows
@@ -305,6 +306,7 @@ def test_restarted_control_loop_takes_reports_of_a_late_iteration() -> None:
     assert control_loop.measurements.report(1, pb.Report(iteration=49_990, first_block_s=0.01), 1.3)
 
 
+@pytest.mark.slow
 def test_worker_that_was_late_too_often_is_awaited_once() -> None:
     running = cluster(lambda rank, iteration: 0.060 if rank == 2 else 0.001, include_after=10)
     forced = []
@@ -362,6 +364,7 @@ def test_inclusion_ends_with_its_worker_or_by_an_operator(end: str) -> None:
     assert running.control_loop.inclusion.rank is None
 
 
+@pytest.mark.slow
 def test_no_worker_is_included_by_default() -> None:
     running = cluster(lambda rank, iteration: 0.060 if rank == 2 else 0.001)
     for iteration in range(1, 100):

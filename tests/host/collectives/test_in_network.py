@@ -131,6 +131,7 @@ def test_two_jobs_run_side_by_side(kind: Summed) -> None:
     assert len(found) == 2
 
 
+@pytest.mark.slow
 def test_worker_gone_before_a_call_is_named(kind: Summed) -> None:
     with kind.team(3, timeout_s=SHORT_S) as team:
         team.all(lambda worker: reduce(worker, given(worker.rank, (8,))))
@@ -141,6 +142,7 @@ def test_worker_gone_before_a_call_is_named(kind: Summed) -> None:
         assert all("an earlier call has failed: " in error and "worker 1 " in error for error in again), again
 
 
+@pytest.mark.slow
 def test_worker_that_closes_during_a_call_is_named(kind: Summed) -> None:
     """Its own call fails at once."""
     with kind.team(3, timeout_s=SHORT_S) as team:
@@ -155,6 +157,7 @@ def test_worker_that_closes_during_a_call_is_named(kind: Summed) -> None:
     assert all("worker 1 " in error for error in errors), errors
 
 
+@pytest.mark.slow
 def test_late_worker_is_named(kind: Summed) -> None:
     with kind.team(3, timeout_s=SHORT_S) as team:
         errors = team.errors(lambda worker: reduce(worker, given(worker.rank, (8,))), [0, 2])

@@ -3,6 +3,7 @@
 import ctypes
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -51,6 +52,7 @@ def test_all_gather_concatenates_the_rows(of: tuple[int, int], size: int, most: 
 
 
 @given(workers_and_slots, st.integers(1, 400), st.integers(1, 40), st.integers(0, 5))
+@pytest.mark.slow
 def test_broadcast_copies_the_roots_array(of: tuple[int, int], size: int, most: int, root: int) -> None:
     (workers, span), root = of, root % of[0]
     arrays = [drawn(rank, size) for rank in range(workers)]

@@ -144,6 +144,7 @@ def chances(draw):
 
 
 @given(chances(), st.integers(1, 2**31 - 1), st.integers(0, 2**32 - 1))
+@pytest.mark.slow
 def test_native_code_rounds_and_averages_as_numpy(chance, limit, seed):
     random, size = chance
     values = random.integers(-(2**62), 2**62, (7, size)) >> random.integers(0, 62, (7, size))
@@ -298,6 +299,7 @@ def test_native_code_packs_as_numpy(width, signed, chance):
 
 
 @given(arrays(np.float32, st.integers(0, 40), elements=st.floats(width=32)))
+@pytest.mark.slow
 def test_native_code_refuses_as_numpy(gradient):
     bad, same = both(lambda one: one.first_bad(gradient, 2.0**20))
     assert bad == same

@@ -167,6 +167,7 @@ def test_default_configuration_sends_all_blocks_at_one_scale() -> None:
     assert np.array_equal(encoder.plan.blocks, plan.blocks)
 
 
+@pytest.mark.slow
 def test_slices_make_the_whole_and_may_be_settled_before_the_next_is_encoded() -> None:
     team = Team(elements=2 * SLICE + 1000)
     team.encode()

@@ -86,6 +86,7 @@ def test_blocks_rest_no_longer_than_the_interval_and_the_ratio_is_kept(data, blo
 
 @settings(max_examples=40)
 @given(st.data(), st.integers(1, 30), st.integers(1, 6))
+@pytest.mark.slow
 def test_no_block_rests_longer_when_the_ratio_changes(data: st.DataObject, blocks: int, every: int) -> None:
     planner = Planner(blocks=blocks, widths=(32, 16, 8, 4), every=every, adaptive=True)
     plan, rests = planner.first(), np.zeros(blocks, np.int64)

@@ -452,6 +452,7 @@ def test_result_that_arrives_while_packets_wait_is_news_at_once() -> None:
         assert one.engine.queued > 0
 
 
+@pytest.mark.slow
 def test_answer_is_not_due_before_its_packet_has_left() -> None:
     """All packets that have left are answered. The fifth leaves in half a second, and answers took milliseconds."""
     frame_s, rto_s = 0.5, 0.01

@@ -490,6 +490,7 @@ def test_sums_are_lost_if_they_are_forgotten_before_all_have_given(monkeypatch: 
         explore(small(Setting(k=(2,))))
 
 
+@pytest.mark.slow
 def test_sums_for_one_recipient_are_lost_if_blocks_outnumber_slots() -> None:
     with pytest.raises(AssertionError, match="peers cannot have the sums"):
         explore(small(Setting(k=(2,), blocks=4, losses=1, scattered=True)))

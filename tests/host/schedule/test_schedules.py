@@ -50,6 +50,7 @@ def test_every_order_has_each_step_once_and_error_terms_first(given: tuple[list[
 
 
 @given(schedules())
+@pytest.mark.slow
 def test_pieces_are_the_whole_gradient(given: tuple[list[Layer], PassSchedule]) -> None:
     layers, schedule = given
     pieces = partition(layers, schedule)
@@ -91,6 +92,7 @@ def _computed_last(of: tuple[int, ...], layers: list[Layer], schedule: PassSched
 
 
 @given(SIZES, st.integers(1, 700), st.randoms() | st.none())
+@pytest.mark.slow
 def test_every_block_belongs_to_one_layer(sizes: list[int], block: int, shuffled: random.Random | None) -> None:
     """The layers have the given order, or the last comes first; each begins with a block."""
     layers = layers_of(sizes)

@@ -41,6 +41,7 @@ def settle(search: Search, took: Took, times: LayerTimes = MILLI, workers: int =
     raise AssertionError("the search does not end")
 
 
+@pytest.mark.slow
 def test_enumeration_finds_the_best_threshold_then_the_best_front() -> None:
     search = Enumeration(8, PassSchedule("front-first", 10))
     assert settle(search, by_the_model) <= search.longest
@@ -109,6 +110,7 @@ def test_iterations_without_a_measurement_of_every_worker_do_not_count(new: Call
 
 
 @given(st.integers(1, 200), st.integers(1, 16), st.randoms())
+@pytest.mark.slow
 def test_race_ends_within_the_limit(candidates: int, least: int, random: np.random.Generator) -> None:
     race = Race([PassSchedule("priority", threshold) for threshold in range(1, candidates + 1)], least)
     before, iterations = race.following, 1  # the first time is not heard yet

@@ -62,6 +62,7 @@ OCTETS = st.sampled_from([b"\0", b"\xff", b"\x01", b"\x80"])
 
 @pytest.mark.parametrize("joins", [False, True])
 @given(packets=st.lists(st.tuples(headers(), OCTETS), min_size=1, max_size=12))
+@pytest.mark.slow
 def test_packets_sent_together_equal_packets_sent_singly(joins: bool, packets: list[tuple[KofnHeader, bytes]]) -> None:
     made = [(header, octet * header.words * WORD_BYTES) for header, octet in packets]
     with udp_socket(ONE, PORT) as one, udp_socket(OTHER, PORT) as other:

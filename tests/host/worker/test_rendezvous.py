@@ -33,6 +33,7 @@ def asked(tmp_path: Path) -> Iterator[dict[str, str]]:
         server.shutdown()
 
 
+@pytest.mark.slow
 def test_worker_gets_its_own_place_and_certificate(asked: dict[str, str]) -> None:
     place = JobPlace.find((1, 2), asked)
     assert (place.rank, place.controller, place.service) == (1, "127.0.0.1:50052", "10.0.0.7")
@@ -56,6 +57,7 @@ def test_invalid_address_is_not_handed_out(
         main()
 
 
+@pytest.mark.slow
 def test_workers_own_settings_are_kept(asked: dict[str, str]) -> None:
     place = JobPlace.find(
         (0, 1), {**asked, "KOFN_RANK": "1", "KOFN_METRICS": "mine.jsonl", "KOFN_ADDRESS": "127.9.9.9"}
@@ -63,6 +65,7 @@ def test_workers_own_settings_are_kept(asked: dict[str, str]) -> None:
     assert (place.rank, place.metrics, place.address) == (1, Path("mine.jsonl"), "127.9.9.9")
 
 
+@pytest.mark.slow
 def test_wrong_key_or_rank_gets_nothing(asked: dict[str, str]) -> None:
     other = Fernet.generate_key().decode()
     with pytest.raises(PlaceError, match="KOFN_RENDEZVOUS_KEY is not the one that the rendezvous"):

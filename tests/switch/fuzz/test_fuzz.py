@@ -19,6 +19,7 @@ ctypes.CDLL(str(compile_file(Path(sys.argv[1])))).read_beyond(int(sys.argv[2]))
 """
 
 
+@pytest.mark.slow
 def test_byte_read_beyond_a_buffer_ends_the_process(tmp_path: Path) -> None:
     source = tmp_path / "faulty.c"
     source.write_text(FAULTY)

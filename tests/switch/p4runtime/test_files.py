@@ -25,6 +25,7 @@ REPOSITORY = Path(__file__).parents[3]
 
 
 @pytest.mark.parametrize("name", TARGETS)
+@pytest.mark.slow
 def test_entries_are_written_before_packets_arrive(name: str, tmp_path: Path) -> None:
     """The switch starts without a program; packets wait in the pipes until its controller pushes one."""
     target = Target(name=name, address=f"unix:{tmp_path}/p4runtime.sock", log=tmp_path / "switch.log")

@@ -29,6 +29,7 @@ from tests.switch.p4runtime.harness import (
 ENTRY = table_entry("exacts", exact(b"\1"), action=action("TestIngress.drop"))
 
 
+@pytest.mark.slow
 def test_nothing_works_before_a_program_is_pushed(tmp_path: Path) -> None:
     async def scenario(target: Target) -> None:
         async with primary(target, push=False) as client:
@@ -54,6 +55,7 @@ def test_nothing_works_before_a_program_is_pushed(tmp_path: Path) -> None:
         ("DEVICE_CONFIG_AND_COOKIE", {"p4_device_config", "cookie"}),
     ],
 )
+@pytest.mark.slow
 def test_pipeline_is_read_back(target: Target, response_type: str, fields: set[str]) -> None:
     async def scenario() -> None:
         async with primary(target, push=False) as client:
@@ -106,6 +108,7 @@ def test_push_clears_all_state(target: Target) -> None:
 
 
 @pytest.mark.parametrize("deed", ["VERIFY", "RECONCILE_AND_COMMIT"])
+@pytest.mark.slow
 def test_push_without_commit_keeps_all_state(embedded: Target, deed: str) -> None:
     """BMv2 is not tested: it cannot take another program after a RECONCILE_AND_COMMIT (1.15.5)."""
 

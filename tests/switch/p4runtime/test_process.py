@@ -81,6 +81,7 @@ def test_ctrl_c_during_compilation_ends_the_switch_cleanly(tmp_path: Path) -> No
     assert process.returncode == 0
 
 
+@pytest.mark.slow
 def test_switch_ends_cleanly_under_a_connected_client(address: str, tmp_path: Path) -> None:
     async def scenario(process: "subprocess.Popen[str]") -> None:
         async with primary(Target(name="embedded", address=address, log=tmp_path)) as client:

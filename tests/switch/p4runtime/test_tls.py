@@ -61,6 +61,7 @@ def credentials(trusted: Path, client: Path | None) -> grpc.ChannelCredentials:
     return grpc.ssl_channel_credentials(authority, key.read_bytes(), certificate.read_bytes())
 
 
+@pytest.mark.slow
 def test_only_clients_with_a_certificate_are_accepted(address: str, folder: Path) -> None:
     ours, theirs = folder / "ours", folder / "theirs"
     assert asked(address, credentials(ours, ours)).startswith("1.")
@@ -70,6 +71,7 @@ def test_only_clients_with_a_certificate_are_accepted(address: str, folder: Path
         assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
 
 
+@pytest.mark.slow
 def test_files_that_are_no_certificates_are_named(folder: Path) -> None:
     ours = folder / "ours"
     good: dict[str, Any] = {"certificate": ours / f"{CONTROLLER}.pem", "key": ours / f"{CONTROLLER}.key"}

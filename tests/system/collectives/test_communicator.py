@@ -171,6 +171,7 @@ def test_worker_that_is_done_may_close_before_the_others_finish(closer: int) -> 
             team.run(work)
 
 
+@pytest.mark.slow
 def test_missing_worker_is_named() -> None:
     addresses = there(3)
     with ThreadPoolExecutor(2) as pool:

@@ -80,6 +80,7 @@ def test_different_calls_are_refused_by_every_kind(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.slow
 def test_worker_that_does_not_call_is_named(kind: str) -> None:
     limit_s = SHORT_S[kind]
     with crew(kind, 3, limit_s) as team:
@@ -95,6 +96,7 @@ def test_worker_that_does_not_call_is_named(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dead", [0, 1])
+@pytest.mark.slow
 def test_worker_that_dies_during_calls_is_named(kind: str, dead: int) -> None:
     """The error comes long before any time-out."""
     with processes(kind, 3) as team:

@@ -186,6 +186,7 @@ def test_each_row_of_the_sum_reaches_its_worker(dtype: str, lose: int) -> None:
         made.run(scattered)
 
 
+@pytest.mark.slow
 def test_owner_that_does_not_send_is_named() -> None:
     def gathers(communicator: Any) -> str:
         return error_of(lambda: communicator.all_gather(row(communicator.rank)))
@@ -199,6 +200,7 @@ def test_owner_that_does_not_send_is_named() -> None:
 
 
 @pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.slow
 def test_gathers_fail_at_all_workers_after_a_slot_restart(target: str) -> None:
     with place(target, 3, addresses(3)) as found, team(found, SHORT_S) as made:
         made.run(gather_and_spread)
@@ -210,6 +212,7 @@ def test_gathers_fail_at_all_workers_after_a_slot_restart(target: str) -> None:
 
 
 @pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.slow
 def test_calls_fail_at_all_workers_after_a_slot_restart_and_a_new_communicator_works(target: str) -> None:
     with place(target, 3, addresses(3)) as found, team(found, SHORT_S) as made:
         made.run(exact)
@@ -252,6 +255,7 @@ def test_used_slots_are_refused() -> None:
             made.run(exact)
 
 
+@pytest.mark.slow
 def test_block_that_others_left_open_is_not_continued() -> None:
     with place(MODEL, 3, addresses(3)) as found:
         with team(found, SHORT_S) as made:

@@ -192,6 +192,7 @@ def what_is_wrong_elastic(worker: InNetwork) -> list[str]:
     return what_is_wrong(worker)
 
 
+@pytest.mark.slow
 def test_worker_is_idle_while_it_waits_for_a_piece(team: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     agent = team.communicators[0].agent
     gradient = team.communicators[0].begin(ELEMENTS, elastic=True)
@@ -212,6 +213,7 @@ def test_gradient_of_too_many_elements_is_refused(team: Any) -> None:
         team.communicators[0].begin(0, elastic=True)
 
 
+@pytest.mark.slow
 def test_missing_piece_ends_the_call(switch: Summed) -> None:
     with switch.team(1, elements=ELEMENTS, timeout_s=SHORT_S) as team:
         gradient = team.communicators[0].begin(ELEMENTS, elastic=True)
@@ -224,6 +226,7 @@ def test_missing_piece_ends_the_call(switch: Summed) -> None:
             gradient.put(10, given(0)[:10])
 
 
+@pytest.mark.slow
 def test_close_ends_waits_for_a_piece(team: Any) -> None:
     worker = team.communicators[0]
     gradient = worker.begin(ELEMENTS, elastic=True)
@@ -326,6 +329,7 @@ def test_arguments_that_are_no_integers_are_refused(call: Callable[[Any], object
         call(crew.communicators[0].begin(10))
 
 
+@pytest.mark.slow
 def test_last_elements_may_come_first_in_more_blocks_than_a_window(switch: Summed) -> None:
     """Blocks that cannot leave yet do not block those before them."""
     elements = 4 * SLICE

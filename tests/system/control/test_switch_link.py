@@ -262,6 +262,7 @@ def test_wrong_entry_ends_the_link_at_once(switch: SwitchProcess, entry: Any, wo
     assert_refused(switch, WrongPlane(), words)
 
 
+@pytest.mark.slow
 def test_wrong_counter_ends_the_link_at_once(switch: SwitchProcess) -> None:
     class WrongPlane(KofnPlane):
         counters: ClassVar[Mapping[str, list[str]]] = {COUNTER: [], "ingress.verdict": []}
@@ -279,6 +280,7 @@ def assert_refused(switch: SwitchProcess, plane: KofnPlane, words: str) -> None:
         asyncio.run(scenario())
 
 
+@pytest.mark.slow
 def test_jobs_have_their_own_hosts_slots_and_groups(switch: SwitchProcess) -> None:
     async def scenario() -> None:
         layouts = lay_out(

@@ -398,6 +398,7 @@ def trains_until_failure(communicator: Any, stage: int, bits: int) -> str:
 
 @pytest.mark.parametrize("stage", [2, 3])
 @pytest.mark.parametrize("bits", [32, 8, 1])
+@pytest.mark.slow
 def test_owner_killed_in_mid_step_is_named_at_all_workers(stage: int, bits: int) -> None:
     """The error comes long before any time-out: the owner's shard is gone."""
     columns = Shards([*map(sum, UNITS)], WORKERS).shard_elements
