@@ -4,6 +4,8 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory --no-builtin-rules
+# Containers often forbid bytecode. Then each of the hundreds of interpreters that tests start would compile all modules.
+unexport PYTHONDONTWRITEBYTECODE
 
 CONFIG ?=
 ARGS ?=
