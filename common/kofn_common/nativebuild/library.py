@@ -29,7 +29,7 @@ from kofn_common.results.files import sync_folder, write_synced
 
 FLAGS = ("-std=gnu11", "-D_GNU_SOURCE", "-march=native", "-ffp-contract=off", "-fPIC", "-shared", "-pthread")
 FASTEST = ("-O3",)
-KEPT = 32
+KEPT = 512
 BUILDING = "building-"
 """The beginning of the name of a builder's folder in the cache."""
 ABANDONED_S = 3600.0
