@@ -1,6 +1,7 @@
 """Fixtures of all tests of the embedded switch."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -8,11 +9,15 @@ from kofn_switch.engine.engine import Engine
 from tests.switch.every_table import PROGRAM
 
 
-@pytest.fixture(scope="session", autouse=True)
-def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Keep compiled test programs out of the user's cache; switches that tests start inherit the setting."""
+CACHE = Path(__file__).parents[2] / ".pytest_cache" / "compiled"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def own_cache() -> Iterator[None]:
+    """Keep compiled test programs out of the user's cache, for the next run of the tests. Switches that tests start
+    inherit the setting."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("KOFN_CACHE", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("KOFN_CACHE", str(CACHE))
         yield
 
 
