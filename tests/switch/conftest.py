@@ -8,7 +8,6 @@ import pytest
 from kofn_switch.engine.engine import Engine
 from tests.switch.every_table import PROGRAM
 
-
 CACHE = Path(__file__).parents[2] / ".pytest_cache" / "compiled"
 
 
