@@ -178,6 +178,7 @@ def test_refused_job_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     run(course)
 
 
+@pytest.mark.slow
 def test_passed_deadlines_leave_the_operator_serving() -> None:
     async def course(made: Lab) -> None:
         made.ends = lambda name, attempt: "" if name == "late" else "Completed"

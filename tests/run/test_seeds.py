@@ -76,6 +76,7 @@ def test_means_and_intervals_are_over_the_seeds_and_ratios_within_them(simulated
     assert drawn["5", "all"] == times[1, 1]
 
 
+@pytest.mark.slow
 def test_runs_are_listed_and_reported_again(simulated: tuple[Path, Result]) -> None:
     out, done = simulated
     (out / "report.html").unlink()
@@ -106,6 +107,7 @@ def test_commands_of_one_run_refuse_a_run_of_several_seeds(tmp_path: Path, comma
     assert not (out / "csv").exists()
 
 
+@pytest.mark.slow
 def test_stopped_run_shows_the_finished_seeds(simulated: tuple[Path, Result]) -> None:
     out, _ = simulated
     why = "stopped by SIGINT (Ctrl-C)"

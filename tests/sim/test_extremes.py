@@ -102,6 +102,7 @@ def build(config: Config, *, decides: bool) -> None:
 
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize(("table", "key"), list(keys()))
+@pytest.mark.slow
 def test_key_at_its_extremes_is_refused_or_works(table: str, key: str) -> None:
     for value in sorted(values(table, key), key=str):
         for document in documents(table, key, value):

@@ -227,6 +227,7 @@ def test_calls_fail_at_all_workers_after_a_slot_restart_and_a_new_communicator_w
 
 
 @pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.slow
 def test_worker_told_of_a_restart_does_not_wait_for_the_timeout(target: str) -> None:
     with place(target, 3, addresses(3)) as found, team(found) as made:
         made.run(exact)
