@@ -20,7 +20,7 @@ MANAGEMENT_S = 0.001
 """The time of a message between worker and controller."""
 
 PUSH_S = 0.002
-"""The time from a decision to the switch's entry."""
+"""The time from a decision until the switch has the new table entry."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -79,12 +79,12 @@ class Controller:
         self.clock.after(self.clock.time() + TICK_S, self._tick)
 
     def _look(self) -> None:
-        """Decide if a decision is due and the controller has time for it."""
+        """Take a decision, if one is due and the controller has time for it."""
         if self._lull.now(self.clock.time()):
             self._decide()
 
     def _decide(self) -> None:
-        """Decide if a decision is due."""
+        """Take a decision, if one is due."""
         now_s = self.clock.time()
         if self.control_loop.due(now_s):
             self._apply(self.control_loop.choose(now_s))

@@ -92,8 +92,10 @@ class Learning:
         return replace(alike, missed=missed(results, self.coding.places[rank]), encoding=finished.encoding)
 
     def apply(self, aggregate: Aggregate) -> After:
-        """Step the replica by the next aggregate, at the first call with this aggregate; return the state after the
-        step."""
+        """Step the replica by this aggregate, unless an earlier call did so; return the state after the step.
+
+        Aggregates must come in the order of iterations.
+        """
         if aggregate.iteration not in self._after:
             evaluation = self.replica.apply(aggregate.iteration, aggregate.mean, aggregate.checksums, aggregate.plan)
             direction = self._alignment.direction(aggregate.mean)

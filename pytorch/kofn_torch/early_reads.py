@@ -77,6 +77,7 @@ class EarlyReads(TorchDispatchMode):  # type: ignore[misc]  # no types of PyTorc
 
 
 def _sequence_number() -> int:
-    """Return autograd's number of the next operation in this thread, or one less."""
+    """Return a number between autograd's operations in this thread: earlier operations have smaller sequence numbers,
+    later operations have larger ones."""
     number: int = torch.ones((), requires_grad=True).clone().grad_fn._sequence_nr()
     return number

@@ -33,8 +33,9 @@ class GradientExchange:
     def begin(self, iteration: int, known: Aggregate | None = None, *, own_end: bool = False) -> Future[Exchange]:
         """Begin the gradient of an iteration; put() and reduce() give the gradient its values.
 
-        `known` is the iteration's mean, if the iteration has ended already. With `own_end` a late gradient does not
-        wait for the end of a later iteration. This call overwrites the previous gradient and the mean of its exchange.
+        `known` is the iteration's mean, if the iteration has ended already. By default the exchange of a late gradient
+        waits for the end of a later iteration. With `own_end` this exchange does not wait. This call overwrites the
+        previous gradient and the mean of its exchange.
         """
         self._stream = GradientStream(self._gradient, self._coding.layout.elements)
         return self._carrier.submit(self._carry, self._stream, iteration, known, own_end)

@@ -13,7 +13,8 @@ Ks = Literal["any", "fixed", "all"]
 class JobCollective:
     """A way to sum the gradients of a training.
 
-    The defaults describe workers that sum among themselves.  Such a class is also a Communicator, made by `connect`.
+    The defaults describe workers that sum among themselves.  A subclass that keeps the defaults is also a Communicator
+    of kofn_host, and `connect` makes the object.
     """
 
     ks: ClassVar[Ks] = "all"

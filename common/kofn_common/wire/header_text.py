@@ -88,7 +88,7 @@ def c_header() -> str:
 
 
 def p4_sizes() -> str:
-    """Return p4src/sizes.p4: the program's limits, and the numbers of a packet that it compares."""
+    """Return p4src/sizes.p4: the limits of the P4 program, and the header values with which it compares packets."""
     limits = {
         "WORDS_MAX": sizes.WORDS_MAX,
         "VOTE_WORDS": sizes.VOTE_WORDS,

@@ -60,7 +60,8 @@ def estimate_service(times_s: FloatArray, cut: BoolArray) -> float:
 def low_time(times: FloatArray) -> FloatArray:
     """Return a low quantile of each row of `times` (rows, times), at most NOISE above the row's second smallest time.
 
-    The bound keeps s from rising when all workers are blocked. The smallest time bounds nothing, because it may be odd.
+    The bound keeps s from rising when all workers are blocked. The second smallest time is used for the bound, because
+    the smallest may be an outlier.
     """
     low, second = int(LOW_QUANTILE * (times.shape[1] - 1)), min(1, times.shape[1] - 1)
     ordered = np.partition(times, (low, second), axis=1)
@@ -187,8 +188,10 @@ def hidden_blocking(rates: FloatArray, whole: FloatArray, service: float) -> flo
 
 
 def _one_event(mean: float) -> float:
-    """Return the hidden blocking x that is one event of the smaller tau that results from it: x = 1 / (1 + x /
-    mean)."""
+    """Return the hidden blocking x, in units of the fitted tau, that is exactly one event long.
+
+    Hidden blocking divides tau by 1 + x / mean, so x = 1 / (1 + x / mean).
+    """
     return float((np.sqrt(mean**2 + 4 * mean) - mean) / 2)
 
 

@@ -94,7 +94,7 @@ int core_contribute(struct core *core, const struct packed *ready, int64_t count
             .scale = ready[at].scale,
             .lanes = ready[at].lanes,
             .weight = ready[at].weight,
-            .flags = in > core->planned ? 1 + in : 0, /* tells the others of narrower lanes than planned */
+            .flags = in > core->planned ? 1 + in : 0, /* tells the other workers that the lanes are narrower than planned */
             .counts = counts,
         };
         requests_wait(core, request_of(ready[at].block, part), &waits);

@@ -70,8 +70,9 @@ def bound_s(layers: Sequence[Layer], times: LayerTimes, network: LinkModel) -> f
 
     The bound is the larger of two times: the computation, and the longest path from a layer's forward pass to the
     layer's next forward pass. This path has the forward passes of the layer and of the later layers, the later layers'
-    error terms, and the layer's weight gradient and transfer. The earlier layers' means must come on the same path too,
-    and no mean leaves before a first weight gradient is computed.
+    error terms, and the layer's weight gradient and transfer. A second path bounds the time as well: before the layer's
+    next forward pass, the link must transfer this layer and all earlier layers, and it cannot begin before the first
+    weight gradient of these layers is computed.
     """
     transfer = [network.transfer_s(layer.elements) for layer in layers]
     ways = list[float]()

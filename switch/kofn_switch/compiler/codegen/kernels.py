@@ -26,8 +26,8 @@ class LimbLoop:
     OPERATORS: ClassVar[frozenset[str]] = frozenset({"&", "|", "^", "~", "+", "-"})
 
     def __init__(self, lowering: Lowering, bits: int) -> None:
-        """Take `lowering`, which computes operands that do not work limb by limb: they are in arrays before the loop
-        begins."""
+        """Take `lowering`. It computes each operand that cannot be computed limb by limb, and stores the operand in an
+        array before the loop."""
         self._lowering = lowering
         self._bits = bits
         self._pointers: dict[str, str] = {}

@@ -223,7 +223,8 @@ def _learn_list(item: Json, headers: Mapping[str, Header], stacks: Mapping[str, 
 
 
 def _field_list(item: Json) -> FieldList:
-    """Read a field list, without the constants that the format allows: a packet cannot keep them."""
+    """Read a field list, which names the metadata that a cloned, resubmitted or recirculated packet keeps. Leave out
+    constants, which are no metadata."""
     for element in item["elements"]:
         if element["type"] not in ("field", "hexstr"):
             raise ProgramError(f"field list {item['name']}: a {element['type']} in it is not executed")
