@@ -334,8 +334,9 @@ def test_operator_killed_after_every_sixth_write_finishes_the_request() -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("writes", [3, 4, 5, 7])
+@pytest.mark.parametrize("writes", [4, 5, 7])
 def test_operators_killed_after_more_writes_finish_the_request(writes: int) -> None:
+    """With three writes no operator gets anywhere: two register the webhooks, and one asks for the permission."""
     phase, rest, deaths = asyncio.run(course_with_deaths(writes))
     assert (phase, rest) == ("Succeeded", []) and deaths > 2
 
