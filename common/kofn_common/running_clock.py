@@ -1,5 +1,5 @@
-"""A clock for the silence of other processes, which stands still while this process does not run (SIGSTOP, a paused
-machine)."""
+"""A clock by which this process measures how long other processes have been silent. The clock stands still while this
+process does not run (SIGSTOP, a paused machine)."""
 
 import asyncio
 import threading
@@ -37,7 +37,7 @@ class RunningClock:
 
 @asynccontextmanager
 async def running_timeout(limit_s: float) -> AsyncIterator[None]:
-    """Raise TimeoutError after `limit_s`, as asyncio.timeout() does, by a RunningClock."""
+    """Raise TimeoutError after `limit_s`, as asyncio.timeout() does, but measured by a RunningClock."""
     clock = RunningClock(2 * TICK_S, asyncio.get_running_loop().time)
     end_s = clock() + limit_s
     async with asyncio.timeout(None) as timeout:

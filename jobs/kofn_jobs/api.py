@@ -1,4 +1,8 @@
-"""Documents to and from the API server, with lightkube: kubeconfig, KUBECONFIG, or the pod's service account."""
+"""The connection to the API server, and the types of its documents, with lightkube.
+
+The server's address and the credentials come from the pod's service account; outside a pod, from the file that
+KUBECONFIG names, or from ~/.kube/config.
+"""
 
 from typing import Any
 

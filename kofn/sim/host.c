@@ -50,7 +50,8 @@ static void flush(struct host *host) {
     }
 }
 
-/* Whether a packet's request is still in flight, unchanged; the engine sends no others. */
+/* Return whether a frame must still be sent: its request is in flight and was not encoded again, or the frame has launch 0 (a
+ * slot query, a probe, or a contribution that a leaf wants again). The engine, too, drops all other frames. */
 static int is_wanted(const struct core *core, const struct frame *frame) {
     const struct flight *flight =
         core->in_flight.by_request[(int64_t)frame->header.block * KOFN_PARTS + frame->header.part];

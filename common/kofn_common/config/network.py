@@ -20,23 +20,24 @@ class NetworkSection(Section, frozen=True):
     uplink_mbps: Mbps | None = None  # rate of each leaf's link to the root, without a topology; None: not shaped
     management: str = "172.30.255.0/24"
     p4runtime_port: Annotated[int, Meta(ge=1, le=65535)] = (
-        50051  # port of the switch; in a tree of the root: the leaves have the next ports
+        50051  # port of the switch; in a tree, the root's port (the leaves have the next ports except controller_port)
     )
     controller_port: Annotated[int, Meta(ge=1, le=65535)] = 50052
     device_id: Annotated[int, Meta(ge=0, le=2**63 - 1)] = (
-        0  # id of the switch; in a tree of the root: the leaves have the next ids
+        0  # id of the switch; in a tree, the root's id (the leaves have the next ids)
     )
     trace: WholeNumber = 0  # number of packets whose way through the program the switch writes to switch.log
     pcap: bool = False  # keep every frame of every link of the switch, in pcap/ below the trial
     tls: bool = True  # workers, peers, controller and commands authenticate (docs/explanation/security.md)
 
     def p4runtime_ports(self, switches: int) -> list[int]:
-        """Return each switch's TCP port for P4Runtime: those from p4runtime_port on, except controller_port."""
+        """Return each switch's TCP port for P4Runtime: the ports from p4runtime_port on, except controller_port."""
         ports = range(self.p4runtime_port, self.p4runtime_port + switches + 1)
         return [port for port in ports if port != self.controller_port][:switches]
 
     def check(self) -> None:
-        """Check that ports differ, that the management network is usable, and that BMv2 has the features."""
+        """Check that the two ports differ, that hosts can use the management network, and that no packets are traced on
+        BMv2, which cannot trace."""
         if self.trace and self.target == "bmv2":
             raise ConfigError(
                 f"network.trace must be 0 with network.target = 'bmv2', got {self.trace}: only 'embedded' traces"

@@ -3,11 +3,12 @@
 runs/NAME-YYYYmmdd-HHMMSS/
   config.toml topology.json     the configuration as given, and the hosts
   effective.toml                the same with every default and the command line's choices, as every process reads it
-  run.json                      jobs, trials and their folders; how many ended, and why; versions and machine
+  run.json                      jobs, trials and their folders; how many trials ended, and why the run ended early;
+                                versions and machine
   costs.json                    of a simulation: CPU times of a worker's steps
   boot.log                      the network's own log
   certs/                        certificates and tokens, during the run
-  TRIAL/worker-R.jsonl, .npz     a worker's iterations, and its sums of gradients
+  TRIAL/worker-R.jsonl, .npz     a worker's iterations, and the checksums of its gradients and results
   TRIAL/status.jsonl             the controller's view, about twice a second
   TRIAL/events.jsonl             events during the trial
   TRIAL/links.json               bytes of each host's link
@@ -71,7 +72,7 @@ class TrialFolder:
 
     @property
     def links(self) -> Path:
-        """Bytes to and from the switch by host, JSON; missing without counts."""
+        """Bytes to and from the switch by host, JSON; the file is missing if no bytes were counted."""
         return self.path / "links.json"
 
     @property
@@ -86,7 +87,7 @@ class TrialFolder:
 
     @property
     def events(self) -> Path:
-        """The events of the trial, one JSON object a line; missing without events."""
+        """The events of the trial, one JSON object a line; the file is missing if the trial had no events."""
         return self.path / "events.jsonl"
 
     def metrics(self, rank: int) -> Path:
@@ -94,7 +95,8 @@ class TrialFolder:
         return self.path / f"worker-{rank}.jsonl"
 
     def sums(self, rank: int) -> Path:
-        """Return the path of a worker's sums of gradients, counted values, residual and results."""
+        """Return the path of the checksums of a worker's gradients, of its aggregated, pending and discarded values,
+        and of its results."""
         return self.path / f"worker-{rank}.npz"
 
     def log(self, name: str) -> Path:

@@ -1,4 +1,4 @@
-"""run.json: the jobs and trials of a run, how many ended, and why."""
+"""run.json: the jobs and trials of a run, how many trials ended, and why the run ended early."""
 
 from pathlib import Path
 

@@ -1,9 +1,10 @@
 """Tests whether workers block independently of each other, by permutations of times that are aligned by iteration.
 
-Under independence, permuting each worker's blocks gives windows that are as likely as the measured one. Two statistics
-of the measured window are compared with those of permuted windows. The first is the variance of the racks' means in an
-iteration: a shock common to a rack, or to all, makes it large. The second is the sum of the squared correlations of all
-pairs: shocks of other groups, or workers that take turns, make it large. Pure functions; the permutations are fixed.
+If the workers are independent, permuting each worker's times among the iterations gives tables of times (windows) that
+are as likely as the measured window. Two statistics of the measured window are compared with the same statistics of
+permuted windows. The first is the variance of the racks' means in an iteration: a shock common to a rack, or to all
+workers, makes this variance large. The second is the sum of the squared correlations of all pairs of workers: shocks of
+other groups, or workers that take turns, make this sum large. Pure functions; the permutations are fixed.
 """
 
 import functools
@@ -30,15 +31,17 @@ LEAST = 8
 """Minimum number of iterations with the times of at least two workers."""
 
 UNLIKE = 0.1
-"""Share of the workers by which an iteration's number of lower bounds may differ from the median. Iterations whose
-number differs more are left out, because they had another k."""
+"""An iteration's number of lower bounds (times of first blocks that were not finished yet) may differ from the median
+number by 1 plus this share of the tested workers. Iterations whose number differs more are left out, because they had
+another k."""
 
 NEAR = 0.05
-"""Share of s below which differences of times are noise."""
+"""Differences of times below this share of s, the time without blocking, are noise."""
 
 STEADY = 0.05
-"""Variance, as a share of a Poisson count's, that is added to each worker's variance as noise. With this noise, a
-worker that is hardly blocked correlates with no other worker.
+"""Noise variance that is added to each worker's variance. The unit is the variance of a Poisson count with the worker's
+rate, plus the variance of the noise that NEAR defines. With the added noise, a worker that is hardly blocked correlates
+with no other worker.
 """
 
 
@@ -84,5 +87,5 @@ def _scores(counts: FloatArray, known: BoolArray) -> FloatArray:
 
 @functools.lru_cache(maxsize=4)
 def _permutations(n: int, window: int) -> NDArray[np.int64]:
-    """Return permutations of each worker's blocks (PERMUTATIONS, n, window)."""
+    """Return PERMUTATIONS random permutations of each worker's iterations, (PERMUTATIONS, n, window)."""
     return np.argsort(np.random.default_rng(SEED).random((PERMUTATIONS, n, window)), axis=2)

@@ -38,9 +38,10 @@ class Protocol(CoreState):
     """One worker's blocks of one job, iteration after iteration.
 
     The job has `slots`, and its blocks have `layout`; at most `window` blocks are in flight.  Results of the last
-    `keep` iterations stay available for peers, their members for `keep_members` iterations.  Each of the `racks` of a
-    tree has equally many of the `workers` (0: any number at one switch).  `forgets`: once all workers have contributed
-    to an iteration, earlier results are forgotten.  CompilerMissing without a C compiler.
+    `keep` iterations stay available for peers, their members for `keep_members` iterations.  In a tree, each of
+    the `racks` has equally many of the `workers`; `workers` 0: one switch with at most RACK_WORKERS_MAX workers.
+    `forgets`: once all workers have contributed to an iteration, the results of earlier iterations are forgotten.
+    CompilerMissing without a C compiler.
     """
 
     def __init__(
@@ -98,10 +99,10 @@ class Protocol(CoreState):
         """Start the next iteration: close blocks with known results; PULL the other blocks if other workers are ahead.
 
         `blocks`: the blocks that the iteration sends, ascending, with the summary block if it is sent (None: all
-        blocks); `lanes`: the code of the lanes planned for them, except the summary block; `first`: the number of
-        blocks sent in all earlier iterations, or any number that determines their slots (None: as if all iterations
-        sent all blocks).  All workers must pass the same arguments.  `jump`: abandon open blocks, since the parameters
-        came from a peer.
+        blocks); `lanes`: the code of the lanes planned for them, except the summary block; `first`: the
+        number of the iteration's first block, from which the slots of its blocks follow; usually the number of blocks
+        sent in all earlier iterations (None: `iteration` times the number of all blocks).  All workers must pass the
+        same arguments.  `jump`: abandon open blocks, since the parameters came from a peer.
         """
         chosen = np.ascontiguousarray(range(self.layout.total) if blocks is None else blocks, np.int32)
         number = iteration * self.layout.total if first is None else first
@@ -153,7 +154,8 @@ class Protocol(CoreState):
         return self._do("timer", now)
 
     def ask_slot(self) -> list[Instruction]:
-        """Ask the switch for the members of the first open block; `query` gets the answer.  Idle while regrouping."""
+        """Ask the switch for the members of the first open block; the attribute `query` will have the answer.  Do
+        nothing while regrouping, or if no block is open."""
         return self._do("ask_slot")
 
     def probe_link(self) -> None:

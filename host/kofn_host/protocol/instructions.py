@@ -61,7 +61,8 @@ class PackedBlocks:
 class Send(NamedTuple):
     """Send a packet; a PULL carries zeros.
 
-    `launch`: the number of this transmission, for core_mark_sent_at().
+    `launch`: the number of this encoding of the request, which its retransmissions keep; 0: a slot query, a probe, or a
+    contribution that a leaf wants again.
     """
 
     header: KofnHeader
@@ -106,7 +107,8 @@ class EncodeAgain:
 class AskPeers:
     """Ask peers for this block's result: the switch does not send it.
 
-    `stale_in`: the generation whose slot of the block has a later block; None: the switch has not said so.
+    `stale_in`: the generation in which the switch answered STALE, because the block's slot already has a later block;
+    None: several PULLs have brought no result.
     """
 
     id: BlockId

@@ -87,8 +87,8 @@ def _before_action(action: Action, after: Fields) -> Fields:
 
 
 def live_at_start(program: Program) -> Fields:
-    """Return the fields of kept headers and of metadata that must be zero when a packet arrives, without those of
-    standard_metadata."""
+    """Return the fields that must be zero when a packet arrives: fields of metadata except standard_metadata, and
+    fields of headers that keep their fields while they are invalid (analysis/keeping.py)."""
     checksums, kept = program.checksums, kept_headers(program)
     after_egress = NONE.union(*(_checksum_reads(item) for item in checksums), _kept(program))
     after_egress |= _before(program.deparser_statements, NONE)
