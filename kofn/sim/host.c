@@ -19,8 +19,15 @@ struct host *host_open(struct machine *machine, struct core *core, struct link *
     return host;
 }
 
+/* The frame that leaves the pacer next; NULL: none waits. */
+static struct frame *next_of(const struct host *host) {
+    const int64_t next = pacer_next(&host->pacer);
+    return next < 0 ? NULL : (struct frame *)(intptr_t)next;
+}
+
 void host_close(struct host *host) {
-    frames_free(&host->waiting);
+    for (struct frame *frame; (frame = next_of(host)); pacer_drop(&host->pacer))
+        free(frame);
     frames_free(&host->leaving);
     pacer_close(&host->pacer);
     free(host);
@@ -50,11 +57,14 @@ static void flush(struct host *host) {
     }
 }
 
+static int64_t request_of(const struct frame *frame) {
+    return (int64_t)frame->header.block * KOFN_PARTS + frame->header.part;
+}
+
 /* Return whether a frame must still be sent: its request is in flight and was not encoded again, or the frame has launch 0 (a
  * slot query, a probe, or a contribution that a leaf wants again). The engine, too, drops all other frames. */
 static int is_wanted(const struct core *core, const struct frame *frame) {
-    const struct flight *flight =
-        core->in_flight.by_request[(int64_t)frame->header.block * KOFN_PARTS + frame->header.part];
+    const struct flight *flight = core->in_flight.by_request[request_of(frame)];
     return !frame->launch || (flight && flight->launch == frame->launch);
 }
 
@@ -71,7 +81,7 @@ static int64_t release(void *whom, void *what);
 static void set_pacer(struct host *host) {
     struct clock *clock = host->machine->clock;
     pacer_set(&host->pacer, clock->now_s);
-    if (host->waiting.first && !host->rings) {
+    if (host->pacer.count && !host->rings) {
         host->rings = 1;
         clock_at(clock, host->pacer.rings_s, release, host, NULL);
     }
@@ -79,27 +89,34 @@ static void set_pacer(struct host *host) {
 
 static int64_t release(void *whom, void *what) {
     struct host *host = whom;
+    const double now_s = host->machine->clock->now_s;
     (void)what;
     host->rings = 0;
     host->pacer.rings_s = INFINITY;
-    while (pacer_release(&host->pacer, host->machine->clock->now_s) >= 0)
-        leave(host, frames_next(&host->waiting));
+    for (struct frame *frame; (frame = next_of(host));)
+        if (!is_wanted(host->core, frame)) {
+            pacer_drop(&host->pacer);
+            free(frame);
+        } else if (pacer_release(&host->pacer, now_s) >= 0) {
+            if (now_s > frame->leaves_s + PAUSE_S) /* heavier packets have passed this one */
+                core_mark_sent_at(host->core, request_of(frame), frame->launch, now_s);
+            leave(host, frame);
+        } else
+            break;
     set_pacer(host);
     flush(host);
     return 0;
 }
 
 static void pace(struct host *host, struct frame *frame) {
-    const int64_t request = (int64_t)frame->header.block * KOFN_PARTS + frame->header.part;
-    const double leaves_s = pacer_send(&host->pacer, 0, frame->link_bytes, host->machine->clock->now_s);
-    if (leaves_s < 0)
+    frame->leaves_s =
+        pacer_send(&host->pacer, (intptr_t)frame, frame->link_bytes, frame->header.weight, host->machine->clock->now_s);
+    if (frame->leaves_s < 0)
         abort(); /* no memory */
-    if (leaves_s == 0) {
+    if (frame->leaves_s == 0)
         leave(host, frame);
-        return;
-    }
-    frames_add(&host->waiting, frame);
-    core_mark_sent_at(host->core, request, frame->launch, leaves_s);
+    else
+        core_mark_sent_at(host->core, request_of(frame), frame->launch, frame->leaves_s);
 }
 
 /* Finish making a packet; packets made in a row leave when the last one is made. */

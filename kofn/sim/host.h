@@ -17,10 +17,9 @@ struct host {
     double packet_s; /* of CPU time, a packet */
     int64_t news, timer; /* Python's calls */
     int64_t paced;
-    struct pacer pacer;
+    struct pacer pacer;    /* its packets are frames */
     int64_t making;        /* packets being made */
     struct frames leaving; /* made packets that leave together with those */
-    struct frames waiting; /* for the pacer */
     int64_t rings; /* whether the pacer's timer is set */
     double due_s;  /* of the deadline's timer; INFINITY: not set */
     int64_t timers; /* timers set; only the last one counts */

@@ -17,7 +17,7 @@ struct frame {
     struct header header;
     int64_t launch;  /* the sender's attempt */
     int64_t link_bytes; /* its size for the sender's pacer */
-    double leaves_s; /* time at which it leaves the link */
+    double leaves_s; /* time at which it leaves the sender's pacer, then the link */
     int32_t entries; /* in the link's queue: 1; 0: part of the frame before */
     struct frame *next;
     int32_t size;

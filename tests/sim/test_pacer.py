@@ -97,6 +97,21 @@ def test_packets_leave_when_expected_and_no_later_than_they_must(packets: list[t
         assert whole[-1][0] == pytest.approx(max(0.0, (total - BURST) * 8e-6 / mbps))
 
 
+def test_heaviest_packet_leaves_first_and_equal_ones_in_order() -> None:
+    """Each packet takes 1 ms; the first four leave at once."""
+    clock, left = VirtualClock(), list[int]()
+    pacer = Pacer[int](PacingRate(mbps=8.0, burst_bytes=4000, late_s=0.0), clock, left.extend)
+    expected = [
+        leaves_s
+        for weight, numbers in ((1, range(8)), (3, (8, 9)), (2, (10,)), (3, (11,)))
+        for leaves_s in pacer.send([(number, 1000 - FRAME_BYTES) for number in numbers], weight)
+    ]
+    clock.run()
+    assert left == [0, 1, 2, 3, 8, 9, 11, 10, 4, 5, 6, 7]
+    assert expected[:4] == [None] * 4
+    assert expected[4:] == pytest.approx([0.001, 0.002, 0.003, 0.004, 0.001, 0.002, 0.003, 0.003])
+
+
 def test_packets_that_wait_at_the_end_are_discarded() -> None:
     clock, left = VirtualClock(), list[int]()
     pacer = Pacer[int](PacingRate(mbps=1.0, burst_bytes=BURST), clock, left.extend)

@@ -37,6 +37,24 @@ mbps = {mbps}
 at_iteration = {iteration}
 """
 
+ALIKE = """
+[[straggler]]
+workers = [0, 1, 2, 3]
+mean_ms = 1
+"""
+LIMITED = """
+[network]
+link_mbps = 20
+[policy]
+age_weight = 1.0
+[[straggler]]
+workers = [0, 1, 2]
+mean_ms = 1
+[[straggler]]
+workers = [3]
+mean_ms = 30
+"""
+
 GRADIENT_BYTES = 76 * (64 + 1024 + 42)
 
 
@@ -91,6 +109,17 @@ def test_transfer_is_measured_under_every_rule(tmp_path: Path, rule: str) -> Non
     control_loop = run(tmp_path, f"{rule}:3", (40.0, 1)).simulation.controller.control_loop
     assert control_loop.transfers_s[:3].tolist() == [0, 0, 0]
     assert control_loop.transfers_s[3] > 3e-3
+
+
+@pytest.mark.parametrize("objective", ["merge:3", "fixed:2"])
+def test_late_workers_blocks_take_turns_on_links_that_limit_an_iteration(tmp_path: Path, objective: str) -> None:
+    """The late worker's link carries a part of the blocks in time, in each iteration another part."""
+    text = RUN.format(objective=objective, iterations=150)
+    assert ALIKE in text
+    trained = Trained(Config.parse(text.replace(ALIKE, LIMITED)), tmp_path / "out", COSTS).run()
+    trained.check()
+    account = trained.models[3].account()
+    assert account.summed > 0.2 * account.entered > 10
 
 
 def test_equal_links_add_nothing(tmp_path: Path) -> None:

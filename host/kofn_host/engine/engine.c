@@ -43,6 +43,7 @@ struct port {
 struct outgoing {
     const struct port *port;
     int64_t request, launch, size;
+    double leaves_s; /* when it is expected to leave */
     uint8_t head[KOFN_HEADER_BYTES];
     int64_t next; /* the next unused entry */
 };
@@ -156,7 +157,8 @@ static void send_paced(const struct port *port, const struct instruction *send, 
     struct engine *engine = port->engine;
     const int64_t request = send->block * KOFN_PARTS + send->part, place = place_for(engine);
     const int64_t bytes = core_link_bytes(port->core, send->header, send->size);
-    const double leaves_s = place < 0 ? -1 : pacer_send(&engine->pacer, place, bytes, now);
+    const int64_t weight = header_read(send->header).weight;
+    const double leaves_s = place < 0 ? -1 : pacer_send(&engine->pacer, place, bytes, weight, now);
     if (leaves_s < 0) {
         fail(engine, "no memory for packets that wait for their turn");
         return;
@@ -168,13 +170,23 @@ static void send_paced(const struct port *port, const struct instruction *send, 
     }
     struct outgoing *waits = engine->outgoing + place;
     waits->port = port, waits->request = request, waits->launch = send->launch, waits->size = send->size;
+    waits->leaves_s = leaves_s;
     memcpy(waits->head, send->header, sizeof waits->head);
     core_mark_sent_at(port->core, request, send->launch, leaves_s);
 }
 
+/* Let the packets leave whose turn has come. A packet whose request is answered meanwhile costs no time. */
 static void release(struct engine *engine, double now) {
-    for (int64_t place; (place = pacer_release(&engine->pacer, now)) >= 0; give_back(engine, place)) {
+    for (int64_t place; (place = pacer_next(&engine->pacer)) >= 0; give_back(engine, place)) {
         const struct outgoing *waits = engine->outgoing + place;
+        if (!values_of(waits->port->core, waits->request, waits->launch)) {
+            pacer_drop(&engine->pacer);
+            continue;
+        }
+        if (pacer_release(&engine->pacer, now) < 0)
+            break;
+        if (now > waits->leaves_s + PAUSE_S) /* heavier packets have passed this one */
+            core_mark_sent_at(waits->port->core, waits->request, waits->launch, now);
         leave(waits->port, waits->request, waits->launch, waits->head, waits->size);
     }
     engine->pacer.rings_s = INFINITY;

@@ -43,26 +43,38 @@ static int with_room(struct pacer *pacer) {
     return 1;
 }
 
-double pacer_send(struct pacer *pacer, int64_t packet, int64_t size, double now) {
-    const double due_s = pacer_due_s(pacer, pacer->queued_bytes + size, now);
-    if (!pacer->count && due_s <= now) {
+double pacer_send(struct pacer *pacer, int64_t packet, int64_t size, int64_t weight, double now) {
+    if (!pacer->count && pacer_due_s(pacer, size, now) <= now) {
         pacer_take(pacer, size, now, 0);
         return 0;
     }
     if (!with_room(pacer))
         return -1;
-    *queued(pacer, pacer->count++) = (struct paced){packet, size};
+    int64_t at = pacer->count++, ahead = pacer->queued_bytes;
+    for (; at && queued(pacer, at - 1)->weight < weight; at--) {
+        ahead -= queued(pacer, at - 1)->size;
+        *queued(pacer, at) = *queued(pacer, at - 1);
+    }
+    *queued(pacer, at) = (struct paced){packet, size, weight};
     pacer->queued_bytes += size;
-    return due_s;
+    return pacer_due_s(pacer, ahead + size, now);
+}
+
+int64_t pacer_next(const struct pacer *pacer) {
+    return pacer->count ? queued(pacer, 0)->packet : -1;
+}
+
+void pacer_drop(struct pacer *pacer) {
+    pacer->queued_bytes -= queued(pacer, 0)->size;
+    pacer->first = (pacer->first + 1) % pacer->capacity;
+    pacer->count--;
 }
 
 int64_t pacer_release(struct pacer *pacer, double now) {
     if (!pacer->count || pacer_due_s(pacer, queued(pacer, 0)->size, now) > now)
         return -1;
     const struct paced next = *queued(pacer, 0);
-    pacer->first = (pacer->first + 1) % pacer->capacity;
-    pacer->count--;
-    pacer->queued_bytes -= next.size;
+    pacer_drop(pacer);
     pacer_take(pacer, next.size, now, 1);
     return next.packet;
 }

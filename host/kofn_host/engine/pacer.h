@@ -1,4 +1,6 @@
-/* A token bucket: packets leave this host at a given rate, in order, with bursts of a few packets.
+/* A token bucket: packets leave this host at a given rate, with bursts of a few packets. Of the waiting packets the heaviest
+ * leaves first; packets of equal weight leave in order. A contribution has the weight of its gradients. So if a link carries only
+ * a part of a worker's blocks in time, it carries those that have waited longest, and soon each block once.
  *
  * Without the pacer a whole window would enter the link's queue at once. There the window would delay other packets, and cause
  * losses. The pacer has no clock: the caller passes times, in seconds. A packet is a number that the caller chooses, and a
@@ -12,7 +14,7 @@
 #define PAUSE_S 4e-3
 
 struct paced {
-    int64_t packet, size;
+    int64_t packet, size, weight;
 };
 
 struct pacer {
@@ -33,9 +35,13 @@ double pacer_due_s(const struct pacer *pacer, int64_t size, double now);
 /* Take `size` bytes out of the bucket; `waited`: whether the bytes have waited in the queue. */
 void pacer_take(struct pacer *pacer, int64_t size, double now, int waited);
 /* Send a packet of `size` bytes. Returns 0 if the packet may leave now. Otherwise the packet is queued, and the result is the
- * time at which it is expected to leave, up to PAUSE_S early. -1 without memory. */
-double pacer_send(struct pacer *pacer, int64_t packet, int64_t size, double now);
-/* The next queued packet that may leave now; -1: none. */
+ * time at which it is expected to leave, up to PAUSE_S early, if no heavier packet comes. -1 without memory. */
+double pacer_send(struct pacer *pacer, int64_t packet, int64_t size, int64_t weight, double now);
+/* The queued packet that leaves next; -1: none. */
+int64_t pacer_next(const struct pacer *pacer);
+/* Remove that packet without sending it: it takes nothing out of the bucket. */
+void pacer_drop(struct pacer *pacer);
+/* The next queued packet, if it may leave now; else -1. */
 int64_t pacer_release(struct pacer *pacer, double now);
 /* Set `rings_s`, after pacer_send() and pacer_release(). */
 void pacer_set(struct pacer *pacer, double now);

@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class Pacer(Generic[T]):
-    """Gives packets to `take` when the pace lets them go, in the order in which they came.
+    """Gives packets to `take` when the pace lets them go, the heaviest first, else in the order in which they came.
 
     pacer = Pacer(pacing_rate(10.0, words=4), clock, transmit)
     pacer.send([(datagram, len(datagram))])
@@ -41,7 +41,7 @@ class Pacer(Generic[T]):
         """Return when the next waiting packet leaves; None: no packet waits."""
         return self._pacer.rings_s if self._waiting else None
 
-    def send(self, packets: Sequence[tuple[T, int]]) -> list[float | None]:
+    def send(self, packets: Sequence[tuple[T, int]], weight: int = 0) -> list[float | None]:
         """Let packets with these UDP payload sizes leave, now or in their turn.
 
         Returns for each None, or when it is expected to leave: up to PAUSE_S before it does.
@@ -49,7 +49,8 @@ class Pacer(Generic[T]):
         now, going, leaves = self._clock.time(), list[T](), list[float | None]()
         for packet, payload_bytes in packets:
             self._number += 1
-            due_s = self._library.pacer_send(ctypes.byref(self._pacer), self._number, payload_bytes + FRAME_BYTES, now)
+            frame_bytes = payload_bytes + FRAME_BYTES
+            due_s = self._library.pacer_send(ctypes.byref(self._pacer), self._number, frame_bytes, weight, now)
             if due_s:
                 self._waiting[self._number] = packet
             else:
