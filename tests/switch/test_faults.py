@@ -19,6 +19,7 @@ from kofn_switch.errors import FaultError
 from kofn_switch.state.entries import FaultCounts
 from tests.switch.test_ports import PROGRAM, alone, links
 from tests.switch.test_rules import LENGTH, request
+from tests.waiting import until
 
 NONE = FaultCounts(dropped=0, duplicated=0, corrupted=0, delayed=0, reordered=0)
 QUIET_S = 0.15
@@ -33,6 +34,7 @@ class Lab:
         self.engine = Engine({1: "s1", 2: "s2"}, faults=parsed, fault_seed=seed, fault_udp_port=udp_port)
         self.engine.load(PROGRAM)
         self.engine.start()
+        self._sent = 0
 
     @staticmethod
     def _hosts() -> list[socket.socket]:
@@ -44,9 +46,16 @@ class Lab:
         """Send frames from port 1 to port 2."""
         for number in numbers:
             self.one.send(request(0x23, 2, rest=number.to_bytes(4, "big") + bytes(size)))
+            self._sent += 1
+
+    def _taken(self) -> int:
+        """Return the number of frames that the switch has taken from port 1, with those that a fault has dropped."""
+        port = self.engine.stats().ports[1]
+        return port.received_packets + port.faults_in.dropped
 
     def frames(self) -> list[tuple[float, bytes]]:
-        """Return (time, frame) of all frames at port 2's host until none comes for a while."""
+        """Return (time, frame) of all frames at port 2's host until none comes for a while after the last was taken."""
+        until(lambda: self._taken() >= self._sent)
         got = []
         self.two.settimeout(QUIET_S)
         try:

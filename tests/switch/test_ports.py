@@ -42,7 +42,7 @@ def alone(body: Callable[[], None]) -> None:
         pytest.skip("network namespaces need root")
     process = multiprocessing.get_context("fork").Process(target=enter)
     process.start()
-    process.join(60)
+    process.join(240)
     assert process.exitcode == 0
 
 
@@ -72,7 +72,7 @@ def host(interface: str) -> socket.socket:
     opened.setsockopt(SOL_PACKET, PACKET_IGNORE_OUTGOING, 1)
     opened.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 32 << 20)
     opened.bind((interface, ETH_P_ALL))
-    opened.settimeout(10)
+    opened.settimeout(60)
     return opened
 
 
