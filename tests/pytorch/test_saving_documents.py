@@ -2,7 +2,6 @@
 
 import multiprocessing
 import os
-import socket
 from collections.abc import Sequence
 from functools import partial
 from importlib.util import find_spec
@@ -21,6 +20,7 @@ import torch.distributed as dist
 
 import kofn_torch
 from tests.docs.markdown import ROOT, blocks
+from tests.ports import own_port
 from tests.pytorch.crew import SwitchedJob, crew_at_the_model
 from tests.pytorch.test_state import Training, loss_of
 
@@ -75,23 +75,22 @@ def work(rank: int, workers: int, port: int, folder: Path, blocks: Sequence[str]
 
 def losses(workers: int, folder: Path, blocks: Sequence[str]) -> list[dict[int, float]]:
     """Return the losses from step 4 on, by rank."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
     ends = [_processes.Pipe(duplex=False) for _ in range(workers)]
-    ranks = [
-        _processes.Process(target=work, args=(rank, workers, port, folder, blocks, said), daemon=True)
-        for rank, (_, said) in enumerate(ends)
-    ]
-    for rank, (_, said) in zip(ranks, ends, strict=True):
-        rank.start()
-        said.close()
-    try:
-        assert all(heard.poll(60) for heard, _ in ends)
-        return [heard.recv() for heard, _ in ends]
-    finally:
-        for rank in ranks:
-            rank.kill()
-            rank.join()
+    with own_port() as port:
+        ranks = [
+            _processes.Process(target=work, args=(rank, workers, port, folder, blocks, said), daemon=True)
+            for rank, (_, said) in enumerate(ends)
+        ]
+        for rank, (_, said) in zip(ranks, ends, strict=True):
+            rank.start()
+            said.close()
+        try:
+            assert all(heard.poll(240) for heard, _ in ends)
+            return [heard.recv() for heard, _ in ends]
+        finally:
+            for rank in ranks:
+                rank.kill()
+                rank.join()
 
 
 def test_zero_is_saved_by_four_processes_and_resumed_by_four_and_two(tmp_path: Path) -> None:

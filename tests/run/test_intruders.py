@@ -115,7 +115,7 @@ def test_forged_packets_and_strangers_change_nothing(tmp_path: Path) -> None:
 def test_slot_that_a_forged_packet_has_occupied_leads_to_a_new_generation(tmp_path: Path) -> None:
     """The last forged packet passes all checks. Only the workers know that none of them is in its iteration."""
     target = os.environ.get("KOFN_TARGET", "embedded")
-    few = ("--trial", DEFAULT, "--set", "run.max_iterations=300")
+    few = ("--trial", DEFAULT, "--set", "run.max_iterations=300", "--set", "model.compute_ms=30")
     with RealRun(tmp_path, "--target", target, *few, target=NEVER) as run:
         run.until_training()
         worker = run.pid("kofn_host", "--rank", "1")
