@@ -15,7 +15,7 @@ SWITCH ?= 127.0.0.1:50051
 ROOM ?=
 PYTEST = .venv/bin/python -m pytest --maxprocesses 4 --dist loadfile --numprocesses
 # Whole runs wait for a third of their time: one process more than cores keeps the cores busy.
-MORE = $$(($$(nproc) + 1))
+PROCESSES = $$(($$(nproc) + 1))
 QUICK = not (slow or root or bmv2 or long or cluster or torch or browser)
 
 .PHONY: help run chaos compare doctor stop clean test quick long test-k8s torch-tests accelerator check explore fuzz soak results docs reference crd picture \
@@ -47,13 +47,13 @@ clean: ## remove what a crashed run left behind, and caches; runs/ is kept
 	@find . \( -name .git -o -name '.venv*' -o -name runs \) -prune -o -name __pycache__ -type d -print0 | xargs -0 rm -rf
 
 test: setup-dev ## all tests, or ROOM=switch: those of tests/switch; ARGS='-k wire' for some
-	@exec $(PYTEST) $(MORE) --no-loadscope-reorder $(ROOM:%=tests/%) $(ARGS)
+	@exec $(PYTEST) $(PROCESSES) --no-loadscope-reorder $(ROOM:%=tests/%) $(ARGS)
 
 quick: setup-quick ## the tests to run before each commit, a minute: no root, no PyTorch, nothing slow; ROOM=switch for some
 	@exec $(PYTEST) $$(nproc) -q -m '$(QUICK)' --hypothesis-profile quick $(ROOM:%=tests/%) $(ARGS)
 
 long: setup-dev ## more whole runs than `make test`: other signals, deaths, faults of hosts, sizes
-	@exec $(PYTEST) $(MORE) -m long $(ARGS)
+	@exec $(PYTEST) $(PROCESSES) -m long $(ARGS)
 
 test-k8s: setup-dev ## jobs against the API server of KUBECONFIG, which it changes; processes are started here
 	@exec .venv/bin/python -m pytest tests/k8s -m cluster -rs $(ARGS)

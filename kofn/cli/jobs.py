@@ -248,8 +248,8 @@ def load(path: Path) -> dict[str, Any]:
 
 
 def checked(document: dict[str, Any]) -> TrainingRequest:
-    """Make the operator's checks, as far as this machine can make them. Raise RequestError or SplitError for a
-    fault."""
+    """Return the request of a document after the operator's checks, except those that need the cluster. Raise
+    RequestError or SplitError for a fault."""
     request = TrainingRequest.read(document)
     configuration(request)
     if request.spec.nodes:

@@ -1,8 +1,8 @@
 """Signals that end a run, and the times at which they may end it.
 
 A signal raises InterruptedRun outside of the event loop, and cancels the task inside the loop. While results are
-compared, a signal has no effect. Only the main thread receives signals; it may pass a signal on to a thread with a
-loop.
+compared, a signal has no effect, or its effect comes afterwards. Only the main thread receives signals; it may pass a
+signal on to a thread with a loop.
 """
 
 import asyncio
@@ -43,19 +43,23 @@ def interruptible(signals: Sequence[int] = SIGNALS) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def ignored() -> Iterator[None]:
+def ignored() -> Iterator[list[int]]:
     """Ignore signals in the body: it takes about a second, and what a signal would end is over afterwards. A closed
-    terminal only redirects the output."""
-    with _handled(lambda number, frame: _leave_terminal(number), SIGNALS):
-        yield
+    terminal only redirects the output. Yield a list to which the number of every signal is appended."""
+    received: list[int] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        _leave_terminal(number)
+        received.append(number)
+
+    with _handled(note, SIGNALS):
+        yield received
 
 
 @contextlib.contextmanager
 def deferred() -> Iterator[None]:
-    """Handle a signal that arrives in the body after the body: it takes about a second, and its result is worth this
-    time."""
-    received: list[int] = []
-    with _handled(lambda number, frame: received.append(number), SIGNALS):
+    """Ignore signals in the body, as ignored() does; handle the first of them after the body."""
+    with ignored() as received:
         yield
     if received:
         signal.raise_signal(received[0])

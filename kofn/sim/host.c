@@ -93,7 +93,7 @@ static int64_t release(void *whom, void *what) {
     (void)what;
     host->rings = 0;
     host->pacer.rings_s = INFINITY;
-    for (struct frame *frame; (frame = next_of(host));)
+    for (struct frame *frame; (frame = next_of(host));) {
         if (!is_wanted(host->core, frame)) {
             pacer_drop(&host->pacer);
             free(frame);
@@ -101,8 +101,10 @@ static int64_t release(void *whom, void *what) {
             if (now_s > frame->leaves_s + PAUSE_S) /* heavier packets have passed this one */
                 core_mark_sent_at(host->core, request_of(frame), frame->launch, now_s);
             leave(host, frame);
-        } else
+        } else {
             break;
+        }
+    }
     set_pacer(host);
     flush(host);
     return 0;

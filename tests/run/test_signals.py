@@ -1,6 +1,7 @@
 """A signal that ends a run is named, and complete results are kept."""
 
 import asyncio
+import contextlib
 import os
 import pty
 import signal
@@ -10,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -56,6 +58,17 @@ def test_signal_between_two_parts_of_a_command_ends_it_after_the_first() -> None
             done.append("first")
         done.append("second")
     assert done == ["first"]
+
+
+@pytest.mark.parametrize("shield", [ignored, deferred])
+def test_closed_terminal_redirects_the_output_at_once(
+    shield: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = list[str]()
+    monkeypatch.setattr("kofn.run.signals.terminal.leave", lambda: left.append("terminal"))
+    with contextlib.suppress(InterruptedRun), interruptible(), shield():
+        signal.raise_signal(signal.SIGHUP)
+        assert left == ["terminal"]
 
 
 def test_signal_passed_on_while_the_loop_closes_is_ignored() -> None:

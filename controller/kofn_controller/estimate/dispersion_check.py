@@ -1,5 +1,5 @@
 """Tests whether each worker's blocking counts have the same dispersion as the other workers' counts. A worker whose
-dispersion differs gets a distribution of its own.
+dispersion differs gets a separate distribution.
 
 A Poisson count's variance equals its mean. Each worker's ratio of variance to mean is compared with the ratio of all
 others together: the quotient of two such ratios has an F distribution. (`poisson_check` tests all workers against
@@ -20,7 +20,7 @@ FALSE_ALARMS = 0.01
 """Largest share of truly Poisson windows in which the test rejects any worker."""
 
 EXCESS_MIN = 0.05
-"""Least variance, as a share of a Poisson count's, that is used to compute a confidence interval."""
+"""Lower bound of the variance in a confidence interval, as a share of the variance of a Poisson count."""
 
 ONE_BY_ONE = 64
 """Largest number of workers for which the worst one is removed and the others are tested again."""

@@ -43,7 +43,7 @@ struct port {
 struct outgoing {
     const struct port *port;
     int64_t request, launch, size;
-    double leaves_s; /* when it is expected to leave */
+    double leaves_s; /* when the packet is expected to leave */
     uint8_t head[KOFN_HEADER_BYTES];
     int64_t next; /* the next unused entry */
 };

@@ -1,6 +1,6 @@
 /* A token bucket: packets leave this host at a given rate, with bursts of a few packets. Of the waiting packets the heaviest
  * leaves first; packets of equal weight leave in order. A contribution has the weight of its gradients. So if a link carries only
- * a part of a worker's blocks in time, it carries those that have waited longest, and soon each block once.
+ * a part of a worker's blocks in time, the blocks that have waited longest leave first, and all blocks take turns.
  *
  * Without the pacer a whole window would enter the link's queue at once. There the window would delay other packets, and cause
  * losses. The pacer has no clock: the caller passes times, in seconds. A packet is a number that the caller chooses, and a
