@@ -178,8 +178,8 @@ def commands() -> str:
         "## make",
         f"```text\n{_targets()}\n```",
     ]
-    for words, command in _commands(kofn, ("kofn",)):
-        lines += [f"## {' '.join(words)}", f"```text\n{_help(words, command)}\n```"]
+    for context in _contexts(kofn, "kofn", None):
+        lines += [f"## {context.command_path}", f"```text\n{_help(context)}\n```"]
     return "\n\n".join(lines) + "\n"
 
 
@@ -189,19 +189,21 @@ def _targets() -> str:
     return "\n".join(f"make {name:<11} {text}" for name, text in found)
 
 
-def _commands(command: click.Command, words: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], click.Command]]:
-    yield words, command
+def _contexts(command: click.Command, name: str, parent: click.Context | None) -> Iterator[click.Context]:
+    """Yield the context of the command, and of each command below it."""
+    context = click.Context(
+        command, parent, name, terminal_width=WIDTH, max_content_width=WIDTH, **command.context_settings
+    )
+    yield context
     if isinstance(command, click.Group):
-        context = click.Context(command, info_name=words[-1])
-        for name in command.list_commands(context):
-            below = command.get_command(context, name)
-            assert below is not None
-            yield from _commands(below, (*words, name))
+        for below in command.list_commands(context):
+            found = command.get_command(context, below)
+            assert found is not None
+            yield from _contexts(found, below, context)
 
 
-def _help(words: tuple[str, ...], command: click.Command) -> str:
-    context = click.Context(command, info_name=" ".join(words), terminal_width=WIDTH, max_content_width=WIDTH)
-    return "\n".join(line.rstrip() for line in command.get_help(context).splitlines())
+def _help(context: click.Context) -> str:
+    return "\n".join(line.rstrip() for line in context.get_help().splitlines())
 
 
 # --- results --------------------------------------------------------------------------------------------------------
