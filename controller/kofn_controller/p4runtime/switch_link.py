@@ -14,6 +14,7 @@ the switch had for the job. The module does not know how k is chosen.
 import asyncio
 import contextlib
 import logging
+import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -83,7 +84,7 @@ class SwitchLink:
         finsy_log.addHandler(self._overheard)
         while True:
             try:
-                with self._cancelled_only_by_us():
+                with self._closing_named():
                     await self._connect()
             except (fy.P4ClientError, PushError, OSError, TimeoutError, RuntimeError, ValueError) as error:
                 if isinstance(error, EntryError) and not self.ready.is_set():
@@ -99,12 +100,10 @@ class SwitchLink:
                 return  # the generation may have been lost while the write waited
             schema = self._switch.p4info
             try:
-                with self._cancelled_only_by_us():
+                with self._closing_named():
                     await self._put(self._switch, slots)
             except fy.P4ClientError as error:
                 raise PushError(describe(error, schema)) from error
-            except AssertionError as error:  # finsy raises it while it closes its client
-                raise PushError(f"the connection to {self.role.name} broke") from error
 
     async def _put(self, switch: fy.Switch, slots: JobSlots) -> None:
         """Write a job's entry: by one MODIFY if only k has changed; a new generation's entry replaces the old entry."""
@@ -134,11 +133,12 @@ class SwitchLink:
             await self._serve(switch)
 
     @contextlib.contextmanager
-    def _cancelled_only_by_us(self) -> Iterator[None]:
-        """Turn a CancelledError that no caller asked for into a PushError.
+    def _closing_named(self) -> Iterator[None]:
+        """Turn the errors of a connection that closes meanwhile into PushErrors.
 
         When a channel closes, gRPC cancels the task that awaits a call on this channel. When one of finsy's tasks
-        fails, finsy cancels the task that uses the switch.
+        fails, finsy cancels the task that uses the switch. When finsy has closed its client, and before it says so,
+        each call fails finsy's own assertion that the client is open.
         """
         task = asyncio.current_task()
         assert task is not None
@@ -149,7 +149,14 @@ class SwitchLink:
             if task.cancelling() > before:
                 raise
             cause = self._overheard.error
-            raise PushError(_one_line(cause) if cause else f"the connection to {self.role.name} broke") from error
+            raise PushError(_one_line(cause) if cause else self._broke()) from error
+        except AssertionError as error:
+            if not _of_finsy(error):
+                raise
+            raise PushError(self._broke()) from error
+
+    def _broke(self) -> str:
+        return f"the connection to {self.role.name} broke"
 
     async def _serve(self, switch: fy.Switch) -> None:
         """Install, then listen until the channel goes down."""
@@ -162,7 +169,7 @@ class SwitchLink:
             done, _ = await asyncio.wait([down, *tasks], return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
-            raise PushError(f"the connection to {self.role.name} broke")
+            raise PushError(self._broke())
         finally:
             self._switch = None
             for task in tasks:
@@ -238,7 +245,7 @@ class SwitchLink:
 
     async def recount(self) -> None:
         """Read the counters now, if the switch answers."""
-        with contextlib.suppress(PushError, fy.P4ClientError):
+        with contextlib.suppress(PushError, fy.P4ClientError), self._closing_named():
             await self._recount()
 
     async def _keep_counting(self) -> None:
@@ -281,6 +288,12 @@ class _Overheard(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         if record.exc_info and record.exc_info[1]:
             self.error = record.exc_info[1]
+
+
+def _of_finsy(error: AssertionError) -> bool:
+    """Return whether finsy's code raised the error."""
+    *_, (frame, _line) = traceback.walk_tb(error.__traceback__)
+    return str(frame.f_globals["__name__"]).startswith("finsy.")
 
 
 def _log_stream_error(_switch: fy.Switch, message: p4r.StreamMessageResponse) -> None:

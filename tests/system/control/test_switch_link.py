@@ -11,6 +11,7 @@ import pytest
 
 from kofn_common.config.job import JobSection
 from kofn_controller.errors import EntryError, LayoutError, PushError
+from kofn_controller.p4runtime import switch_link
 from kofn_controller.p4runtime.builders import SwitchEntry, exact
 from kofn_controller.p4runtime.entries import COUNTER, JOBS, RECIPIENTS, Found, find_jobs, fixed_entries, job_entries
 from kofn_controller.p4runtime.layout import SlotLayout, lay_out
@@ -120,6 +121,30 @@ def test_restarted_switch_admits_nothing_until_the_session_does(switch: SwitchPr
             assert await missing(switch, job, None) == []
             await job.admit(GENERATION + 7, 3)
             assert await missing(switch, job, 3, GENERATION + 7) == []
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.slow
+def test_counters_are_read_while_the_client_closes(switch: SwitchProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The link survives that finsy has closed its client and has not said so yet."""
+    monkeypatch.setattr(switch_link, "COUNTERS_EVERY_S", 0.01)
+    close = fy.P4Client.close
+
+    async def scenario() -> None:
+        job = a_job()
+        async with linked(switch, job) as link:
+
+            async def close_slowly(client: fy.P4Client) -> None:
+                await close(client)
+                await link.recount()
+                await asyncio.sleep(0.05)
+
+            monkeypatch.setattr(fy.P4Client, "close", close_slowly)
+            switch.kill()
+            await until(lambda: not link.connected)
+            switch.start()
+            await until(lambda: link.connected)
 
     asyncio.run(scenario())
 
