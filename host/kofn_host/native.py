@@ -28,7 +28,8 @@ _OWN: Signatures = {
     "core_timer": (c_int32, [_CORE, c_double]),
     "core_ask_slot": (c_int32, [_CORE]),
     "core_probe_link": (None, [_CORE]),
-    "core_take_link_wait": (c_double, [_CORE, c_double]),
+    "core_take_link_wait": (c_int32, [_CORE, c_double, c_void_p]),
+    "core_follow": (c_int32, [_CORE, c_int32, c_double]),
     "core_mark_sent_at": (None, [_CORE, c_int64, c_int64, c_double]),
     "core_withdraw": (None, [_CORE, c_void_p, c_int64]),
     "core_enter": (None, [_CORE, c_uint32]),
@@ -59,11 +60,13 @@ _OWN: Signatures = {
     "port_news_fd": (c_int32, [_PORT]),
     "port_take": (c_int64, [_PORT, c_void_p, c_void_p, c_int64]),
     "port_want": (None, [_PORT, c_int64]),
+    "port_rate": (None, [_PORT, c_double, c_int64, c_double, c_double]),
     "port_queued": (c_int64, [_PORT]),
     **{f"port_{name}": (None, [_PORT]) for name in ("wake", "hold", "release")},
     "port_reduce": (None, [_PORT, c_void_p]),
     "port_await": (None, [_PORT, c_int64, c_int64]),
     "pacer_open": (None, [c_void_p, c_double, c_int64, c_double]),
+    "pacer_rate": (None, [c_void_p, c_double, c_int64, c_double, c_double]),
     "pacer_close": (None, [c_void_p]),
     "pacer_send": (c_double, [c_void_p, c_int64, c_int64, c_int64, c_double]),
     "pacer_next": (c_int64, [c_void_p]),
@@ -85,7 +88,7 @@ _OWN: Signatures = {
 SHARED = (
     *("begin", "jump", "contribute", "result_in", "ask_slot", "withdraw", "enter", "others_reached"),
     *("in_pieces", "owned", "received", "regroup", "resume", "deadline_s", "next_results", "results"),
-    "take_link_wait",
+    *("take_link_wait", "follow"),
 )
 """Functions of the core that an engine's port has as well: core_begin() and port_begin(), for example."""
 

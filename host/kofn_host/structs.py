@@ -23,6 +23,7 @@ class Core(ctypes.Structure):
     newest: int
     generation: int
     regrouping: int
+    follows: int
     k: int
     count: int
     open_count: int
@@ -35,6 +36,7 @@ class Core(ctypes.Structure):
         ("newest", c_int64),
         ("generation", c_int64),
         ("regrouping", c_int64),
+        ("follows", c_int64),
         ("k", c_int64),
         ("count", c_int64),
         ("open_count", c_int64),

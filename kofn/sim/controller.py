@@ -13,6 +13,7 @@ from kofn_common.config.late_rules import LatePolicy
 from kofn_common.rpc import kofn_pb2 as pb
 from kofn_controller.estimate.measurements import Arrival
 from kofn_controller.job.journal import Journal
+from kofn_controller.job.link_news import LinkNews
 from kofn_controller.policy.control_loop import Change, ControlLoop
 from kofn_controller.policy.decision_pacer import TICK_S, DecisionPacer
 
@@ -36,12 +37,15 @@ class Controller:
     set_k: Callable[[int], None]
     set_late_policy: Callable[[LatePolicy], None]
     """Sets the late policy of all workers."""
+    set_link: Callable[[int, pb.Link], None]
+    """Tells a worker whether its link is slow, and whether it follows its peers."""
     machine: Machine
     costs: Costs
     changes: int = 0
     """The number of changes of k."""
     _lull: DecisionPacer = field(default_factory=DecisionPacer)
     _sampled: int = 0
+    _links: LinkNews = field(default_factory=LinkNews)
     _agenda: VirtualSchedule[EventSection] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -88,8 +92,14 @@ class Controller:
         now_s = self.clock.time()
         if self.control_loop.due(now_s):
             self._apply(self.control_loop.choose(now_s))
+            self._tell_links()
             self.machine.spend(self.costs.decide_s)
             self._lull.decided(now_s, now_s + self.costs.decide_s)
+
+    def _tell_links(self) -> None:
+        """Tell the workers what has changed of their links."""
+        for rank, link in self._links.changes(self.control_loop):
+            self.clock.after(self.clock.time() + MANAGEMENT_S, self.set_link, rank, link)
 
     def _set_objective(self, event: EventSection) -> None:
         """Set the objective, as `kofn set-k` would."""

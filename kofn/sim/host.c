@@ -13,7 +13,6 @@ struct host *host_open(struct machine *machine, struct core *core, struct link *
     host->packet_s = packet_s;
     host->news = news;
     host->timer = timer;
-    host->paced = mbps > 0;
     pacer_open(&host->pacer, mbps, burst_bytes, late_s);
     host->due_s = INFINITY;
     return host;
@@ -75,6 +74,10 @@ static void leave(struct host *host, struct frame *frame) {
         free(frame);
 }
 
+static int is_paced(const struct host *host) {
+    return host->pacer.byte_s > 0 || host->pacer.count;
+}
+
 static int64_t release(void *whom, void *what);
 
 /* If packets wait, set the timer at which some of them leave. */
@@ -124,16 +127,20 @@ static void pace(struct host *host, struct frame *frame) {
 /* Finish making a packet; packets made in a row leave when the last one is made. */
 static int64_t made(void *whom, void *what) {
     struct host *host = whom;
-    if (host->paced)
+    if (is_paced(host))
         pace(host, what);
     else
         leave(host, what);
     if (--host->making)
         return 0;
-    if (host->paced)
+    if (is_paced(host))
         set_pacer(host);
     flush(host);
     return 0;
+}
+
+void host_rate(struct host *host, double mbps, int64_t burst_bytes, double late_s) {
+    pacer_rate(&host->pacer, mbps, burst_bytes, late_s, host->machine->clock->now_s);
 }
 
 static void make(struct host *host, const struct instruction *wanted_sent) {

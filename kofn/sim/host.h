@@ -16,7 +16,6 @@ struct host {
     struct link *link;
     double packet_s; /* of CPU time, a packet */
     int64_t news, timer; /* Python's calls */
-    int64_t paced;
     struct pacer pacer;    /* its packets are frames */
     int64_t making;        /* packets being made */
     struct frames leaving; /* made packets that leave together with those */
@@ -29,6 +28,8 @@ struct host {
 struct host *host_open(struct machine *machine, struct core *core, struct link *link, double packet_s, double mbps,
                        int64_t burst_bytes, double late_s, int64_t news, int64_t timer);
 void host_close(struct host *host);
+/* Change the rate, as pacer_rate() does. */
+void host_rate(struct host *host, double mbps, int64_t burst_bytes, double late_s);
 /* Send the core's packets; its other instructions wait. */
 void host_send(struct host *host);
 /* Have `timer` called when the core's deadline has passed, or a little before. */

@@ -2,7 +2,7 @@
 
 import ctypes
 import weakref
-from ctypes import c_char_p, c_double, c_int64, c_void_p
+from ctypes import c_char_p, c_double, c_int32, c_int64, c_void_p
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -33,6 +33,7 @@ SIGNATURES: Signatures = {
     "star_open": (_STAR, [_MACHINE, c_void_p, c_void_p, c_double, c_int64]),
     "star_close": (None, [_STAR]),
     "star_to": (None, [_STAR, c_int64, _LINK]),
+    "star_follow": (None, [_STAR, c_int64, c_int32]),
     "star_to_root": (None, [_STAR, _LINK]),
     "star_from": (None, [_STAR, _LINK]),
     "star_put": (None, [_STAR, *_PACKET]),
@@ -42,6 +43,7 @@ SIGNATURES: Signatures = {
         [_MACHINE, c_void_p, _LINK, *(c_double, c_double, c_int64, c_double), *(c_int64, c_int64)],
     ),
     "host_close": (None, [_HOST]),
+    "host_rate": (None, [_HOST, c_double, c_int64, c_double]),
     "host_send": (None, [_HOST]),
     "host_set_timer": (None, [_HOST]),
     "host_from": (None, [_HOST, _LINK]),

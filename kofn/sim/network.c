@@ -187,17 +187,23 @@ struct star *star_open(struct machine *machine, struct slots *slots, struct leaf
     star->size = !slots ? leaf->workers : slots->racks ? slots->racks : slots->workers;
     star->latest = wanted((size_t)star->size * sizeof *star->latest);
     star->links = wanted((size_t)star->size * sizeof *star->links);
+    star->follows = wanted((size_t)star->size * sizeof *star->follows);
     return star;
 }
 
 void star_close(struct star *star) {
     free(star->latest);
     free(star->links);
+    free(star->follows);
     free(star);
 }
 
 void star_to(struct star *star, int64_t rank, struct link *link) {
     star->links[rank] = link;
+}
+
+void star_follow(struct star *star, int64_t rank, int32_t follows) {
+    star->follows[rank] = follows;
 }
 
 void star_to_root(struct star *star, struct link *link) {
@@ -254,7 +260,8 @@ static void send_answer(struct star *star, const struct answer *answer) {
         const struct header *header = &answer->header;
         const uint32_t turn = (header->iteration + header->block + (uint32_t)at) % (uint32_t)count;
         const int32_t neighbour = answer->first + (int32_t)turn;
-        send_to(star->links[neighbour], answer, neighbour);
+        if (count == 1 || !star->follows[neighbour])
+            send_to(star->links[neighbour], answer, neighbour);
     }
 }
 

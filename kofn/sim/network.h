@@ -92,6 +92,7 @@ struct star {
     int64_t *latest; /* iteration of each worker's latest contribution */
     int64_t size; /* the number of workers or leaves */
     struct link **links;
+    int32_t *follows; /* by rank: whether the worker gets answers to its own packets only */
     struct link *uplink;
 };
 
@@ -99,6 +100,8 @@ struct star {
 struct star *star_open(struct machine *machine, struct slots *slots, struct leaf *leaf, double switch_s, int64_t call);
 void star_close(struct star *star);
 void star_to(struct star *star, int64_t rank, struct link *link);
+/* Send the worker of this rank answers to its own packets only, or all answers. */
+void star_follow(struct star *star, int64_t rank, int32_t follows);
 void star_to_root(struct star *star, struct link *link);
 void star_from(struct star *star, struct link *link);
 /* Receive a packet. */

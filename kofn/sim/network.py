@@ -135,6 +135,10 @@ class VirtualSwitch:
         if uplink:
             self.native.call("to_root", uplink.native.address)
 
+    def follow(self, rank: int, follows: bool) -> None:
+        """Send a worker of this switch answers to its own packets only, or all answers."""
+        self.native.call("follow", rank, follows)
+
     def take(self, header: KofnHeader, values: bytes) -> None:
         """Receive a packet."""
         put(self.native, header, values)

@@ -65,6 +65,10 @@ class VirtualSwitches:
         for at, switch in enumerate(self._attached):
             switch.lead(links[at * self._each : (at + 1) * self._each], self.uplinks[at] if self.uplinks else None)
 
+    def follow(self, rank: int, follows: bool) -> None:
+        """Send a worker answers to its own packets only, or all answers."""
+        self.of(rank).follow(rank % self._each, follows)
+
     def set_k(self, k: int) -> None:
         """Set k at all switches, as the controller does."""
         self._top.k = k

@@ -18,6 +18,7 @@ from kofn_host.agent.driver import Driver, Effects
 from kofn_host.agent.missed_results import kept_iterations
 from kofn_host.compression.aggregate import held
 from kofn_host.compression.encoder import Finished
+from kofn_host.engine.link_pacing import LinkPacing
 from kofn_host.engine.pacing_rate import pacing_rate
 from kofn_host.protocol.instructions import AskPeers
 from kofn_host.protocol.results import BlockResults, Result
@@ -68,16 +69,18 @@ class Worker(Effects):
             racks=job.racks,
         )
         self.protocol.probe_link()
+        pace = pacing_rate(around.config.pace_mbps(), model.layout.words_most)
         self.host = VirtualHost(
             around.clock,
             around.machine,
             self.protocol,
             uplink,
             packet_s=around.costs.packet_s,
-            pace=pacing_rate(around.config.pace_mbps(), model.layout.words_most),
+            pace=pace,
             news=self._news,
             timer=self._time_out,
         )
+        self._pacing = LinkPacing(pace, model.layout)
         self._blocking = load_stragglers(around.config, rank)
         self._wakes = random.Random(f"{around.config.run.seed}/{rank}")
         self._done: list[Finished] = []  # ended iterations that the training has not applied yet
@@ -100,6 +103,15 @@ class Worker(Effects):
         self.host.attentive = True
         self._driver.rule = RULES[late_policy.rule]
         self._model.set_late_policy(late_policy)
+
+    def set_link(self, link: pb.Link) -> None:
+        """Take the controller's news of this worker's link."""
+        self.host.attentive = True
+        pace = self._pacing.judge(link, self._model.encoder.plan)
+        self.host.set_pace(pace)
+        now = self._around.clock.time()
+        self._driver.follow_peer(link.HasField("peer"), now)
+        self._go_on()
 
     # -- iterations
 
@@ -230,7 +242,10 @@ class Worker(Effects):
         """Report the iteration to the controller."""
         assert self._step is not None
         assert self._step.work is not None
-        wait_s = self.protocol.take_link_wait_s(self._around.clock.time())
+        wait_s = None
+        if (wait := self.protocol.take_link_wait(self._around.clock.time())) is not None:
+            wait_s, pace = self._pacing.measured(wait, self._model.encoder.plan)
+            self.host.set_pace(pace)
         step = replace(self._step, account=self._model.account(), link_wait_s=wait_s)
         report = report_of(
             step,

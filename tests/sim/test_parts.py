@@ -180,6 +180,7 @@ class Driven:
             events=events,
             set_k=lambda k: self.pushed.append((self.clock.time(), k)),
             set_late_policy=lambda late_policy: None,
+            set_link=lambda rank, link: None,
             machine=Machine(self.clock, 0),
             costs=replace(FREE, decide_s=decide_s),
         )

@@ -134,8 +134,8 @@ def test_controller_sees_the_slow_link_and_the_model_of_learning() -> None:
     simulation = _Simulation(config=config, seeds=[1], adaptive=True)
     simulation.run(lambda iteration, virtual_s: None)
     loop = simulation.loop
-    assert loop.transfers_s[3] == pytest.approx(0.08 - 0.0008, rel=1e-6)
-    assert np.count_nonzero(loop.transfers_s) == 1
+    assert loop.links.delays_s[3] == pytest.approx(0.08 - 0.0008, rel=1e-6)
+    assert np.count_nonzero(loop.links.delays_s) == 1
     assert loop.worth_model.noise_scale == pytest.approx(5, rel=0.05)
     assert loop.worth_model.correlation.length == pytest.approx(4, rel=0.2)
 

@@ -107,8 +107,8 @@ def test_worker_behind_a_slow_link_is_left_out(tmp_path: Path, mbps: float, obje
 def test_transfer_is_measured_under_every_rule(tmp_path: Path, rule: str) -> None:
     """Worker 3's gradients are late; at 40 Mbit/s their last packets exceed the bucket and wait."""
     control_loop = run(tmp_path, f"{rule}:3", (40.0, 1)).simulation.controller.control_loop
-    assert control_loop.transfers_s[:3].tolist() == [0, 0, 0]
-    assert control_loop.transfers_s[3] > 3e-3
+    assert control_loop.links.delays_s[:3].tolist() == [0, 0, 0]
+    assert control_loop.links.delays_s[3] > 3e-3
 
 
 @pytest.mark.parametrize("objective", ["merge:3", "fixed:2"])
@@ -125,7 +125,7 @@ def test_late_workers_blocks_take_turns_on_links_that_limit_an_iteration(tmp_pat
 def test_equal_links_add_nothing(tmp_path: Path) -> None:
     control_loop = run(tmp_path, "throughput").simulation.controller.control_loop
     assert np.isfinite(control_loop.measurements.link_waits_s).all()
-    assert control_loop.transfers_s.tolist() == [0, 0, 0, 0]
+    assert control_loop.links.delays_s.tolist() == [0, 0, 0, 0]
 
 
 @pytest.mark.long
@@ -135,4 +135,4 @@ def test_link_that_recovers_is_awaited_again(tmp_path: Path) -> None:
     ks = {change.iteration: change.k for change in control_loop.changes}
     assert 3 in ks.values()
     assert control_loop.k == 4
-    assert control_loop.transfers_s[3] < 5e-3, "an equal link must add almost nothing"
+    assert control_loop.links.delays_s[3] < 5e-3, "an equal link must add almost nothing"

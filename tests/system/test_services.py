@@ -51,7 +51,7 @@ async def controller(folder: Path) -> AsyncIterator[str]:
 async def worker(folder: Path) -> AsyncIterator[str]:
     credentials = load(folder, worker_name(1, 0), 1)
     server = grpc_server(credentials)
-    service = PeerService(1, lambda first, last: [], lambda: None)
+    service = PeerService(1, lambda first, last: [], lambda follower: [], lambda: None)
     kofn_pb2_grpc.add_PeerServicer_to_server(service, server)
     async with listening(server, credentials) as address:
         yield address

@@ -77,6 +77,7 @@ class Hello(_message.Message):
     GENERATION_FIELD_NUMBER: _builtins.int
     CHECKPOINT_FIELD_NUMBER: _builtins.int
     CONTROL_FIELD_NUMBER: _builtins.int
+    FOLLOWS_FIELD_NUMBER: _builtins.int
     job: _builtins.int
     rank: _builtins.int
     peer_address: _builtins.str
@@ -87,6 +88,8 @@ class Hello(_message.Message):
     """of the job's slots as it knows them; 0: none yet"""
     checkpoint: _builtins.int
     """iteration of the checkpoint from which a new process can resume; 0: none"""
+    follows: _builtins.bool
+    """it can take results from a peer (Link.peer)"""
     @_builtins.property
     def control(self) -> Global___ControlState:
         """the controller's, in that checkpoint"""
@@ -101,10 +104,11 @@ class Hello(_message.Message):
         generation: _builtins.int = ...,
         checkpoint: _builtins.int = ...,
         control: Global___ControlState | None = ...,
+        follows: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["control", b"control"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "control", b"control", "generation", b"generation", "iteration", b"iteration", "job", b"job", "peer_address", b"peer_address", "rank", b"rank"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "control", b"control", "follows", b"follows", "generation", b"generation", "iteration", b"iteration", "job", b"job", "peer_address", b"peer_address", "rank", b"rank"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -393,6 +397,7 @@ class ControllerMessage(_message.Message):
     REGROUP_FIELD_NUMBER: _builtins.int
     RESUME_FIELD_NUMBER: _builtins.int
     CHECKPOINT_FIELD_NUMBER: _builtins.int
+    LINK_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def welcome(self) -> Global___Welcome: ...
     @_builtins.property
@@ -407,6 +412,8 @@ class ControllerMessage(_message.Message):
     def resume(self) -> Global___Resume: ...
     @_builtins.property
     def checkpoint(self) -> Global___Checkpoint: ...
+    @_builtins.property
+    def link(self) -> Global___Link: ...
     def __init__(
         self,
         *,
@@ -417,12 +424,13 @@ class ControllerMessage(_message.Message):
         regroup: Global___Regroup | None = ...,
         resume: Global___Resume | None = ...,
         checkpoint: Global___Checkpoint | None = ...,
+        link: Global___Link | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "decision", b"decision", "message", b"message", "peers", b"peers", "regroup", b"regroup", "resume", b"resume", "stop", b"stop", "welcome", b"welcome"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "decision", b"decision", "link", b"link", "message", b"message", "peers", b"peers", "regroup", b"regroup", "resume", b"resume", "stop", b"stop", "welcome", b"welcome"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "decision", b"decision", "message", b"message", "peers", b"peers", "regroup", b"regroup", "resume", b"resume", "stop", b"stop", "welcome", b"welcome"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "decision", b"decision", "link", b"link", "message", b"message", "peers", b"peers", "regroup", b"regroup", "resume", b"resume", "stop", b"stop", "welcome", b"welcome"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["welcome", "decision", "stop", "peers", "regroup", "resume", "checkpoint"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["welcome", "decision", "stop", "peers", "regroup", "resume", "checkpoint", "link"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
@@ -724,6 +732,42 @@ class Decision(_message.Message):
 Global___Decision: _TypeAlias = Decision  # noqa: Y015
 
 @_typing.final
+class Link(_message.Message):
+    """What the controller finds out about the receiver's link, by comparing it with the other workers' links."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DELAY_S_FIELD_NUMBER: _builtins.int
+    USUAL_S_FIELD_NUMBER: _builtins.int
+    FENCE_S_FIELD_NUMBER: _builtins.int
+    PEER_FIELD_NUMBER: _builtins.int
+    delay_s: _builtins.float
+    """by which this slow link delays a gradient beyond the others' links; 0: it is not slow"""
+    usual_s: _builtins.float
+    """how long packets usually wait in the others' links"""
+    fence_s: _builtins.float
+    """the longest wait that the noise of the others' links explains"""
+    peer: _builtins.int
+    """the worker whose results the receiver takes, as the switch sends it none; absent: it does"""
+    def __init__(
+        self,
+        *,
+        delay_s: _builtins.float = ...,
+        usual_s: _builtins.float = ...,
+        fence_s: _builtins.float = ...,
+        peer: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_peer", b"_peer", "peer", b"peer"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_peer", b"_peer", "delay_s", b"delay_s", "fence_s", b"fence_s", "peer", b"peer", "usual_s", b"usual_s"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__peer: _TypeAlias = _typing.Literal["peer"]  # noqa: Y015
+    _WhichOneofArgType__peer: _TypeAlias = _typing.Literal["_peer", b"_peer"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__peer) -> _WhichOneofReturnType__peer | None: ...
+
+Global___Link: _TypeAlias = Link  # noqa: Y015
+
+@_typing.final
 class Stop(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -766,6 +810,48 @@ class ResultRange(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ResultRange: _TypeAlias = ResultRange  # noqa: Y015
+
+@_typing.final
+class FollowRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: _builtins.int
+    FIRST_ITERATION_FIELD_NUMBER: _builtins.int
+    job: _builtins.int
+    first_iteration: _builtins.int
+    def __init__(
+        self,
+        *,
+        job: _builtins.int = ...,
+        first_iteration: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["first_iteration", b"first_iteration", "job", b"job"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FollowRequest: _TypeAlias = FollowRequest  # noqa: Y015
+
+@_typing.final
+class BlockResults(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RESULTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def results(self) -> _containers.RepeatedCompositeFieldContainer[Global___BlockResult]: ...
+    def __init__(
+        self,
+        *,
+        results: _abc.Iterable[Global___BlockResult] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["results", b"results"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BlockResults: _TypeAlias = BlockResults  # noqa: Y015
 
 @_typing.final
 class StateRequest(_message.Message):

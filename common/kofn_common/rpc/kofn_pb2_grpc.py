@@ -281,6 +281,11 @@ class PeerStub:
                 request_serializer=kofn__common_dot_rpc_dot_kofn__pb2.ResultRange.SerializeToString,
                 response_deserializer=kofn__common_dot_rpc_dot_kofn__pb2.BlockResult.FromString,
                 _registered_method=True)
+        self.FollowResults = channel.unary_stream(
+                '/kofn.Peer/FollowResults',
+                request_serializer=kofn__common_dot_rpc_dot_kofn__pb2.FollowRequest.SerializeToString,
+                response_deserializer=kofn__common_dot_rpc_dot_kofn__pb2.BlockResults.FromString,
+                _registered_method=True)
         self.FetchState = channel.unary_stream(
                 '/kofn.Peer/FetchState',
                 request_serializer=kofn__common_dot_rpc_dot_kofn__pb2.StateRequest.SerializeToString,
@@ -294,6 +299,13 @@ class PeerServicer:
 
     def FetchResults(self, request, context):
         """Streams every result of the range that this worker still holds, in order; of older ones the members alone.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def FollowResults(self, request, context):
+        """Streams the results of an iteration and later ones as this worker gets them, until the caller ends the call.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -313,6 +325,11 @@ def add_PeerServicer_to_server(servicer, server):
                     servicer.FetchResults,
                     request_deserializer=kofn__common_dot_rpc_dot_kofn__pb2.ResultRange.FromString,
                     response_serializer=kofn__common_dot_rpc_dot_kofn__pb2.BlockResult.SerializeToString,
+            ),
+            'FollowResults': grpc.unary_stream_rpc_method_handler(
+                    servicer.FollowResults,
+                    request_deserializer=kofn__common_dot_rpc_dot_kofn__pb2.FollowRequest.FromString,
+                    response_serializer=kofn__common_dot_rpc_dot_kofn__pb2.BlockResults.SerializeToString,
             ),
             'FetchState': grpc.unary_stream_rpc_method_handler(
                     servicer.FetchState,
@@ -348,6 +365,33 @@ class Peer:
             '/kofn.Peer/FetchResults',
             kofn__common_dot_rpc_dot_kofn__pb2.ResultRange.SerializeToString,
             kofn__common_dot_rpc_dot_kofn__pb2.BlockResult.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FollowResults(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/kofn.Peer/FollowResults',
+            kofn__common_dot_rpc_dot_kofn__pb2.FollowRequest.SerializeToString,
+            kofn__common_dot_rpc_dot_kofn__pb2.BlockResults.FromString,
             options,
             channel_credentials,
             insecure,

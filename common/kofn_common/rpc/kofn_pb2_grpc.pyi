@@ -123,6 +123,8 @@ class PeerStub:
     def __new__(cls, channel: _aio.Channel) -> PeerAsyncStub: ...
     FetchResults: _grpc.UnaryStreamMultiCallable[_kofn_pb2.ResultRange, _kofn_pb2.BlockResult]
     """Streams every result of the range that this worker still holds, in order; of older ones the members alone."""
+    FollowResults: _grpc.UnaryStreamMultiCallable[_kofn_pb2.FollowRequest, _kofn_pb2.BlockResults]
+    """Streams the results of an iteration and later ones as this worker gets them, until the caller ends the call."""
     FetchState: _grpc.UnaryStreamMultiCallable[_kofn_pb2.StateRequest, _kofn_pb2.StatePart]
     """Streams the replica's arrays as they are between two iterations. FAILED_PRECONDITION where there is none yet."""
 
@@ -133,6 +135,8 @@ class PeerAsyncStub(PeerStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     FetchResults: _aio.UnaryStreamMultiCallable[_kofn_pb2.ResultRange, _kofn_pb2.BlockResult]  # type: ignore[assignment]
     """Streams every result of the range that this worker still holds, in order; of older ones the members alone."""
+    FollowResults: _aio.UnaryStreamMultiCallable[_kofn_pb2.FollowRequest, _kofn_pb2.BlockResults]  # type: ignore[assignment]
+    """Streams the results of an iteration and later ones as this worker gets them, until the caller ends the call."""
     FetchState: _aio.UnaryStreamMultiCallable[_kofn_pb2.StateRequest, _kofn_pb2.StatePart]  # type: ignore[assignment]
     """Streams the replica's arrays as they are between two iterations. FAILED_PRECONDITION where there is none yet."""
 
@@ -146,6 +150,14 @@ class PeerServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_kofn_pb2.BlockResult], _abc.AsyncIterator[_kofn_pb2.BlockResult]]:
         """Streams every result of the range that this worker still holds, in order; of older ones the members alone."""
+
+    @_abc_1.abstractmethod
+    def FollowResults(
+        self,
+        request: _kofn_pb2.FollowRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_kofn_pb2.BlockResults], _abc.AsyncIterator[_kofn_pb2.BlockResults]]:
+        """Streams the results of an iteration and later ones as this worker gets them, until the caller ends the call."""
 
     @_abc_1.abstractmethod
     def FetchState(

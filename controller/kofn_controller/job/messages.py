@@ -59,5 +59,9 @@ def checkpoint(iteration: int, files: Mapping[str, str], control: pb.ControlStat
     return pb.ControllerMessage(checkpoint=pb.Checkpoint(iteration=iteration, files=files, control=control))
 
 
+def link(found: pb.Link) -> pb.ControllerMessage:
+    return pb.ControllerMessage(link=found)
+
+
 def stop(reason: str) -> pb.ControllerMessage:
     return pb.ControllerMessage(stop=pb.Stop(reason=reason))

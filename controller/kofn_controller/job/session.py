@@ -25,6 +25,7 @@ from kofn_controller.job.agreement import Agreement, AnnouncedK
 from kofn_controller.job.explain import Waiting
 from kofn_controller.job.journal import Journal
 from kofn_controller.job.lifecycle import Lifecycle
+from kofn_controller.job.link_news import LinkNews
 from kofn_controller.job.members import Members, Stream
 from kofn_controller.job.state import JobState, Phase
 from kofn_controller.p4runtime.entries import Found
@@ -57,6 +58,7 @@ class JobSession:
     waiting: Waiting = field(init=False)
     objectives: Collection[str] = ()  # the objectives that the configuration names
     version: int = 0  # counts changes that a status shows
+    _links: LinkNews = field(default_factory=LinkNews)
     _wanted: asyncio.Event = field(default_factory=asyncio.Event)  # a k or a generation must go to the switch
     _sampled: int = 0  # the latest iteration in the journal
     _pacer: DecisionPacer = field(default_factory=DecisionPacer)
@@ -97,7 +99,10 @@ class JobSession:
         if hello.job != self.job.id:
             raise AttachError(grpc.StatusCode.INVALID_ARGUMENT, f"job {hello.job}: this is job {self.job.id}")
         self.version += 1
-        return self.life.attach(hello, self.clock())
+        stream = self.life.attach(hello, self.clock())
+        self._links.forget(stream.rank)
+        self.control_loop.follows[stream.rank] = hello.follows
+        return stream
 
     def take(self, stream: Stream, message: pb.WorkerMessage) -> None:
         """Take a worker's message after its Hello; ignore it if it comes on a replaced stream."""
@@ -173,7 +178,17 @@ class JobSession:
             return
         self._apply(self.control_loop.choose(begin_s))
         self._pacer.decided(begin_s, self.clock())
+        self._tell_links()
         self.version += 1
+
+    def _tell_links(self) -> None:
+        """Tell the workers what has changed of their links, and have the switch send no results to those that get them
+        from a peer."""
+        for rank, link in self._links.changes(self.control_loop):
+            self.members.seats[rank].send(messages.link(link))
+        if self._links.followers != self.slots.followers:
+            self.slots.followers = self._links.followers
+            self._wanted.set()
 
     def set_objective(self, text: str, *, planned: bool = False) -> None:
         """Follow another objective, set by an event (planned) or an operator; ConfigError says what must hold.

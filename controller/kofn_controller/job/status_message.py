@@ -60,7 +60,7 @@ def _worker(control_loop: ControlLoop, rank: int) -> pb.WorkerStatus:
         waiting=track.account.waiting,
         late_for=max(0, measured.iteration - track.account.late_since) if track.account.late_since else 0,
         unheard=track.unheard,
-        transfer_s=control_loop.transfers_s[rank],
+        transfer_s=control_loop.links.delays_s[rank],
     )
 
 

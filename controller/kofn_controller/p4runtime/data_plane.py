@@ -59,6 +59,10 @@ class DataPlane(ABC):
         """Return a job's own entries, of which the first has k and the generation."""
         return []
 
+    def groups(self, layout: SlotLayout, followers: frozenset[int], role: SwitchRole) -> list[SwitchEntry]:
+        """Return the job's multicast groups for results, without the workers of these ranks, which follow a peer."""
+        return []
+
     def found(self, present: Iterable[Any], schema: fy.P4Schema) -> dict[int, Found]:
         """Return the jobs' own entries among a switch's entities, by job."""
         return {}

@@ -76,11 +76,18 @@ def fixed_entries(layouts: Sequence[SlotLayout], role: SwitchRole = ONLY_SWITCH)
     entries.
     """
     return [
-        *(group(layout.job.id, role.group(layout)) for layout in layouts),
+        *(results_group(layout, role) for layout in layouts),
         *forwarding(layouts, role),
         *_lanes(),
         *(entry for layout in layouts for entry in _members(layout, role)),
     ]
+
+
+def results_group(
+    layout: SlotLayout, role: SwitchRole = ONLY_SWITCH, followers: frozenset[int] = frozenset()
+) -> fy.P4MulticastGroupEntry:
+    """Return the multicast group of a job's results, without the workers of these ranks, which follow a peer."""
+    return group(layout.job.id, role.group(layout, followers))
 
 
 def digest_entry(layouts: Sequence[SlotLayout]) -> fy.P4DigestEntry:

@@ -54,8 +54,8 @@ class SwitchRole(Protocol):
     def neighbours(self, layout: SlotLayout) -> Iterator[Neighbour]:
         """Yield the senders of the job's packets."""
 
-    def group(self, layout: SlotLayout) -> Sequence[int]:
-        """Return the ports of the job's multicast group, which gets the results."""
+    def group(self, layout: SlotLayout, followers: frozenset[int] = frozenset()) -> Sequence[int]:
+        """Return the ports of the job's multicast group, which gets the results, without those of these ranks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,8 +76,8 @@ class OnlySwitch:
     def neighbours(self, layout: SlotLayout) -> Iterator[Neighbour]:
         return _workers(layout, 0)
 
-    def group(self, layout: SlotLayout) -> Sequence[int]:
-        return [host.port for host in layout.members]
+    def group(self, layout: SlotLayout, followers: frozenset[int] = frozenset()) -> Sequence[int]:
+        return [host.port for rank, host in enumerate(layout.members) if rank not in followers]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +99,7 @@ class RootSwitch:
             admit = fy.P4TableAction("ingress.admission.admit_leaf", rack=rack, most=most)
             yield Neighbour(port=port, worker=rack, admit=admit, address=_to_switch(rack))
 
-    def group(self, layout: SlotLayout) -> Sequence[int]:
+    def group(self, layout: SlotLayout, followers: frozenset[int] = frozenset()) -> Sequence[int]:
         return self.ports
 
 
@@ -135,8 +135,9 @@ class LeafSwitch:
         admit = fy.P4TableAction("ingress.admission.admit_root")
         yield Neighbour(port=self.uplink, worker=self.rack, admit=admit, address=_to_switch(self.rack))
 
-    def group(self, layout: SlotLayout) -> Sequence[int]:
-        return [host.port for host in layout.rack(self.rack)]
+    def group(self, layout: SlotLayout, followers: frozenset[int] = frozenset()) -> Sequence[int]:
+        first = self.rack * layout.rack_workers
+        return [host.port for rank, host in enumerate(layout.rack(self.rack), first) if rank not in followers]
 
 
 def _workers(layout: SlotLayout, rack: int) -> Iterator[Neighbour]:

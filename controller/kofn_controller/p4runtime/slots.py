@@ -58,6 +58,8 @@ class Slots:
         _unheard  # called with the switch's entry while no generation is admitted
     )
     away: Callable[[], str] = str  # returns why the switch does not answer; empty if it does
+    followers: frozenset[int] = frozenset()  # the ranks of the workers to which the switch should send no results
+    grouped: frozenset[int] | None = None  # those without results in the switch's group; None: not known
     in_force: int = 0  # the k that the switch confirmed last; 0: none
     since_s: float = 0.0  # when the switch confirmed `in_force`, on the monotonic clock
     refusal: str = ""  # why a switch refused the latest write; empty if none did
@@ -159,8 +161,13 @@ class LeafSlots:
     root: Slots
     rack: int
     tried: bool = False
+    grouped: frozenset[int] | None = None
     write: Callable[[JobSlots], Awaitable[None]] = unwritten
     away: Callable[[], str] = str
+
+    @property
+    def followers(self) -> frozenset[int]:
+        return self.root.followers
 
     @property
     def layout(self) -> SlotLayout:

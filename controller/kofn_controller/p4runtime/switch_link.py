@@ -115,7 +115,15 @@ class SwitchLink:
             slots.tried = True  # from now on the switch may have the entry, even if its answer is lost
             await switch.delete(entries, strict=False)
             await switch.insert(entries)
+        await self._put_group(switch, slots)
         slots.confirm(wanted.k)
+
+    async def _put_group(self, switch: fy.Switch, slots: JobSlots) -> None:
+        """Send a job's results to all workers but those that follow a peer."""
+        followers = slots.followers
+        if slots.grouped != followers:
+            await switch.modify(self.plane.groups(slots.layout, followers, self.role))
+            slots.grouped = followers
 
     async def _connect(self) -> None:
         """Make one connection, and serve until it ends."""
@@ -197,6 +205,9 @@ class SwitchLink:
                 written = [(slots, slots.wanted.k) for slots in self._held if slots.wanted.generation]
                 updates = difference(present, wanted, switch.p4info)
                 await switch.write(updates)
+                for slots in self._held:
+                    slots.grouped = frozenset()
+                    await self._put_group(switch, slots)
                 for digest in self.plane.digests(layouts):
                     await switch.delete([digest], strict=False)
                     await switch.insert([digest])

@@ -17,13 +17,14 @@ from kofn_common.config.model import Average
 from kofn_common.config.objectives import check_objective
 from kofn_common.config.policy import PolicySection
 from kofn_common.rpc import kofn_pb2 as pb
+from kofn_controller.estimate.links import Links, compare
 from kofn_controller.estimate.measurements import BoolArray, FloatArray, Measurements
 from kofn_controller.estimate.model import Estimate, fit
 from kofn_controller.estimate.pace import Pace
 from kofn_controller.estimate.reports import Reports
 from kofn_controller.estimate.time_scales import estimate_service
-from kofn_controller.estimate.transfers import transfers_s
 from kofn_controller.policy.chooser import Chooser, Known
+from kofn_controller.policy.followers import Integers, peers_of
 from kofn_controller.policy.history import HistoryLog
 from kofn_controller.policy.inclusion import Inclusion
 from kofn_controller.policy.objective import Choice, Objective, objective
@@ -68,7 +69,9 @@ class ControlLoop:
     estimate: Estimate | None = None
     inclusion: Inclusion = field(init=False)
     silent_s: FloatArray = field(init=False)
-    transfers_s: FloatArray = field(init=False)  # delays of gradients by slower links (estimate/transfers.py)
+    links: Links = field(init=False)
+    follows: BoolArray = field(init=False)  # workers that can get results from a peer
+    peers: Integers = field(init=False)  # the peer from which each worker gets results (policy/followers.py)
     changes: deque[Change] = field(default_factory=lambda: deque(maxlen=CHANGES_KEPT))
     worth_model: WorthModel = field(init=False)
     history: HistoryLog = field(init=False)
@@ -87,13 +90,16 @@ class ControlLoop:
             window=self.policy.window,
             predictor=Predictor(),
         )
+        self.follows = np.zeros(self.workers, np.bool_)
         self.restart(range(self.workers))
 
     def restart(self, live: Iterable[int]) -> None:
         """Restart with these live workers: forget all measurements, and set k to the objective's start value."""
         self.measurements = Measurements(workers=self.workers, window=self.policy.window)
         self.live = np.isin(np.arange(self.workers), list(live))
-        self.silent_s, self.transfers_s = np.zeros((2, self.workers))
+        self.silent_s = np.zeros(self.workers)
+        self.links = Links.unknown(self.workers)
+        self.peers = np.full(self.workers, -1)
         self.estimate = None
         self.inclusion = Inclusion(self.policy.include_after)
         self.chooser.restart()
@@ -180,6 +186,11 @@ class ControlLoop:
 
     def choose(self, now_s: float) -> Change | None:
         """Fit, forecast and choose; return the change, None if there is none."""
+        change = self._choose_now(now_s)
+        self.peers = peers_of(self.links.slow, self.follows, self.live, self.k)
+        return change
+
+    def _choose_now(self, now_s: float) -> Change | None:
         fresh, self.chosen_at = self.iteration - self.chosen_at, self.iteration
         if not self.live.any():
             return None
@@ -280,7 +291,7 @@ class ControlLoop:
         """Return whether a live worker has been silent for longer than the estimate of its block time."""
         if self.estimate is None or not self._warm():
             return False
-        expected_s = self.estimate.service_s + self.estimate.lambda_s + self.estimate.event_s - self.transfers_s
+        expected_s = self.estimate.service_s + self.estimate.lambda_s + self.estimate.event_s - self.links.delays_s
         return bool(np.any(self.live & (self.measurements.silent_s(now_s) > expected_s)))
 
     def _news(self) -> bool:
@@ -302,19 +313,19 @@ class ControlLoop:
         taken, self._now_s = self.measurements, now_s
         self.silent_s = taken.silent_s(now_s)
         times_s, cut = taken.times_s, taken.cut
-        self.transfers_s = transfers_s(taken.link_waits_s, self.live, estimate_service(times_s, cut))
-        times_s += self.transfers_s[:, None]
+        self.links = compare(taken.link_waits_s, self.live, estimate_service(times_s, cut), self.links)
+        times_s += self.links.delays_s[:, None]
         self.estimate = fit(times_s, cut, self._silent_s(), taken.iterations, self.estimate, self.racks)
         return self._warm()
 
     def _silent_s(self) -> FloatArray:
         """Return lower bounds of silent workers' times, including the transfer; 0 if a worker is not silent."""
-        return np.where(self.silent_s > 0, self.silent_s + self.transfers_s, 0.0)
+        return np.where(self.silent_s > 0, self.silent_s + self.links.delays_s, 0.0)
 
     @property
     def overhead_s(self) -> float:
         """Seconds of an iteration beyond the k-th block and its transfer, on average; 0 while unknown."""
-        return self.pace.overhead_s(self.transfers_s)
+        return self.pace.overhead_s(self.links.delays_s)
 
     def _choose(self, reason: str, margin: float, iterations: int | None = None) -> Change | None:
         """Choose by the present estimate (`Chooser.choose`), and add the choice's numbers to the reason.

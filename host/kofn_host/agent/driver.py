@@ -264,6 +264,10 @@ class Driver:
         for result in results:
             self._follow(self.protocol.result_in(result, now), now)
 
+    def follow_peer(self, follows: bool, now: float) -> None:
+        """Expect results from a peer, or from the switch again."""
+        self._follow(self.protocol.follow(follows, now), now)
+
     def timer(self, now: float) -> None:
         """Handle the protocol's deadline."""
         self._follow(self.protocol.timer(now), now)

@@ -261,6 +261,12 @@ class ExchangeLoop(Effects):
             self.driver.results_in(results, self._loop.time())
             self._feed()
 
+    def follow(self, follows: bool) -> None:
+        """Expect results from a peer, or from the switch again."""
+        if self.protocol.follows != follows:
+            with self._failing(), self.protocol.held():
+                self.driver.follow_peer(follows, self._loop.time())
+
     def halt(self) -> None:
         """Make the engine stop using the ledger's memory."""
         self.gradient.halt()

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from kofn_common.wire import packet as wire
+from kofn_host.agent.following import Follow
 from kofn_host.agent.peer_source import PeerSource
 from kofn_host.compression.ledger import Ledger
 from kofn_host.engine.engine import EnginePort
@@ -20,6 +21,9 @@ KEEP_BYTES = 64 << 20
 FETCH_BYTES = 4 << 20
 """The most bytes of later iterations' results that are fetched together with a missed iteration."""
 
+FOLLOW_AGAIN_S = 0.5
+"""The time after which a worker follows a peer again that was silent."""
+
 LAST_ITERATION = 2**32 - 1
 
 
@@ -28,6 +32,9 @@ class Receiver(Protocol):
 
     def take_results(self, results: list[Result]) -> None:
         """Handle results from peers."""
+
+    def follow(self, follows: bool) -> None:
+        """Expect results from a peer, or from the switch again."""
 
     def halt(self) -> None:
         """Stop all use of the ledger: it is about to be settled."""
@@ -50,6 +57,7 @@ class MissedResults:
     def __init__(self, protocol: EnginePort, ledger: Ledger, receiver: Receiver, *, private: bool) -> None:
         self._protocol, self._ledger, self._receiver, self._private = protocol, ledger, receiver, private
         self._fetching: asyncio.Task[None] | None = None
+        self._following: asyncio.Task[None] | None = None
 
     def ask(self, asked: Sequence[AskPeers]) -> None:
         """Fetch the current iteration's results, unless a fetch is under way.
@@ -67,6 +75,26 @@ class MissedResults:
         async for results in self.source.fetch(self._protocol.iteration, LAST_ITERATION, everyone=True):
             self._receiver.take_results(results)
 
+    def follow(self, peer: int | None, follow: Follow) -> None:
+        """Take the results of this peer as it gets them, because the switch sends this worker none; None: it does."""
+        if self._following is not None:
+            self._following.cancel()
+        self._following = None if peer is None else asyncio.get_running_loop().create_task(self._follow(peer, follow))
+        if peer is None:
+            self._receiver.follow(False)
+
+    async def _follow(self, peer: int, follow: Follow) -> None:
+        """Follow a peer until cancelled. While the peer is silent, or lacks values of the current iteration, ask the
+        switch for the open blocks."""
+        while True:
+            async for results in follow(peer, iteration := self._protocol.iteration):
+                self._receiver.follow(True)
+                self._receiver.take_results(results)
+                if any(result.id.iteration == iteration and not result.values for result in results):
+                    break
+            self._receiver.follow(False)
+            await asyncio.sleep(FOLLOW_AGAIN_S)
+
     def lose(self, why: str) -> None:
         """Fail if each sum goes to one worker only: peers cannot replace the lost sums."""
         if self._private:
@@ -78,8 +106,8 @@ class MissedResults:
 
     def close(self) -> None:
         """Stop fetching."""
-        if self._fetching is not None:
-            self._fetching.cancel()
+        for task in filter(None, (self._fetching, self._following)):
+            task.cancel()
 
     async def _fetch(self, asked: Sequence[AskPeers]) -> None:
         """Fetch until the current iteration is complete; peers also send results of some later iterations."""

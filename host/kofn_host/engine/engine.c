@@ -153,6 +153,10 @@ static void give_back(struct engine *engine, int64_t place) {
     engine->unused = place;
 }
 
+static int is_paced(const struct engine *engine) {
+    return engine->pacer.byte_s > 0 || engine->pacer.count;
+}
+
 static void send_paced(const struct port *port, const struct instruction *send, double now) {
     struct engine *engine = port->engine;
     const int64_t request = send->block * KOFN_PARTS + send->part, place = place_for(engine);
@@ -269,7 +273,7 @@ static void follow(struct port *port, const struct instruction *next, double now
         return;
     if (next->kind != SEND)
         add_news(port, next);
-    else if (port->engine->pacer.byte_s > 0)
+    else if (is_paced(port->engine))
         send_paced(port, next, now);
     else
         leave(port, next->block * KOFN_PARTS + next->part, next->launch, next->header, next->size);
@@ -282,7 +286,7 @@ static void follow_all(struct engine *engine, double now) {
             follow(port, core->instructions + at, now);
         core_done(port->core);
     }
-    if (engine->pacer.byte_s > 0)
+    if (is_paced(engine))
         pacer_set(&engine->pacer, now);
     for (struct port *port = engine->ports; port < engine->ports + engine->ports_count; port++)
         signal_news(port, now);
@@ -576,7 +580,7 @@ static int64_t take(struct port *port, struct instruction *into, struct result *
 }
 
 int64_t port_queued(const struct port *port) {
-    return port->engine->pacer.byte_s > 0 ? port->engine->pacer.count + port->core->urgent_count : 0;
+    return is_paced(port->engine) ? port->engine->pacer.count + port->core->urgent_count : 0;
 }
 
 /* -- with the lock held */
@@ -606,6 +610,11 @@ static void leave_core(struct port *port) {
 
 int64_t port_take(struct port *port, struct instruction *into, struct result *results, int64_t room) {
     ALONE(int64_t, take(port, into, results, room));
+}
+
+void port_rate(struct port *port, double mbps, int64_t burst_bytes, double late_s, double now) {
+    ALONE_VOID(pacer_rate(&port->engine->pacer, mbps, burst_bytes, late_s, now));
+    signal_fd(port->engine->wake_fd);
 }
 
 void port_want(struct port *port, int64_t fewer) {
@@ -682,6 +691,10 @@ void port_enter(struct port *port, uint32_t generation) {
     ALONE_VOID(core_enter(port->core, generation));
 }
 
+int port_follow(struct port *port, int32_t follows, double now) {
+    ALONE(int, core_follow(port->core, follows, now));
+}
+
 void port_others_reached(struct port *port, int64_t iteration) {
     ALONE_VOID(core_others_reached(port->core, iteration));
 }
@@ -694,8 +707,8 @@ int port_resume(struct port *port, double now) {
     ALONE(int, core_resume(port->core, now));
 }
 
-double port_take_link_wait(struct port *port, double now) {
-    ALONE(double, core_take_link_wait(port->core, now));
+int port_take_link_wait(struct port *port, double now, struct link_wait *taken) {
+    ALONE(int, core_take_link_wait(port->core, now, taken));
 }
 
 double port_deadline_s(struct port *port) {

@@ -49,6 +49,8 @@ int port_news_fd(const struct port *port);
 int64_t port_take(struct port *port, struct instruction *into, struct result *results, int64_t room);
 /* Packets that wait in the send queue. */
 int64_t port_queued(const struct port *port);
+/* Change the rate at which the packets of all ports leave: as in pacer_rate(). */
+void port_rate(struct port *port, double mbps, int64_t burst_bytes, double late_s, double now);
 /* Signal news_fd once, when fewer than `fewer` contributions wait for the pacer or the window. */
 void port_want(struct port *port, int64_t fewer);
 /* Let the thread run this reduction from now on; NULL: none. The caller keeps the reduction, and handles erroneous results. */
@@ -77,10 +79,11 @@ void port_enter(struct port *port, uint32_t generation);
 void port_in_pieces(struct port *port, const int64_t *level);
 int port_owned(struct port *port, const int64_t *owner, int64_t span, double now);
 void port_received(struct port *port, const int64_t *recipient);
+int port_follow(struct port *port, int32_t follows, double now);
 void port_others_reached(struct port *port, int64_t iteration);
 void port_regroup(struct port *port, uint32_t generation);
 int port_resume(struct port *port, double now);
-double port_take_link_wait(struct port *port, double now);
+int port_take_link_wait(struct port *port, double now, struct link_wait *taken);
 double port_deadline_s(struct port *port);
 int64_t port_next_results(struct port *port, int64_t iteration);
 int64_t port_results(struct port *port, int64_t iteration, uint32_t *blocks, struct result *results);

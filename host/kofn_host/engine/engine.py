@@ -14,12 +14,12 @@ import socket
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import astuple, dataclass, fields
 from typing import Any, NoReturn
 
 from kofn_host import structs
 from kofn_host.compression.reduction_native import NativeReduction
-from kofn_host.engine.pacing_rate import PacingRate
+from kofn_host.engine.pacing_rate import UNPACED, PacingRate
 from kofn_host.errors import AgentError, HostError, ProtocolError
 from kofn_host.protocol.core import Protocol
 from kofn_host.protocol.instructions import Instruction
@@ -76,6 +76,11 @@ class EnginePort(Protocol):
         if self.engine is not None and self.reduction is not None:
             self._call("wake")
 
+    def set_pace(self, pace: PacingRate | None, now: float) -> None:
+        """Change the rate at which the engine's packets leave; None: unpaced."""
+        if self.engine is not None:
+            self._call("rate", *(astuple(pace) if pace else UNPACED), now)
+
     @contextmanager
     def held(self) -> Iterator[None]:
         """Lock out the engine's thread inside the `with` block."""
@@ -129,7 +134,7 @@ class WorkerEngine:
         check_lengths(self._protocols)
         cores = (ctypes.c_void_p * 2)(*[port.address for port in self._protocols])
         batches = (ctypes.c_int64 * 2)(batch, 0)
-        rate = (pace.mbps, pace.burst_bytes, pace.late_s) if pace else (0.0, 0, 0.0)
+        rate = astuple(pace) if pace else UNPACED
         found = self._library.engine_open(cores, batches, len(self._protocols), opened.fileno(), *rate, joins)
         if not found:
             raise AgentError("no thread, memory or file descriptors for the engine")

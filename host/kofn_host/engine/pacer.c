@@ -4,8 +4,18 @@
 #include <stdlib.h>
 
 void pacer_open(struct pacer *pacer, double mbps, int64_t burst_bytes, double late_s) {
-    const double byte_s = mbps > 0 ? 8e-6 / mbps : 0;
-    *pacer = (struct pacer){.byte_s = byte_s, .burst_s = (double)burst_bytes * byte_s, .late_s = late_s, .rings_s = INFINITY};
+    *pacer = (struct pacer){.rings_s = INFINITY};
+    pacer_rate(pacer, mbps, burst_bytes, late_s, 0);
+}
+
+void pacer_rate(struct pacer *pacer, double mbps, int64_t burst_bytes, double late_s, double now) {
+    const double byte_s = mbps > 0 ? 8e-6 / mbps : 0, taken_s = fmax(0, pacer->full_s - now);
+    pacer->full_s = now + (pacer->byte_s > 0 ? taken_s * byte_s / pacer->byte_s : 0);
+    pacer->byte_s = byte_s;
+    pacer->burst_s = (double)burst_bytes * byte_s;
+    pacer->late_s = late_s;
+    if (pacer->count)
+        pacer->rings_s = now;
 }
 
 void pacer_close(struct pacer *pacer) {

@@ -28,6 +28,8 @@ struct pacer {
 };
 
 void pacer_open(struct pacer *pacer, double mbps, int64_t burst_bytes, double late_s);
+/* Change the rate, also for the bytes that the bucket lacks. */
+void pacer_rate(struct pacer *pacer, double mbps, int64_t burst_bytes, double late_s, double now);
 void pacer_close(struct pacer *pacer);
 
 /* When `size` bytes may leave, `now` or later, if no other bytes are taken before. */

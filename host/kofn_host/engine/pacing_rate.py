@@ -30,6 +30,10 @@ class PacingRate:
         return max(1, int(self.mbps * 1e6 / 8 * CREDIT_S / packet_bytes(words)))
 
 
+UNPACED = (0.0, 0, 0.0)
+"""The fields of a PacingRate without pacing, for native code."""
+
+
 def pacing_rate(mbps: float, words: int) -> PacingRate | None:
     """Return the pacing of packets of `words` words at `mbps`, frames included; None (unpaced) if `mbps` is 0."""
     if not mbps:

@@ -12,6 +12,7 @@ from kofn_common.rpc import kofn_pb2, kofn_pb2_grpc
 from kofn_common.rpc.security import Context, Credentials, channel, permit, worker_name
 from kofn_common.wire.packet import MEMBERS_BYTES
 from kofn_common.wire.sizes import RACKS_MAX
+from kofn_host.agent.following import FOLLOW_S, Follower
 from kofn_host.protocol.results import BlockId, Result
 from kofn_host.workload.replica import ReplicaState, from_parts, to_parts
 
@@ -25,6 +26,9 @@ INSIST_PAUSE_S = 0.3
 HeldResults = Callable[[int, int], Iterable[Result]]
 """Returns the results of iterations first..last that this worker holds, as Protocol.results() does."""
 
+FreshResults = Callable[[Follower], Iterable[Result]]
+"""Returns the results of this worker that a follower has not got."""
+
 Answer = TypeVar("Answer")
 Stub: TypeAlias = "kofn_pb2_grpc.PeerAsyncStub"
 
@@ -32,8 +36,10 @@ Stub: TypeAlias = "kofn_pb2_grpc.PeerAsyncStub"
 class PeerService(kofn_pb2_grpc.PeerServicer):
     """Serves this worker's results and replica to its peers."""
 
-    def __init__(self, job: int, held: HeldResults, state: Callable[[], ReplicaState | None]) -> None:
-        self._job, self._held, self._state = job, held, state
+    def __init__(
+        self, job: int, held: HeldResults, fresh: FreshResults, state: Callable[[], ReplicaState | None]
+    ) -> None:
+        self._job, self._held, self._fresh, self._state = job, held, fresh, state
 
     async def FetchResults(  # noqa: N802  # the name is the service's
         self, request: kofn_pb2.ResultRange, context: Context
@@ -42,6 +48,17 @@ class PeerService(kofn_pb2_grpc.PeerServicer):
         await self._check(request.job, context)
         for result in list(self._held(request.first_iteration, request.last_iteration)):
             yield _to_message(result)
+
+    async def FollowResults(  # noqa: N802
+        self, request: kofn_pb2.FollowRequest, context: Context
+    ) -> AsyncIterator[kofn_pb2.BlockResults]:
+        """Stream results as this worker gets them, every FOLLOW_S, until the follower ends the call."""
+        await self._check(request.job, context)
+        follower = Follower(request.first_iteration)
+        while True:
+            if results := [_to_message(result) for result in self._fresh(follower)]:
+                yield kofn_pb2.BlockResults(results=results)
+            await asyncio.sleep(FOLLOW_S)
 
     async def FetchState(  # noqa: N802
         self, request: kofn_pb2.StateRequest, context: Context
@@ -86,6 +103,25 @@ class Peers:
             results = await self._ask(rank, lambda stub: _results(stub, request), INSIST if everyone else 1)
             if results is not None:
                 yield results
+
+    async def follow(self, rank: int, first: int) -> AsyncIterator[list[Result]]:
+        """Yield a peer's results from iteration `first` on, as the peer gets them; end when the peer does not answer,
+        or sends nothing for FETCH_TIMEOUT_S."""
+        if (address := self._addresses.get(rank)) is None:
+            return
+        request = kofn_pb2.FollowRequest(job=self._job, first_iteration=first)
+        call = self._stub(rank, address).FollowResults(request)
+        try:
+            while True:
+                async with asyncio.timeout(FETCH_TIMEOUT_S):
+                    message = await call.read()
+                if not isinstance(message, kofn_pb2.BlockResults):
+                    return
+                yield [_from_message(result) for result in message.results]
+        except (grpc.aio.AioRpcError, TimeoutError) as error:
+            log.warning("worker %d at %s, whose results this worker takes: %s", rank, address, _reason(error))
+        finally:
+            call.cancel()
 
     async def state(self) -> ReplicaState | None:
         """Return the replica of the first peer that sends one; None if no peer does."""

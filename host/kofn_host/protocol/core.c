@@ -145,6 +145,16 @@ void core_enter(struct core *core, uint32_t generation) {
     core->generation = generation > core->generation ? generation : core->generation;
 }
 
+int core_follow(struct core *core, int32_t follows, double now) {
+    core->follows = follows;
+    if (!core->owner)
+        core->reach = follows ? core->slots : core->window;
+    for (int64_t place = core->closed; core->waiting_all && place < core->count; place++)
+        if (requests_launch(core, place, now))
+            return -1;
+    return requests_pull(core, now);
+}
+
 double core_deadline_s(const struct core *core) {
     return in_flight_deadline_s(&core->in_flight);
 }

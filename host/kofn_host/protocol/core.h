@@ -106,17 +106,29 @@ struct slot_query {
     struct header header;
 };
 
+/* How long packets wait in a worker's link: the time from the probe to its answer, minus the shortest time to any answer. */
+struct link_wait {
+    double wait_s; /* of a gradient's last packet; of the packets of earlier iterations alone, if `before_all` */
+    double sent_s; /* when the probe left */
+    double before_all; /* whether the probe left before the iteration's packets */
+};
+
 /* Measures how long a worker's gradient waits in its link. A PULL like the PULL of a slot query follows the last packet that
  * leaves without waiting for other workers. The switch answers the PULL at once, whatever the block's members are, so the
- * answer comes when all packets before the PULL have passed. */
+ * answer comes when all packets before the PULL have passed. In an iteration in which late gradients leave, packets may always
+ * wait for the pacer, so the probe leaves before them and measures what the link still holds of earlier iterations. */
 struct link_probe {
     int32_t wanted, asked;
     int32_t done; /* in this iteration */
-    struct header header;
+    int32_t late; /* whether late gradients have left in this iteration */
+    struct header header, before; /* `before`: a PULL of a block of the previous iteration, which the switch answers; 0 words: none */
+    int64_t sent_in; /* iteration */
     double sent_s, share; /* when the probe leaves; the share of the gradient that left before the probe */
     int64_t left, last;   /* packets that have left in this iteration, without retransmissions; the last packet's request */
-    double wait_s;        /* measured by the last answer */
-    int32_t fresh;        /* wait_s was not taken yet */
+    uint32_t weight;      /* the last packet's */
+    int32_t before_all;   /* whether the probe leaves before the iteration's packets */
+    struct link_wait waited; /* measured by the last answer */
+    int32_t fresh;           /* `waited` was not taken yet */
 };
 
 struct core {
@@ -125,6 +137,7 @@ struct core {
     int64_t newest;     /* the latest iteration with a known result */
     int64_t generation; /* of the slots in use */
     int64_t regrouping; /* between regroup() and resume() */
+    int64_t follows;    /* whether results come from the peers */
     int64_t k;          /* of the newest iteration with a result; 0: not known */
     int64_t count;      /* blocks that the iteration sends */
     int64_t open_count;
@@ -206,10 +219,9 @@ int core_timer(struct core *core, double now);
 int core_ask_slot(struct core *core);
 /* From now on probe the link once in each iteration that sends several packets, if the answer fits a buffer. */
 void core_probe_link(struct core *core);
-/* How long a gradient's last packet waits in the link: the time from the probe to its answer, minus the shortest time to any
- * answer, scaled to a whole gradient. Returns the wait so far of an unanswered probe if it is longer than the latest measurement;
- * else the latest measurement if it was not taken yet; else -1. */
-double core_take_link_wait(struct core *core, double now);
+/* Take the wait so far of an unanswered probe, if it is longer than the latest measured wait; else the latest measured wait, if
+ * it was not taken yet; else return 0. */
+int core_take_link_wait(struct core *core, double now, struct link_wait *taken);
 /* Note that a sent packet waits in this host and leaves at `at_s`: the packet's timer starts then. */
 void core_mark_sent_at(struct core *core, int64_t request, int64_t launch, double at_s);
 /* In this iteration all workers' gradients come in pieces: during a silence the workers may be computing. `level`, one per
@@ -227,6 +239,9 @@ void core_received(struct core *core, const int64_t *recipient);
 void core_withdraw(struct core *core, int64_t *requests, int64_t count);
 /* Use this generation of slots unless a newer one is known; call it before the first iteration. */
 void core_enter(struct core *core, uint32_t generation);
+/* From now on results come from the peers, and the switch does not send results of others' contributions here: send no PULL of
+ * its own accord. 0: results come from the switch. */
+int core_follow(struct core *core, int32_t follows, double now);
 /* Another worker has begun this iteration, so all earlier iterations are complete and can be pulled. */
 void core_others_reached(struct core *core, int64_t iteration);
 void core_regroup(struct core *core, uint32_t generation);

@@ -10,7 +10,7 @@ Only one thread may use a Protocol.
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import astuple
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -32,6 +32,17 @@ from kofn_host.protocol.results import RESULT, BlockResults, Result
 
 _ROOM = 512
 """The most instructions that one call takes."""
+
+
+class LinkWait(NamedTuple):
+    """How long packets wait in a worker's link (core.h), in seconds."""
+
+    wait_s: float
+    """The wait of a gradient's last packet, or of the packets of earlier iterations alone."""
+    sent_s: float
+    """When the probe left."""
+    before_all: bool
+    """Whether the wait is that of the packets of earlier iterations: the link holds them all the time."""
 
 
 class Protocol(CoreState):
@@ -159,13 +170,19 @@ class Protocol(CoreState):
         return self._do("ask_slot")
 
     def probe_link(self) -> None:
-        """Probe the link in each iteration from now on, for take_link_wait_s()."""
+        """Probe the link in each iteration from now on, for take_link_wait()."""
         self._call("probe_link")
 
-    def take_link_wait_s(self, now: float) -> float | None:
-        """Return how long a gradient's last packet waits in this worker's link; None without a new measurement."""
-        wait_s: float = self._call("take_link_wait", now)
-        return wait_s if wait_s >= 0 else None
+    def take_link_wait(self, now: float) -> LinkWait | None:
+        """Return how long packets wait in this worker's link; None without a new measurement."""
+        taken = np.zeros(3)
+        if not self._call("take_link_wait", now, taken.ctypes.data):
+            return None
+        return LinkWait(float(taken[0]), float(taken[1]), bool(taken[2]))
+
+    def follow(self, follows: bool, now: float) -> list[Instruction]:
+        """Take results from peers from now on, and send no PULL; or take results from the switch again."""
+        return self._do("follow", follows, now)
 
     def withdraw(self, blocks: Iterable[int]) -> list[int]:
         """Withdraw part 0 of the given blocks that wait and were never sent; return these blocks, to be re-encoded."""
@@ -219,9 +236,14 @@ class Protocol(CoreState):
 
     def results(self, first: int, last: int) -> Iterator[Result]:
         """Yield all known results of iterations first..last, in order, for peers."""
-        while 0 <= (first := self._call("next_results", first)) <= last:
+        while 0 <= (first := self.next_results(first)) <= last:
             yield from self.results_of(first)
             first += 1
+
+    def next_results(self, iteration: int) -> int:
+        """Return the first iteration from this one on with a known result; -1 without one."""
+        found: int = self._call("next_results", iteration)
+        return found
 
     def results_of(self, iteration: int) -> BlockResults:
         """Return an iteration's known results by block, ascending."""

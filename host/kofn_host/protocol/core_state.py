@@ -70,6 +70,11 @@ class CoreState:
         return bool(self._state.regrouping)
 
     @property
+    def follows(self) -> bool:
+        """Whether results come from a peer."""
+        return bool(self._state.follows)
+
+    @property
     def statistics(self) -> Statistics:
         for name, _ in structs.Statistics._fields_:
             setattr(self._own, name, getattr(self._counted, name))

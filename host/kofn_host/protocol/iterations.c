@@ -76,7 +76,7 @@ static void enter_iteration(struct core *core, int64_t iteration, const int32_t 
     core->count = core->open_count = count;
     core->closed = core->reached = 0;
     core->owner = core->recipient = NULL;
-    core->reach = core->window;
+    core->reach = core->follows ? core->slots : core->window;
     memcpy(core->blocks, blocks, (size_t)count * sizeof *blocks);
     memset(core->open, 0, (size_t)core->total);
     memset(core->launched, 0, (size_t)core->total * KOFN_PARTS);
@@ -107,13 +107,13 @@ int core_begin(struct core *core, int64_t iteration, double now, const int32_t *
     if (!history_forget(&core->history, iteration, core->history.keep) ||
         !(core->results = history_of(&core->history, iteration)))
         return core_without_memory(core);
+    link_probe_begin(core);
     memset(core->place, -1, (size_t)core->total * sizeof *core->place);
     for (int64_t at = 0; at < count; at++)
         core->place[blocks[at]] = (int32_t)at;
     if (check_known(core, iteration, core->results, core->place))
         return -1;
     enter_iteration(core, iteration, blocks, count, first, lanes);
-    core->probe.done = core->probe.left = 0;
     in_flight_begin(&core->in_flight, core->results->known ? now : NAN);
     if (close_known(core, now))
         return -1;

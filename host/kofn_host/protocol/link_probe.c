@@ -10,6 +10,13 @@ void core_probe_link(struct core *core) {
     core->probe.wanted = 1;
 }
 
+void link_probe_begin(struct core *core) {
+    struct link_probe *probe = &core->probe;
+    probe->before = core->count ? slot_query_header(core, core->blocks[core->count - 1]) : (struct header){0};
+    probe->done = probe->late = 0;
+    probe->left = 0;
+}
+
 /* Whether this worker's part 0 of every open block has left. */
 static int all_left(const struct core *core) {
     for (int64_t place = core->closed; place < core->count; place++)
@@ -31,13 +38,17 @@ int link_probe_send(struct core *core, int32_t part, double now) {
         return 0;
     if (probe->asked && now < probe->sent_s + RTO_MAX_S)
         return 0;
-    const struct header header = slot_query_header(core, probe->last / KOFN_PARTS);
+    probe->before_all = probe->late && probe->before.words;
+    struct header header = probe->before_all ? probe->before : slot_query_header(core, probe->last / KOFN_PARTS);
+    header.generation = (uint32_t)core->generation;
+    header.weight = probe->before_all ? UINT32_MAX : probe->weight; /* its turn in the pacer */
     if (header.words * KOFN_WORD_BYTES > core->history.room)
         return 0; /* the answer would not fit a buffer */
     probe->asked = probe->done = 1;
     probe->header = header;
     probe->sent_s = now;
-    probe->share = (double)probe->left / (double)core->count;
+    probe->sent_in = core->iteration;
+    probe->share = probe->before_all ? 1 : (double)probe->left / (double)core->count;
     return instruct_send(core, &probe->header, core->zeros, probe->header.words * KOFN_WORD_BYTES, 0);
 }
 
@@ -53,23 +64,22 @@ int link_probe_hears(struct core *core, const struct header *answer, double now)
         return 0;
     probe->asked = 0;
     probe->fresh = 1;
-    probe->wait_s = link_wait_s(core, now);
+    probe->waited = (struct link_wait){link_wait_s(core, now), probe->sent_s, probe->before_all};
     return 1;
 }
 
 /* If this worker's contribution to a later iteration has reached the switch, an unanswered probe was lost. */
 void link_probe_passed(struct core *core, const struct header *answer, const struct result *result) {
     const int mine = answer->kind == KOFN_LATE || result_parts(result, place_of(core, core->rank));
-    if (mine && answer->iteration > core->probe.header.iteration)
+    if (mine && answer->iteration > core->probe.sent_in)
         core->probe.asked = 0;
 }
 
-double core_take_link_wait(struct core *core, double now) {
+int core_take_link_wait(struct core *core, double now, struct link_wait *taken) {
     struct link_probe *probe = &core->probe;
     const double waits_s = probe->asked ? link_wait_s(core, fmin(now, probe->sent_s + RTO_MAX_S)) : 0;
-    const int longer = waits_s > probe->wait_s;
-    if (!probe->fresh && !longer)
-        return -1;
+    const int longer = waits_s > probe->waited.wait_s, fresh = probe->fresh;
+    *taken = longer ? (struct link_wait){waits_s, probe->sent_s, probe->before_all} : probe->waited;
     probe->fresh = 0;
-    return longer ? waits_s : probe->wait_s;
+    return fresh || longer;
 }

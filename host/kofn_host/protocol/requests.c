@@ -82,7 +82,9 @@ static int launch(struct core *core, int64_t request, const struct header *heade
     core->launched[request] = 1;
     if (header->kind == KOFN_CONTRIBUTE) {
         core->probe.left++;
+        core->probe.late |= header->part || header->weight > KOFN_WEIGHT_UNIT;
         core->probe.last = request;
+        core->probe.weight = header->weight;
     }
     return flight ? instruct_send(core, header, values, size, flight->launch) : core_without_memory(core);
 }
@@ -101,7 +103,7 @@ static int asked(const struct core *core, int64_t block) {
 /* Once other workers are ahead, they have closed the blocks that are open here. PULL every open block that the window allows and
  * that has no request; do not wait for this worker's gradient. */
 int requests_pull(struct core *core, double now) {
-    if (!core_left_behind(core) || core->regrouping)
+    if (!core_left_behind(core) || core->regrouping || core->follows)
         return 0;
     for (int64_t place = 0; place < core->count; place++) {
         const int64_t block = core->blocks[place];

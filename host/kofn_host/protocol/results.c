@@ -114,7 +114,7 @@ static int launch_after(struct core *core, int64_t closed, double now) {
     if (core->owner)
         return owned_blocks_launch(core, now);
     for (int64_t at = 0; at < closed; at++)
-        if (requests_launch(core, core->place[core->news[at].block] + core->window, now))
+        if (requests_launch(core, core->place[core->news[at].block] + core->reach, now))
             return -1;
     return 0;
 }

@@ -17,7 +17,9 @@ import numpy as np
 from kofn_common.config.late_rules import RULES, LatePolicy
 from kofn_common.results.account import Account
 from kofn_common.results.memory import Memory
+from kofn_common.rpc import kofn_pb2
 from kofn_host.agent.exchange import Contribution, Exchange, Update
+from kofn_host.agent.following import Follow, Follower
 from kofn_host.agent.peer_source import PeerSource
 from kofn_host.arrays import Floats
 from kofn_host.collectives.communicator import Communicator
@@ -87,6 +89,14 @@ class PeerToPeer:
 
     def held(self, first: int, last: int) -> Iterable[Result]:
         return ()
+
+    def fresh(self, follower: Follower) -> Iterable[Result]:
+        return ()
+
+    follows = False
+
+    def set_link(self, link: kofn_pb2.Link, follow: Follow) -> None:
+        """Do nothing: the collective waits for every worker."""
 
     def regroup(self, generation: int) -> None:
         """Note the generation; this job uses no slots."""

@@ -10,7 +10,9 @@ from typing import Protocol
 from kofn_common.config.late_rules import LatePolicy, LateRule
 from kofn_common.results.account import Account
 from kofn_common.results.memory import Memory
+from kofn_common.rpc import kofn_pb2
 from kofn_host.agent.exchange import Contribution, Exchange, Update
+from kofn_host.agent.following import Follow, Follower
 from kofn_host.agent.peer_source import PeerSource
 from kofn_host.compression.ledger import Ledger
 from kofn_host.compression.ledger_accounts import LedgerTotals
@@ -84,6 +86,16 @@ class Reducer(Protocol):
 
     def held(self, first: int, last: int) -> Iterable[Result]:
         """Return the results of iterations first..last that this worker holds for its peers."""
+
+    def fresh(self, follower: Follower) -> Iterable[Result]:
+        """Return the results of this worker that a follower has not got."""
+
+    @property
+    def follows(self) -> bool:
+        """Whether this worker can get results from a peer in place of the switch."""
+
+    def set_link(self, link: kofn_pb2.Link, follow: Follow) -> None:
+        """Take what the controller has found out about this worker's link; `follow` yields a peer's results."""
 
     def regroup(self, generation: int) -> None:
         """Send nothing until resume(): the switch has lost the job's slots."""

@@ -34,7 +34,10 @@ async def said(**message: object) -> None:
 async def serve(held: Sequence[Result], job: int = 1, state: ReplicaState | None = None) -> tuple[grpc.aio.Server, str]:
     server = grpc.aio.server()
     service = PeerService(
-        job, lambda first, last: [one for one in held if first <= one.id.iteration <= last], lambda: state
+        job,
+        held=lambda first, last: [one for one in held if first <= one.id.iteration <= last],
+        fresh=lambda follower: [],
+        state=lambda: state,
     )
     kofn_pb2_grpc.add_PeerServicer_to_server(service, server)
     port = server.add_insecure_port("127.0.0.1:0")

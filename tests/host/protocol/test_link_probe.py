@@ -30,7 +30,8 @@ class World:
         return sends(self.protocol.contribute_all(packed, now=now, part=part, counts=part == 0))
 
     def wait_s(self, now: float = 0.0) -> float | None:
-        return self.protocol.take_link_wait_s(now)
+        wait = self.protocol.take_link_wait(now)
+        return None if wait is None else wait.wait_s
 
     def switch(self, sent: Sequence[Send], now: float, ranks: Sequence[int] = (1,)) -> None:
         """Deliver these packets to the switch from each of these workers; worker 1 gets its answers at once."""
@@ -105,6 +106,22 @@ def test_merged_part_is_timed() -> None:
     assert len(probes(sent)) == 1
     world.switch(sent, 1.020)
     assert world.wait_s() == pytest.approx(0.020)
+
+
+def test_probe_leaves_before_late_gradients_which_may_always_wait_for_the_pacer() -> None:
+    """It asks about a block of the previous iteration, so the switch answers although no block is open."""
+    world = World(blocks=6, k=1)
+    world.switch(world.contribute(range(6), 1.0), 1.010)
+    world.wait_s()
+    world.protocol.begin(2, 1.1)
+    sent = world.contribute(range(6), 1.1, part=1)
+    (probe,) = probes(sent)
+    assert (probe.header.iteration, probe.header.weight) == (1, 2**32 - 1), "the heaviest packet leaves first"
+    world.switch([probe], 1.130)
+    wait = world.protocol.take_link_wait(1.2)
+    assert wait is not None
+    assert wait.before_all
+    assert (wait.wait_s, wait.sent_s) == (pytest.approx(0.020), 1.1), "less the shortest time to any answer, 10 ms"
 
 
 def test_second_probe_waits_for_the_answer_of_the_first_or_for_its_loss() -> None:

@@ -21,6 +21,7 @@ from kofn_controller.p4runtime.entries import (
     find_jobs,
     fixed_entries,
     job_entries,
+    results_group,
 )
 from kofn_controller.p4runtime.layout import SlotLayout
 from kofn_controller.p4runtime.program import CompiledProgram, read
@@ -51,6 +52,9 @@ class KofnPlane(DataPlane):
 
     def job_entries(self, layout: SlotLayout, k: int, generation: int, role: SwitchRole) -> list[fy.P4TableEntry]:
         return job_entries(layout, k, generation, role)
+
+    def groups(self, layout: SlotLayout, followers: frozenset[int], role: SwitchRole) -> list[SwitchEntry]:
+        return [results_group(layout, role, followers)]
 
     def found(self, present: Iterable[Any], schema: fy.P4Schema) -> dict[int, Found]:
         return find_jobs(present, schema)

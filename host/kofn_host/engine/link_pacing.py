@@ -1,0 +1,111 @@
+"""Paces a worker's packets at the rate of its link, if the link is slower than the other workers' links.
+
+Packets that wait in this host can be overtaken by heavier ones, and dropped once the block is answered.  Packets that
+wait in the link cannot: a link that is too slow for a gradient an iteration would fill with gradients that come too
+late, and each later gradient would wait behind them.
+"""
+
+from kofn_common.rpc import kofn_pb2
+from kofn_host.compression.plan import Plan
+from kofn_host.engine.pacing_rate import PacingRate, packet_bytes
+from kofn_host.protocol.block_layout import BlockLayout
+from kofn_host.protocol.core import LinkWait
+
+EMPTY = 0.02
+"""The largest wait in a link that holds no packets of this worker, as a part of the time of a gradient in the link."""
+
+FREE = 0.95
+"""The part of the link's rate at which packets leave: the link then holds no packets."""
+
+NOISE_S = 1e-3
+"""A wait behind no packets that is only the noise of timers and schedulers."""
+
+GROWTH = 1.03
+"""The factor by which the rate grows with each probe, as long as the link holds no packets."""
+
+FASTER_GROWTH = 1.1
+"""The factor while the link is becoming faster."""
+
+FASTER = 1.3
+"""If the link holds no packets although they leave at this many times the link's rate, the link has become faster."""
+
+LEAST_S = 0.05
+"""The shortest time between two probes from which a change of the wait is computed."""
+
+MOST_CHANGE = 2.0
+"""The largest factor by which one measurement changes the time of a gradient."""
+
+
+class LinkPacing:
+    """The pacing of one worker: `usual`, and slower while the worker's link is slower than the others'."""
+
+    def __init__(self, usual: PacingRate | None, layout: BlockLayout) -> None:
+        self._usual, self._layout = usual, layout
+        self._usual_wait_s = self._fence_s = 0.0  # how long packets usually wait in the others' links, and at most
+        self._link_s = 0.0  # the time of a gradient in the link; 0: the link is as fast as the others'
+        self._paced_s = 0.0  # the time of a gradient at the present rate
+        self._growth = GROWTH
+        self._before: LinkWait | None = None  # the measurement from which the next change is computed
+
+    def judge(self, link: kofn_pb2.Link, plan: Plan) -> PacingRate | None:
+        """Take what the controller has found out about this worker's link.  Return the rate from now on."""
+        self._usual_wait_s, self._fence_s, self._before = link.usual_s, link.fence_s, None
+        if link.delay_s and not self._link_s:
+            self._link_s = self._usual_s(plan) + link.delay_s
+        elif not link.delay_s:
+            self._link_s = 0.0
+        self._paced_s = self._link_s / FREE
+        return self._rate(plan)
+
+    def measured(self, wait: LinkWait, plan: Plan) -> tuple[float, PacingRate | None]:
+        """Take how long packets wait in the link.
+
+        Return the delay of a gradient of this plan beyond the usual pacing, in link and host together, in seconds, and
+        the rate from now on.
+        """
+        if not self._link_s:
+            return wait.wait_s, self._usual
+        excess_s = wait.wait_s - (0.0 if wait.before_all else self._usual_wait_s)
+        if wait.wait_s < EMPTY * self._link_s + (NOISE_S if wait.before_all else self._fence_s):
+            self._before = None
+            self._paced_s /= self._growth
+            if self._paced_s * FASTER < self._link_s:
+                self._link_s, self._growth = self._paced_s * FREE, FASTER_GROWTH
+        elif not wait.before_all:
+            self._before = None
+            self._change(self._paced_s + excess_s)
+        elif self._before is None:
+            self._before = wait
+            self._drain(excess_s)
+        elif wait.sent_s > self._before.sent_s + LEAST_S:
+            growth = (wait.wait_s - self._before.wait_s) / (wait.sent_s - self._before.sent_s)
+            self._before = wait
+            self._change(self._paced_s * (1 + growth))
+            self._drain(excess_s)
+        self._link_s = max(self._link_s, usual_s := self._usual_s(plan))
+        return self._link_s - usual_s + self._usual_wait_s, self._rate(plan)
+
+    def _change(self, found_s: float) -> None:
+        """Take a measured time of a gradient in the link."""
+        known_s = self._link_s
+        self._growth = GROWTH
+        self._link_s = (known_s + min(max(found_s, known_s / MOST_CHANGE), known_s * MOST_CHANGE)) / 2
+        self._paced_s = self._link_s / FREE
+
+    def _drain(self, backlog_s: float) -> None:
+        """Let packets leave so slowly that the link passes its backlog meanwhile."""
+        self._paced_s = (self._link_s + backlog_s / 2) / FREE
+
+    def _bits(self, plan: Plan) -> int:
+        """Return the bits of the packets of an iteration of this plan, with their frames."""
+        return 8 * len(plan.blocks) * packet_bytes(self._layout.words_of(0, plan.lanes))
+
+    def _usual_s(self, plan: Plan) -> float:
+        return self._bits(plan) * 1e-6 / self._usual.mbps if self._usual else 0.0
+
+    def _rate(self, plan: Plan) -> PacingRate | None:
+        if not self._link_s:
+            return self._usual
+        return PacingRate(
+            mbps=self._bits(plan) * 1e-6 / self._paced_s, burst_bytes=packet_bytes(self._layout.words_most)
+        )
