@@ -24,7 +24,7 @@ _OWN: Signatures = {
     "core_contribute": (c_int32, [_CORE, c_void_p, c_int64, c_double, c_int32, c_int32, c_int32]),
     "core_datagram_in": (c_int32, [_CORE, c_char_p, c_char_p, c_int64, c_double]),
     "core_packets_done": (c_int32, [_CORE, c_double]),
-    "core_result_in": (c_int32, [_CORE, c_int64, c_int64, c_void_p, c_double]),
+    "core_results_in": (c_int32, [_CORE, c_int64, c_void_p, c_void_p, c_int64, c_double]),
     "core_timer": (c_int32, [_CORE, c_double]),
     "core_ask_slot": (c_int32, [_CORE]),
     "core_probe_link": (None, [_CORE]),
@@ -86,7 +86,7 @@ _OWN: Signatures = {
 }
 
 SHARED = (
-    *("begin", "jump", "contribute", "result_in", "ask_slot", "withdraw", "enter", "others_reached"),
+    *("begin", "jump", "contribute", "results_in", "ask_slot", "withdraw", "enter", "others_reached"),
     *("in_pieces", "owned", "received", "regroup", "resume", "deadline_s", "next_results", "results"),
     *("take_link_wait", "follow"),
 )

@@ -23,7 +23,7 @@ from kofn_common.rpc import kofn_pb2 as pb
 from kofn_controller.estimate.measurements import Arrival
 from kofn_controller.job.journal import Journal
 from kofn_controller.policy.control_loop import ControlLoop
-from kofn_host.agent.following import FOLLOW_S
+from kofn_host.agent.following import FOLLOW_S, Follower
 from kofn_host.transport.fault_injection import Faults
 
 LAST_ITERATION = 2**32 - 1
@@ -53,8 +53,8 @@ class Simulation:
     _look: Callable[[ControlLoop, float], None] = field(init=False)
     downlinks: list[Link] = field(init=False)
     _asking: set[int] = field(default_factory=set)
-    _following: dict[int, int | None] = field(default_factory=dict)
-    """By rank: the peer from which a worker gets results; None: it no longer does."""
+    _following: dict[int, Follower] = field(default_factory=dict)
+    """By rank: what a worker that gets results from a peer has got."""
     _links: VirtualSchedule[Rate] = field(init=False)
     events: list[LoggedEvent] = field(default_factory=list)
     """The log of changes of links."""
@@ -162,22 +162,20 @@ class Simulation:
 
     def _set_link(self, rank: int, link: pb.Link) -> None:
         """Tell a worker about its link; with a peer, the switch sends it no results."""
-        self.workers[rank].set_link(link)
-        peer = link.peer if link.HasField("peer") else None
-        self.switches.follow(rank, peer is not None)
-        if rank in self._following:
-            self._following[rank] = peer
-        elif peer is not None:
-            self._following[rank] = peer
-            self._follow(rank)
+        worker, follows = self.workers[rank], link.HasField("peer")
+        worker.set_link(link)
+        self.switches.follow(rank, follows)
+        self._following.pop(rank, None)
+        if follows:
+            follower = self._following[rank] = Follower(worker.protocol.iteration)
+            self._follow(rank, self.workers[link.peer], follower)
 
-    def _follow(self, rank: int) -> None:
-        """Bring a worker the results that its peer has, every FOLLOW_S as long as it follows the peer."""
-        if (peer := self._following[rank]) is None:
-            del self._following[rank]
-            return
-        self._bring(rank, self.workers[peer])
-        self.clock.after(self.clock.time() + FOLLOW_S, self._follow, rank)
+    def _follow(self, rank: int, peer: Worker, follower: Follower) -> None:
+        """Bring a worker the new results of its peer, every FOLLOW_S as long as it follows this peer."""
+        if self._following.get(rank) is follower:
+            now_s = self.clock.time()
+            self.clock.after(now_s + MANAGEMENT_S, self.workers[rank].take_results, list(follower.fresh(peer.protocol)))
+            self.clock.after(now_s + FOLLOW_S, self._follow, rank, peer, follower)
 
     def _set_late_policy(self, late_policy: LatePolicy) -> None:
         for worker in self.workers:
@@ -193,17 +191,10 @@ class Simulation:
 
     def _answer(self, rank: int) -> None:
         self._asking.discard(rank)
-        for peer in self.workers:
-            if peer is not self.workers[rank]:
-                self._bring(rank, peer)
-
-    def _bring(self, rank: int, peer: Worker) -> None:
-        """Give a worker the peer's results that it lacks."""
         worker = self.workers[rank]
-        if missing := set(worker.protocol.missing):
-            iteration = worker.protocol.iteration
-            found = peer.protocol.results(iteration, LAST_ITERATION)
-            worker.take_results([one for one in found if one.id.iteration > iteration or one.id.block in missing])
+        for peer in self.workers:
+            if peer is not worker and worker.protocol.missing:
+                worker.take_results(list(peer.protocol.results(worker.protocol.iteration, LAST_ITERATION)))
 
     def totals(self, rank: int) -> dict[str, Any]:
         """Return a worker's totals at its end (results.worker_metrics.Totals)."""

@@ -55,6 +55,33 @@ workers = [3]
 mean_ms = 30
 """
 
+TAKES_LONG = """
+[run]
+trials = ["{objective}"]
+target = 1.0
+max_iterations = {iterations}
+seed = {seed}
+[network]
+link_mbps = 200
+[job]
+workers = {workers}
+[policy]
+include_after = 0
+[model]
+hidden = [512]
+compute_ms = 10
+learning_rate = 0.02
+[[straggler]]
+workers = {ranks}
+mean_ms = 1
+[[link]]
+workers = {slow}
+mbps = {mbps}
+at_iteration = {at}
+"""
+"""A gradient takes 6 ms in a link of 200 Mbit/s, 31 ms at 40 and 250 ms at 5 Mbit/s; an iteration takes 25 ms without
+the workers with slow links."""
+
 GRADIENT_BYTES = 76 * (64 + 1024 + 42)
 
 
@@ -120,6 +147,46 @@ def test_late_workers_blocks_take_turns_on_links_that_limit_an_iteration(tmp_pat
     trained.check()
     account = trained.models[3].account()
     assert account.summed > 0.2 * account.entered > 10
+
+
+@pytest.mark.parametrize(
+    ("mbps", "workers", "at"),
+    [
+        (10.0, 4, 10),
+        *(
+            pytest.param(mbps, workers, at, marks=pytest.mark.long)
+            for mbps, workers, at in [(40.0, 4, 10), (20.0, 4, 10), (5.0, 4, 1), (10.0, 8, 10), (40.0, 8, 10)]
+        ),
+    ],
+)
+def test_gradients_of_slow_links_enter_sums_that_do_not_wait_for_them(
+    tmp_path: Path, mbps: float, workers: int, at: int
+) -> None:
+    """The links carry the weight of nearly all gradients, in fewer gradients' bytes."""
+    slow = [3] if workers == 4 else [6, 7]
+    text = TAKES_LONG.format(
+        objective="source",
+        iterations=120,
+        seed=1,
+        workers=workers,
+        ranks=list(range(workers)),
+        slow=slow,
+        mbps=mbps,
+        at=at,
+    )
+    trained = Trained(Config.parse(text), tmp_path / "out", COSTS).run()
+    trained.check()
+    control_loop, ks = trained.simulation.controller.control_loop, [line["k"] for line in lines(trained)[50:]]
+    assert max(ks) <= workers - len(slow)
+    blocks = trained.models[0].layout.blocks
+    bytes_s = 8e-6 * blocks * (64 + 1024 + 42)
+    for rank in slow:
+        account = trained.models[rank].account()
+        assert account.entered > 100
+        assert account.discarded == 0
+        assert account.waiting < 0.2 * account.entered
+        assert control_loop.links.delays_s[rank] == pytest.approx(bytes_s / mbps - bytes_s / 200, rel=0.3, abs=0.02)
+        assert trained.simulation.uplinks[rank].payload_bytes < 1.1 * 120 * blocks * (64 + 1024)
 
 
 def test_equal_links_add_nothing(tmp_path: Path) -> None:

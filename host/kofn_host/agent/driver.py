@@ -261,8 +261,7 @@ class Driver:
         self._narrow(now)
 
     def results_in(self, results: Iterable[Result], now: float) -> None:
-        for result in results:
-            self._follow(self.protocol.result_in(result, now), now)
+        self._follow(self.protocol.results_in(results, now), now)
 
     def follow_peer(self, follows: bool, now: float) -> None:
         """Expect results from a peer, or from the switch again."""

@@ -663,8 +663,9 @@ int port_contribute(struct port *port, const struct packed *ready, int64_t count
     ALONE(int, core_contribute(port->core, ready, count, now, part, counts, uses));
 }
 
-int port_result_in(struct port *port, int64_t iteration, int64_t block, const struct result *result, double now) {
-    ALONE(int, core_result_in(port->core, iteration, block, result, now));
+int port_results_in(struct port *port, int64_t iteration, const int64_t *blocks, const struct result *results, int64_t count,
+                    double now) {
+    ALONE(int, core_results_in(port->core, iteration, blocks, results, count, now));
 }
 
 int port_ask_slot(struct port *port) {

@@ -72,7 +72,8 @@ int port_jump(struct port *port, int64_t iteration, double now, const int32_t *b
               int32_t lanes);
 int port_contribute(struct port *port, const struct packed *ready, int64_t count, double now, int32_t part,
                     int32_t counts, int32_t uses);
-int port_result_in(struct port *port, int64_t iteration, int64_t block, const struct result *result, double now);
+int port_results_in(struct port *port, int64_t iteration, const int64_t *blocks, const struct result *results, int64_t count,
+                    double now);
 int port_ask_slot(struct port *port);
 void port_withdraw(struct port *port, int64_t *requests, int64_t count);
 void port_enter(struct port *port, uint32_t generation);

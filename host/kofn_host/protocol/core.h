@@ -210,9 +210,10 @@ int core_contribute(struct core *core, const struct packed *ready, int64_t count
                     int32_t counts, int32_t uses);
 /* Handle a batch of the switch's answers. */
 int core_packets_in(struct core *core, struct packet *packets, int64_t count, double now);
-/* Take a result from a peer, whose values are copied. A result that has members but no values says only that its iteration is
+/* Take results of an iteration's blocks from a peer; the values are copied. A result that has members but no values says only that its iteration is
  * over. */
-int core_result_in(struct core *core, int64_t iteration, int64_t block, const struct result *result, double now);
+int core_results_in(struct core *core, int64_t iteration, const int64_t *blocks, const struct result *results, int64_t count,
+                    double now);
 /* Retransmit overdue requests. */
 int core_timer(struct core *core, double now);
 /* Ask the switch for the members of the first open block; `query` gets the answer. Do nothing while regrouping. */

@@ -10,6 +10,7 @@ Only one thread may use a Protocol.
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import astuple
+from itertools import groupby
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
@@ -151,14 +152,17 @@ class Protocol(CoreState):
             self._fail()
         return self._take()
 
-    def result_in(self, result: Result, now: float) -> list[Instruction]:
-        """Take a result from a peer; ProtocolError if a known result of the block differs.
+    def results_in(self, results: Iterable[Result], now: float) -> list[Instruction]:
+        """Take results from a peer; ProtocolError if a known result of a block differs.
 
         A result that has members but no values says only that its iteration is over.
         """
-        row = BlockResults.of([result])
-        iteration, block = result.id
-        return self._do("result_in", iteration, block, row.table.ctypes.data, now)
+        done: list[Instruction] = []
+        for iteration, some in groupby(results, lambda result: result.id.iteration):
+            rows = BlockResults.of(list(some))
+            blocks, table = rows.blocks.ctypes.data, rows.table.ctypes.data
+            done += self._do("results_in", iteration, blocks, table, len(rows), now)
+        return done
 
     def timer(self, now: float) -> list[Instruction]:
         """Retransmit overdue requests."""

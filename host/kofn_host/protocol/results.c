@@ -142,12 +142,13 @@ void core_others_reached(struct core *core, int64_t iteration) {
     core->newest = iteration > core->newest ? iteration : core->newest;
 }
 
-int core_result_in(struct core *core, int64_t iteration, int64_t block, const struct result *result, double now) {
+/* Take a peer's result of a block; its iteration's requests and instructions follow in results_follow(). */
+static int take_result(struct core *core, int64_t iteration, int64_t block, const struct result *result) {
+    uint8_t *buffer;
     if (!result->weight) {
         core_others_reached(core, iteration + 1);
-        return requests_pull(core, now);
+        return 0;
     }
-    uint8_t *buffer;
     if (!result->values || result->size > core->history.room - core->history.ahead)
         return 0;
     if (!(buffer = history_buffer(&core->history)))
@@ -158,7 +159,15 @@ int core_result_in(struct core *core, int64_t iteration, int64_t block, const st
     const int noted = results_note(core, iteration, block, &copied, -1, 0);
     if (noted <= 0)
         history_release(&core->history, buffer);
-    return noted < 0 ? -1 : results_follow(core, now);
+    return noted < 0 ? -1 : 0;
+}
+
+int core_results_in(struct core *core, int64_t iteration, const int64_t *blocks, const struct result *results, int64_t count,
+                    double now) {
+    for (int64_t at = 0; at < count; at++)
+        if (take_result(core, iteration, blocks[at], results + at))
+            return -1;
+    return results_follow(core, now) ? -1 : requests_pull(core, now);
 }
 
 int core_packets_done(struct core *core, double now) {

@@ -106,8 +106,7 @@ def test_engine_waits_while_python_enters_a_late_gradient(monkeypatch: pytest.Mo
 
         def closing(iteration: int) -> Iterator[list[int]]:
             slices = begin(iteration)
-            for result in found:
-                agent.protocol.result_in(result, agent.loop.time())
+            agent.protocol.results_in(found, agent.loop.time())
             return slices
 
         monkeypatch.setattr(agent.protocol, "held", counted)

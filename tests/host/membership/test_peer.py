@@ -60,6 +60,34 @@ def test_results_of_several_peers_complete_each_other() -> None:
     asyncio.run(scenario())
 
 
+def test_follower_gets_results_as_the_peer_gets_them_until_the_peer_ends() -> None:
+    batches = [[result(3, 0), result(3, 1)], [], [result(4, 0)]]
+
+    async def scenario() -> None:
+        server = grpc.aio.server()
+        service = PeerService(
+            1,
+            held=lambda first, last: [],
+            fresh=lambda follower: batches.pop(0) if batches else [],
+            state=lambda: None,
+        )
+        kofn_pb2_grpc.add_PeerServicer_to_server(service, server)
+        port = server.add_insecure_port("127.0.0.1:0")
+        await server.start()
+        peers = Peers(1, 2, None, said)
+        assert [results async for results in peers.follow(0, 3)] == [], "the peer is not known"
+        peers.update({0: f"127.0.0.1:{port}"})
+        got = list[list[Result]]()
+        async for results in peers.follow(0, 3):
+            got.append(results)
+            if len(got) == 2:
+                await server.stop(0)
+        assert got == [[result(3, 0), result(3, 1)], [result(4, 0)]]
+        await peers.close()
+
+    asyncio.run(scenario())
+
+
 def test_replica_arrives_unchanged() -> None:
     random = np.random.default_rng(3)
     arrays: dict[str, Any] = {

@@ -69,6 +69,8 @@ class Cluster:
             for rank in range(workers)
         ]
         self.done = [False] * workers
+        self.following = set[int]()
+        """The workers that get results from a peer, and from the switch only answers to their own packets."""
 
     def at(self, when, action):
         self.order += 1
@@ -146,7 +148,7 @@ class Cluster:
     def peers_answer(self, rank, id):
         for peer in self.workers:
             for result in peer.protocol.results(id.iteration, id.iteration):
-                self.follow(rank, self.workers[rank].protocol.result_in(result, self.now))
+                self.follow(rank, self.workers[rank].protocol.results_in([result], self.now))
         self.advance(rank)
 
     def transmit(self, deliver):
@@ -156,8 +158,25 @@ class Cluster:
         if self.random.random() < self.faults.duplication:
             self.at(self.now + self.random.uniform(0, 10 * self.faults.delay_s), deliver)
 
+    def change_following(self, rank):
+        """Begin or end to follow a peer, and do so again after a random time."""
+        self.following ^= {rank}
+        self.follow(rank, self.workers[rank].protocol.follow(rank in self.following, self.now))
+        self.at(self.now + self.random.expovariate(20), lambda: self.change_following(rank))
+
+    def bring(self, rank):
+        """Bring a worker the results of its peer every 4 ms while it follows the peer."""
+        worker, peer = self.workers[rank], self.workers[(rank + 1) % len(self.workers)]
+        if rank in self.following:
+            results = list(peer.protocol.results(worker.protocol.iteration, 2**32 - 1))
+            self.follow(rank, worker.protocol.results_in(results, self.now))
+            self.advance(rank)
+        self.at(self.now + 0.004, lambda: self.bring(rank))
+
     def at_switch(self, header: KofnHeader, values: bytes):
         for rank, answer, sums in self.switch.handle(header, values):
+            if answer.kind == Kind.RESULT and rank in self.following:
+                continue
             self.transmit(lambda r=rank, a=answer, s=sums: self.at_worker(r, a, s))
 
     def at_worker(self, rank, header, values):
@@ -193,11 +212,15 @@ def test_no_gradient_is_lost_counted_twice_or_different(seed, workers, data, blo
     k = data.draw(st.integers(1, workers))
     slow = data.draw(st.sets(st.integers(0, workers - 1)))
     slots = data.draw(st.sampled_from([8, 64]))
+    followers = data.draw(st.sets(st.integers(0, workers - 1), max_size=max(0, workers - 1)))
     faults = Faults(loss, duplication, delay_s)
     window = 2 ** data.draw(st.integers(0, slots.bit_length() - 2))
     cluster = Cluster(
         workers=workers, k=k, blocks=blocks, slots=slots, window=window, faults=faults, seed=seed, slow=slow
     )
+    for rank in followers:
+        cluster.at(0.0, lambda rank=rank: cluster.change_following(rank))
+        cluster.at(0.0, lambda rank=rank: cluster.bring(rank))
     cluster.run()
     cluster.check()
 
@@ -210,6 +233,17 @@ def test_straggler_is_stashed_and_fast_forwards():
     assert slow.computed == 30
     assert any(not result.has(3) for result in slow.results.values())
     assert np.any(np.abs(slow.ledger.residual.pending) > 2**30), "the late gradient stays in the residual"
+
+
+def test_worker_that_follows_a_peer_gets_all_results_without_a_pull():
+    cluster = Cluster(workers=4, k=2, iterations=30, slow=(3,), seed=5)
+    cluster.at(0.0, lambda: cluster.change_following(3))
+    cluster.at(0.0, lambda: cluster.bring(3))
+    cluster.random.expovariate = lambda rate: 1e9  # it follows to the end
+    cluster.run()
+    cluster.check()
+    assert cluster.workers[3].protocol.statistics.pulls == 0
+    assert any(not result.has(3) for result in cluster.workers[3].results.values())
 
 
 def test_recycled_slots_are_fetched_from_peers():
@@ -292,7 +326,7 @@ def test_result_with_members_only_ends_its_iteration() -> None:
     p = protocol(blocks=2)
     p.begin(1, 0.0)
     known = Result(BlockId(1, 0), scale=3, lanes=0, k=0, count=0, weight=0, members=6, values=b"")
-    assert [(each.header.kind, each.header.block) for each in p.result_in(known, 0.0)] == [
+    assert [(each.header.kind, each.header.block) for each in p.results_in([known], 0.0)] == [
         (Kind.PULL, 0),
         (Kind.PULL, 1),
     ]

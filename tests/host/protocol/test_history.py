@@ -25,7 +25,7 @@ def kept(blocks: dict[int, tuple[int, ...]], keep: int = 2, workers: int = 0) ->
     for iteration, known in blocks.items():
         protocol.jump(iteration, 0.0)
         for block in known:
-            protocol.result_in(result(iteration, block, 1 << block), 0.0)
+            protocol.results_in([result(iteration, block, 1 << block)], 0.0)
     return protocol
 
 
@@ -57,7 +57,7 @@ def test_old_results_become_members_and_then_nothing() -> None:
 )
 def test_sums_are_forgotten_once_all_workers_have_given_to_a_later_iteration(iteration, members, forgets) -> None:
     protocol = kept({1: (0,), 2: (0, 2), 3: (0,)}, keep=9, workers=2)
-    protocol.result_in(result(iteration, 1, members), 0.0)
+    protocol.results_in([result(iteration, 1, members)], 0.0)
     held = [(one.id, bool(one.values)) for one in results(protocol, 1, 3) if one.id.block != 1]
     early = [BlockId(1, 0), BlockId(2, 0), BlockId(2, 2)]
     assert held == [*((id, not forgets) for id in early), (BlockId(3, 0), True)]
@@ -70,7 +70,7 @@ def test_parts_are_remembered() -> None:
     protocol = kept({}, keep=0)
     protocol.jump(1, 0.0)
     for block, members in known.items():
-        protocol.result_in(result(1, block, members), 0.0)
+        protocol.results_in([result(1, block, members)], 0.0)
     protocol.jump(2, 0.0)
     found = results(protocol, 1, 1)
     assert {one.id.block: one.members for one in found} == known

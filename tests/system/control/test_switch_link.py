@@ -125,6 +125,38 @@ def test_restarted_switch_admits_nothing_until_the_session_does(switch: SwitchPr
     asyncio.run(scenario())
 
 
+async def receivers(switch: SwitchProcess, slots: Slots) -> set[int]:
+    """Return the ports that get the job's results, as a second client sees them."""
+    options = fy.SwitchOptions(p4info=CompiledProgram().p4info, device_id=0, initial_election_id=1)
+    async with fy.Switch("onlooker", switch.address, options) as onlooker:
+        groups = [entity for entity in await read_all(onlooker) if isinstance(entity, fy.P4MulticastGroupEntry)]
+    (ports,) = [group.replicas_str() for group in groups if group.multicast_group_id == slots.layout.job.id]
+    return {int(port.partition("#")[0]) for port in ports.split()}
+
+
+@pytest.mark.slow
+def test_worker_that_follows_a_peer_gets_no_results_from_the_switch(switch: SwitchProcess) -> None:
+    async def scenario() -> None:
+        job = a_job()
+        ports = [host.port for host in job.layout.members]
+        async with linked(switch, job) as link:
+            await job.admit(GENERATION, 3)
+            assert await receivers(switch, job) == set(ports)
+            job.followers = frozenset({1, 3})
+            await job.set_k(3)
+            assert await receivers(switch, job) == {ports[0], ports[2]}
+            switch.kill()
+            await until(lambda: not link.connected)
+            switch.start()
+            await until(lambda: link.connected)
+            assert await receivers(switch, job) == {ports[0], ports[2]}, "also after a restart of the switch"
+            job.followers = frozenset()
+            await job.admit(GENERATION + 1, 3)
+            assert await receivers(switch, job) == set(ports)
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.slow
 def test_counters_are_read_while_the_client_closes(switch: SwitchProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     """The link survives that finsy has closed its client and has not said so yet."""

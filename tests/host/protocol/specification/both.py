@@ -35,8 +35,8 @@ STATE = (
     "wire_bytes",
 )
 EVENTS = (
-    *("begin", "jump", "contribute", "contribute_all", "packet_in", "packets_in", "result_in", "timer", "ask_slot"),
-    *("enter", "others_reached", "in_pieces", "owned", "received", "regroup", "resume", "withdraw"),
+    *("begin", "jump", "contribute", "contribute_all", "packet_in", "packets_in", "results_in", "timer", "ask_slot"),
+    *("enter", "others_reached", "in_pieces", "owned", "received", "regroup", "resume", "withdraw", "follow"),
 )
 
 

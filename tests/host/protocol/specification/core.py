@@ -25,6 +25,7 @@ workers after another one has its first result.
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, groupby
 from typing import NamedTuple
 
 import numpy as np
@@ -124,6 +125,7 @@ class Protocol:
         self._recipient: Sequence[int] | None = None  # by block: the rank that gets its sum; None: all get it
         self._reach = window
         self._reached = 0  # owned blocks that have left, are expected, or may leave
+        self._follows = False  # whether results come from peers
         self._newest = 0  # the latest iteration with a known result
         self.given = 0
         """The latest iteration to which all workers are known to have contributed."""
@@ -166,7 +168,7 @@ class Protocol:
         begun.open -= known.keys()
         self._blocks = begun
         self._owner = self._recipient = None
-        self._reach, self._reached = self._window, 0
+        self._reach, self._reached = self._slots if self._follows else self._window, 0
         self._launched.clear()
         self._in_flight.begin(now if known else None)
         delivered: list[tuple[Result, int | None]] = [(known[block], None) for block in sorted(known)]
@@ -237,18 +239,31 @@ class Protocol:
                     instructions += self._not_taken(header, now)
         return instructions + self._go_on(news, now)
 
-    def result_in(self, result: Result, now: float, *, hint: int | None = None) -> list[Instruction]:
-        """Take a result from the switch or a peer. ProtocolError: an earlier copy differs.
+    def results_in(self, results: Iterable[Result], now: float) -> list[Instruction]:
+        """Take results from a peer. ProtocolError: an earlier copy differs.
 
-        A result of which only the members are known shows that its iteration is over. `hint`: as in Deliver.
+        A result of which only the members are known shows that its iteration is over.
         """
-        news = _News()
-        if not result.weight:
-            self.others_reached(result.id.iteration + 1)
-            return self._pull(now)
-        if result.values:
-            self._note(result, hint, news)
-        return self._go_on(news, now)
+        instructions: list[Instruction] = []
+        for _, some in groupby(results, lambda result: result.id.iteration):
+            news = _News()
+            for result in some:
+                if not result.weight:
+                    self.others_reached(result.id.iteration + 1)
+                elif result.values:
+                    self._note(result, None, news)
+            instructions += self._go_on(news, now) + self._pull(now)
+        return instructions
+
+    def follow(self, follows: bool, now: float) -> list[Instruction]:
+        """Take results from peers from now on, and send no PULL; or take results from the switch again."""
+        self._follows = follows
+        if self._owner is None:
+            self._reach = self._slots if follows else self._window
+        launched = (
+            [self._launch_waiting(place, now) for place in range(len(self._blocks.blocks))] if self._waiting else []
+        )
+        return [*chain.from_iterable(launched), *self._pull(now)]
 
     def timer(self, now: float) -> list[Instruction]:
         """Retransmit the requests that are due."""
@@ -492,7 +507,7 @@ class Protocol:
         if self._owner is not None:
             return instructions + self._launch_owned(now) + self._pull(now)
         for result, _ in news.delivered:
-            instructions += self._launch_waiting(self._blocks.place(result.id.block) + self._window, now)
+            instructions += self._launch_waiting(self._blocks.place(result.id.block) + self._reach, now)
         return instructions + self._pull(now)
 
     def _not_taken(self, header: KofnHeader, now: float) -> list[Instruction]:
@@ -538,7 +553,7 @@ class Protocol:
         It asks for every open block without a sent request, within the window.
         """
         instructions: list[Instruction] = []
-        if not self.left_behind or self.regrouping:
+        if not self.left_behind or self.regrouping or self._follows:
             return instructions
         blocks, counted = self._blocks, {request for request, waits in self._waiting.items() if waits.counts}
         asked = self._in_flight.by_request.keys() | counted

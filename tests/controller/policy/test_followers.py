@@ -1,0 +1,49 @@
+"""Which workers get results from a peer, and what they are told."""
+
+import numpy as np
+import pytest
+
+from kofn_common.config.policy import PolicySection
+from kofn_controller.estimate.links import Links
+from kofn_controller.job.link_news import LinkNews
+from kofn_controller.policy.control_loop import ControlLoop
+from kofn_controller.policy.followers import peers_of
+
+YES = np.ones(4, np.bool_)
+
+
+@pytest.mark.parametrize(
+    ("slow", "k", "expected"),
+    [
+        ([0, 0, 0, 1], 3, [-1, -1, -1, 0]),
+        ([0, 0, 0, 1], 4, [-1, -1, -1, -1]),  # the sums wait for it
+        ([1, 0, 1, 0], 2, [1, -1, 3, -1]),
+        ([1, 0, 1, 1], 2, [1, -1, 1, 1]),
+        ([1, 1, 1, 1], 2, [-1, -1, -1, -1]),  # no peer has a fast link
+    ],
+)
+def test_workers_with_slow_links_share_the_others(slow: list[int], k: int, expected: list[int]) -> None:
+    assert peers_of(np.array(slow, np.bool_), YES, YES, k).tolist() == expected
+
+
+def test_only_live_workers_that_can_follow_do() -> None:
+    slow = np.array([False, False, True, True])
+    assert peers_of(slow, np.array([True, True, True, False]), YES, 3).tolist() == [-1, -1, 0, -1]
+    assert peers_of(slow, YES, np.array([False, True, True, False]), 1).tolist() == [-1, -1, 1, -1]
+
+
+def test_workers_are_told_what_has_changed() -> None:
+    loop, news = ControlLoop(workers=3, policy=PolicySection(objective="fixed:2")), LinkNews()
+    assert list(news.changes(loop)) == []
+    delays_s = np.array([0, 0, 0.1])
+    loop.links = Links(delays_s=delays_s, slow=delays_s > 0, usual_s=1e-3, fence_s=2e-3)
+    loop.peers = np.array([-1, -1, 1])
+    ((rank, link),) = news.changes(loop)
+    assert (rank, link.delay_s, link.usual_s, link.fence_s, link.peer) == (2, 0.1, 1e-3, 2e-3, 1)
+    assert news.followers == {2}
+    loop.links = Links(delays_s=2 * delays_s, slow=delays_s > 0, usual_s=1e-3, fence_s=2e-3)
+    assert list(news.changes(loop)) == [], "the worker measures its delay"
+    loop.links, loop.peers = Links.unknown(3), np.full(3, -1)
+    ((rank, link),) = news.changes(loop)
+    assert (rank, link.delay_s, link.HasField("peer")) == (2, 0, False)
+    assert not news.followers

@@ -1,0 +1,92 @@
+"""A worker with a slow link finds the link's rate, and sends at that rate."""
+
+import numpy as np
+import pytest
+
+from kofn_common.rpc import kofn_pb2
+from kofn_host.compression.plan import Plan
+from kofn_host.engine.link_pacing import LinkPacing
+from kofn_host.engine.pacing_rate import pacing_rate, packet_bytes
+from kofn_host.protocol.block_layout import BlockLayout
+from kofn_host.protocol.core import LinkWait
+
+BLOCKS, WORDS = 100, 4
+LAYOUT = BlockLayout(blocks=BLOCKS, words=WORDS, widest=32)
+PLAN = Plan(lanes=0, ratio=1 << 16, blocks=np.arange(BLOCKS), gap=np.ones(BLOCKS, np.int64), expected=None)
+BITS = 8 * BLOCKS * packet_bytes(WORDS)
+USUAL = pacing_rate(200.0, WORDS)
+USUAL_S = BITS * 1e-6 / 200
+EVERY_S = 0.025
+"""The time between two probes: an iteration."""
+
+
+class SlowLink:
+    """A link that always has packets to carry, and holds those that come too fast."""
+
+    def __init__(self, mbps: float, delay_s: float) -> None:
+        self.mbps, self.backlog_s, self.now = mbps, 0.0, 0.0
+        self.pacing = LinkPacing(USUAL, LAYOUT)
+        self.rate = self.pacing.judge(kofn_pb2.Link(delay_s=delay_s, usual_s=2e-3, fence_s=8e-3), PLAN)
+        self.delay_s = delay_s
+
+    def iterate(self, iterations: int) -> None:
+        for _ in range(iterations):
+            assert self.rate is not None
+            self.now += EVERY_S
+            self.backlog_s = max(0.0, self.backlog_s + EVERY_S * (self.rate.mbps / self.mbps - 1))
+            wait = LinkWait(self.backlog_s, self.now, before_all=True)
+            self.delay_s, self.rate = self.pacing.measured(wait, PLAN)
+
+    @property
+    def true_s(self) -> float:
+        return BITS * 1e-6 / self.mbps - USUAL_S
+
+
+@pytest.mark.parametrize("mbps", [5.0, 10.0, 20.0, 40.0])
+@pytest.mark.parametrize("first", [0.5, 1.0, 2.0])
+def test_packets_leave_at_the_links_rate_and_hardly_wait_in_it(mbps: float, first: float) -> None:
+    """Also after a first judgement that was wrong by a factor of two."""
+    link = SlowLink(mbps, first * (BITS * 1e-6 / mbps - USUAL_S))
+    link.iterate(60)
+    backlogs, delays = [], []
+    for _ in range(100):
+        link.iterate(1)
+        backlogs.append(link.backlog_s)
+        delays.append(link.delay_s)
+    assert np.mean(delays) == pytest.approx(link.true_s, rel=0.15, abs=3e-3)
+    assert np.mean(backlogs) < 0.2 * EVERY_S, "a packet must arrive within its iteration"
+
+
+def test_link_that_becomes_faster_or_slower_is_noticed() -> None:
+    link = SlowLink(10.0, 0.09)
+    link.iterate(40)
+    link.mbps = 200.0
+    link.iterate(50)
+    assert link.delay_s < 10e-3
+    link.mbps = 5.0
+    link.iterate(40)
+    assert link.delay_s == pytest.approx(link.true_s, rel=0.2)
+
+
+def test_gradient_that_goes_out_at_once_is_timed_by_its_last_packet() -> None:
+    """With k = n: the link is idle between two gradients."""
+    pacing = LinkPacing(USUAL, LAYOUT)
+    rate = pacing.judge(kofn_pb2.Link(delay_s=0.05, usual_s=2e-3, fence_s=8e-3), PLAN)
+    delays = []
+    for iteration in range(60):
+        assert rate is not None
+        late_s = max(0.0, BITS * 1e-6 / 10 - BITS * 1e-6 / rate.mbps)
+        delay_s, rate = pacing.measured(LinkWait(2e-3 + late_s, iteration / 10, before_all=False), PLAN)
+        delays.append(delay_s)
+    assert np.mean(delays[20:]) == pytest.approx(BITS * 1e-6 / 10 - USUAL_S, rel=0.15)
+
+
+def test_usual_rate_is_kept_for_a_link_that_is_not_slow() -> None:
+    pacing = LinkPacing(USUAL, LAYOUT)
+    wait = LinkWait(0.2, 1.0, before_all=False)
+    assert pacing.measured(wait, PLAN) == (0.2, USUAL)
+    slow = pacing.judge(kofn_pb2.Link(delay_s=0.1), PLAN)
+    assert slow is not None
+    assert slow.mbps < 20
+    assert pacing.judge(kofn_pb2.Link(), PLAN) == USUAL
+    assert pacing.measured(wait, PLAN) == (0.2, USUAL)
