@@ -57,8 +57,9 @@ FRIENDS = {
     ),
     "kofn/sim": (
         "drives the protocol, the encoder and the training in virtual time: a declared friend",
-        "agent.driver agent.missed_results compression.age_weight compression.aggregate compression.alignment "
-        "compression.encoder compression.plan engine.pacing_rate kernels.sample native protocol.block_layout "
+        "agent.driver agent.following agent.missed_results compression.age_weight compression.aggregate "
+        "compression.alignment compression.encoder compression.plan engine.link_pacing engine.pacing_rate "
+        "kernels.sample native protocol.block_layout "
         "protocol.core protocol.instructions protocol.leaf protocol.results protocol.slots schedule.search "
         "stopwatch training.alone training.attempts training.divergence training.loop transport.datagrams "
         "transport.fault_injection transport.send_queue workload.evaluation workload.layered workload.replica "

@@ -68,7 +68,7 @@ class Worker(Effects):
             workers=job.workers,
             racks=job.racks,
         )
-        self.protocol.probe_link()
+        self.protocol.probe.begin()
         pace = pacing_rate(around.config.pace_mbps(), model.layout.words_most)
         self.host = VirtualHost(
             around.clock,
@@ -130,16 +130,12 @@ class Worker(Effects):
         """Schedule the moment when a gradient with these parameters is ready."""
         self.host.attentive = True
         now_s, compute_s = self._around.clock.time(), self._blocking.compute_s(self._iteration)
-        wake_s = self._wake_s() + self._wake_s()  # the worker's thread, then the sending thread
+        costs, wakes = self._around.costs, self._wakes
+        wake_s = _wake_s(wakes, costs) + _wake_s(wakes, costs)  # the worker's thread, then the sending thread
         self._blocked_s = self._blocking.blocking_s(self._iteration, self._attempts.batch, now_s)
         ready_s = now_s + compute_s + self._blocked_s + wake_s
         self._computing = self._around.clock.call_at(ready_s, self._computed)
         self._go_on()
-
-    def _wake_s(self) -> float:
-        """Return how late a thread wakes up: between 0 and twice the mean, so that every one of several equal workers
-        is sometimes the last."""
-        return 2 * self._wakes.random() * self._around.costs.wake_s
 
     def _computed(self) -> None:
         self._computing = None
@@ -215,7 +211,7 @@ class Worker(Effects):
         assert self._step is not None
         self._step = replace(self._step, account=self._model.account())
         self._done, self._current = [], self.protocol.iteration
-        awake_s = self._around.clock.time() + self._wake_s()
+        awake_s = self._around.clock.time() + _wake_s(self._wakes, self._around.costs)
         self._around.clock.after(awake_s, self._around.machine.work, costs.apply_s * len(done), self._apply, done, then)
 
     def _apply(self, done: list[Finished], then: Callable[[], None]) -> None:
@@ -243,7 +239,7 @@ class Worker(Effects):
         assert self._step is not None
         assert self._step.work is not None
         wait_s = None
-        if (wait := self.protocol.take_link_wait(self._around.clock.time())) is not None:
+        if (wait := self.protocol.probe.take(self._around.clock.time())) is not None:
             wait_s, pace = self._pacing.measured(wait, self._model.encoder.plan)
             self.host.set_pace(pace)
         step = replace(self._step, account=self._model.account(), link_wait_s=wait_s)
@@ -302,3 +298,9 @@ class Worker(Effects):
 
     def ask_peers(self, asked: Sequence[AskPeers]) -> None:
         self._around.ask_peers(self._rank)
+
+
+def _wake_s(wakes: random.Random, costs: Costs) -> float:
+    """Return how late a thread wakes up: between 0 and twice the mean, so that every one of several equal workers is
+    sometimes the last."""
+    return 2 * wakes.random() * costs.wake_s

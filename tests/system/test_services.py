@@ -28,6 +28,7 @@ ALLOWED: dict[str, tuple[Any, str]] = {
     "/kofn.Inspector/WatchStatus": (pb.StatusRequest(), OPERATOR),
     "/kofn.Inspector/SetObjective": (pb.Objective(objective="all"), OPERATOR),
     "/kofn.Peer/FetchResults": (pb.ResultRange(job=1), worker_name(1, 1)),
+    "/kofn.Peer/FollowResults": (pb.FollowRequest(job=1), worker_name(1, 1)),
     "/kofn.Peer/FetchState": (pb.StateRequest(job=1), worker_name(1, 1)),
 }
 """A valid request for each method, and a permitted caller."""

@@ -27,7 +27,7 @@ SLOW = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Links:
+class LinkDelays:
     """The links of n workers."""
 
     delays_s: FloatArray
@@ -44,7 +44,7 @@ class Links:
         return cls(delays_s=np.zeros(workers), slow=np.zeros(workers, np.bool_), usual_s=0.0, fence_s=0.0)
 
 
-def compare(waits_s: FloatArray, live: BoolArray, service_s: float, before: Links) -> Links:
+def compare(waits_s: FloatArray, live: BoolArray, service_s: float, before: LinkDelays) -> LinkDelays:
     """Compare the links of the live workers.
 
     `waits_s` (n, kept): the latest waits, oldest first, NaN where unknown. A worker has a slower link if its present
@@ -57,7 +57,7 @@ def compare(waits_s: FloatArray, live: BoolArray, service_s: float, before: Link
     delays_s = np.zeros(len(waits_s))
     known = np.flatnonzero(live & ~np.isnan(waits_s[:, -LATEST:]).any(axis=1))
     if len(known) < 2:  # there is no other link to compare with
-        return Links.unknown(len(waits_s))
+        return LinkDelays.unknown(len(waits_s))
     ascending = known[np.argsort(np.nanmedian(waits_s[known], axis=1))]
     low_s, usual_s, high_s = np.nanquantile(waits_s[ascending[: (len(known) + 1) // 2]], (0.25, 0.5, 0.75))
     present_s = np.median(waits_s[known, -LATEST:], axis=1)
@@ -66,4 +66,4 @@ def compare(waits_s: FloatArray, live: BoolArray, service_s: float, before: Link
     far_s = np.where(before.slow[known], usual_s + least_s, fence_s)
     delays_s[known] = np.where(present_s > far_s, present_s - usual_s, 0.0)
     slow = (delays_s > fence_s - usual_s + SLOW * service_s) | (before.slow & (delays_s > 0))
-    return Links(delays_s=delays_s, slow=slow, usual_s=float(usual_s), fence_s=float(fence_s))
+    return LinkDelays(delays_s=delays_s, slow=slow, usual_s=float(usual_s), fence_s=float(fence_s))

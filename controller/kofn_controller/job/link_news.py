@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from kofn_common.rpc import kofn_pb2 as pb
 from kofn_controller.policy.control_loop import ControlLoop
+from kofn_controller.policy.followers import peers_of
 
 
 class LinkNews:
@@ -18,7 +19,8 @@ class LinkNews:
         A delay that has changed is no news, because a worker with a slow link measures it.
         """
         links = control_loop.links
-        for rank, peer in enumerate(control_loop.peers.tolist()):
+        peers = peers_of(links.slow, control_loop.follows, control_loop.live, control_loop.k)
+        for rank, peer in enumerate(peers.tolist()):
             known = bool(links.slow[rank]), peer
             if control_loop.live[rank] and self._told.get(rank, (False, -1)) != known:
                 self._told[rank] = known

@@ -17,14 +17,13 @@ from kofn_common.config.model import Average
 from kofn_common.config.objectives import check_objective
 from kofn_common.config.policy import PolicySection
 from kofn_common.rpc import kofn_pb2 as pb
-from kofn_controller.estimate.links import Links, compare
+from kofn_controller.estimate.links import LinkDelays, compare
 from kofn_controller.estimate.measurements import BoolArray, FloatArray, Measurements
 from kofn_controller.estimate.model import Estimate, fit
 from kofn_controller.estimate.pace import Pace
 from kofn_controller.estimate.reports import Reports
 from kofn_controller.estimate.time_scales import estimate_service
 from kofn_controller.policy.chooser import Chooser, Known
-from kofn_controller.policy.followers import Integers, peers_of
 from kofn_controller.policy.history import HistoryLog
 from kofn_controller.policy.inclusion import Inclusion
 from kofn_controller.policy.objective import Choice, Objective, objective
@@ -69,9 +68,8 @@ class ControlLoop:
     estimate: Estimate | None = None
     inclusion: Inclusion = field(init=False)
     silent_s: FloatArray = field(init=False)
-    links: Links = field(init=False)
+    links: LinkDelays = field(init=False)
     follows: BoolArray = field(init=False)  # workers that can get results from a peer
-    peers: Integers = field(init=False)  # the peer from which each worker gets results (policy/followers.py)
     changes: deque[Change] = field(default_factory=lambda: deque(maxlen=CHANGES_KEPT))
     worth_model: WorthModel = field(init=False)
     history: HistoryLog = field(init=False)
@@ -98,8 +96,7 @@ class ControlLoop:
         self.measurements = Measurements(workers=self.workers, window=self.policy.window)
         self.live = np.isin(np.arange(self.workers), list(live))
         self.silent_s = np.zeros(self.workers)
-        self.links = Links.unknown(self.workers)
-        self.peers = np.full(self.workers, -1)
+        self.links = LinkDelays.unknown(self.workers)
         self.estimate = None
         self.inclusion = Inclusion(self.policy.include_after)
         self.chooser.restart()
@@ -186,11 +183,6 @@ class ControlLoop:
 
     def choose(self, now_s: float) -> Change | None:
         """Fit, forecast and choose; return the change, None if there is none."""
-        change = self._choose_now(now_s)
-        self.peers = peers_of(self.links.slow, self.follows, self.live, self.k)
-        return change
-
-    def _choose_now(self, now_s: float) -> Change | None:
         fresh, self.chosen_at = self.iteration - self.chosen_at, self.iteration
         if not self.live.any():
             return None

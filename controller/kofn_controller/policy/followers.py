@@ -9,10 +9,8 @@ from numpy.typing import NDArray
 
 from kofn_controller.estimate.measurements import BoolArray
 
-Integers = NDArray[np.int64]
 
-
-def peers_of(slow: BoolArray, follows: BoolArray, live: BoolArray, k: int) -> Integers:
+def peers_of(slow: BoolArray, follows: BoolArray, live: BoolArray, k: int) -> NDArray[np.int64]:
     """Return the rank (n,) of the peer from which each worker gets results; -1: the worker gets them from the switch.
 
     Workers with a `slow` link that can follow get results from the workers with fast links, in turn, if the sums do not

@@ -15,21 +15,19 @@ from kofn_common.config.late_rules import RULES, LatePolicy, LateRule
 from kofn_common.config.model import Average
 from kofn_common.results.account import Account
 from kofn_common.results.memory import Memory
-from kofn_common.rpc import kofn_pb2
 from kofn_host.agent.data_link import DataLink
 from kofn_host.agent.exchange import Contribution, Exchange, Update
 from kofn_host.agent.exchange_loop import Ended, ExchangeLoop
-from kofn_host.agent.following import Follow, Follower
 from kofn_host.agent.iteration_wait import GIVE_UP_AFTER_S
 from kofn_host.agent.missed_results import settle_restarted
 from kofn_host.agent.peer_source import PeerSource
 from kofn_host.agent.recorder import Recorder
+from kofn_host.agent.worker_link import WorkerLink
 from kofn_host.arrays import Integers
 from kofn_host.compression.aggregate import aggregate
 from kofn_host.compression.encoder import Encoder
 from kofn_host.compression.ledger_accounts import LedgerTotals
 from kofn_host.engine.engine import EnginePort, Traffic
-from kofn_host.engine.link_pacing import LinkPacing
 from kofn_host.errors import AgentError
 from kofn_host.protocol.results import Result
 from kofn_host.stopwatch import Stopwatch, within_wait
@@ -73,13 +71,15 @@ class Agent:
         encoder.window = job.window
         if transport.pace is not None:
             encoder.credit = transport.pace.credit_packets(job.words)
-        self._pacing = LinkPacing(transport.pace, encoder.coding.layout)
         self._average, self._private = average, recipients is not None
         self._link = DataLink(transport, job.packets)
         self._exchanges = ExchangeLoop(
             job, encoder, self._link, average=average, recorder=recorder, give_up_s=give_up_s, recipients=recipients
         )
         self.protocol = self._exchanges.protocol
+        self.link = WorkerLink(
+            self.protocol, encoder, self._exchanges.missed, transport.pace, follows=not self._private
+        )
         self.set_late_policy(late_policy)
 
     async def start(
@@ -162,15 +162,6 @@ class Agent:
         """Return the account of this worker's gradients so far."""
         return self.ledger.accounts.account()
 
-    def link_wait_s(self) -> float | None:
-        """Return how long a gradient's last packet waits in the link or, because the link is slow, in this host."""
-        wait = self.protocol.take_link_wait(now := self.loop.time())
-        if wait is None:
-            return None
-        delay_s, pace = self._pacing.measured(wait, self.encoder.plan)
-        self.protocol.set_pace(pace, now)
-        return delay_s
-
     def _exchange(self, given: Contribution, begun: int, missed: Sequence[Update]) -> Exchange:
         """Try once; contribute nothing if the current iteration turns out to be over."""
         watch = Stopwatch()
@@ -224,20 +215,6 @@ class Agent:
     def held(self, first: int, last: int) -> Iterable[Result]:
         with self.protocol.held():  # otherwise the engine may reuse the memory of a forgotten result
             return list(self.protocol.results(first, last))
-
-    def fresh(self, follower: Follower) -> Iterable[Result]:
-        with self.protocol.held():
-            return follower.fresh(self.protocol)
-
-    @property
-    def follows(self) -> bool:
-        """Whether this worker can get results from a peer: with recipients, no peer has them."""
-        return not self._private
-
-    def set_link(self, link: kofn_pb2.Link, follow: Follow) -> None:
-        """Pace for this link, and get results from the switch or from a peer."""
-        self.protocol.set_pace(self._pacing.judge(link, self.encoder.plan), self.loop.time())
-        self._exchanges.missed.follow(link.peer if link.HasField("peer") else None, follow)
 
     def regroup(self, generation: int) -> None:
         """Stay silent until resume(): the switch has lost the job's slots.  A job with recipients fails."""

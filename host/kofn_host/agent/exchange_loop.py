@@ -79,7 +79,7 @@ class ExchangeLoop(Effects):
             racks=job.racks,
         )
         if not private:
-            self.protocol.probe_link()
+            self.protocol.probe.begin()
         self._ledger.attach_protocol(self.protocol)
         self._wait = IterationWait(self.protocol, self._ask_slot, workers=job.workers, give_up_s=give_up_s)
         self.gradient = GradientFeed(self.protocol, encoder, self._wait, self._feed)

@@ -9,7 +9,7 @@ from kofn_common.rpc import kofn_pb2
 from kofn_host.compression.plan import Plan
 from kofn_host.engine.pacing_rate import PacingRate, packet_bytes
 from kofn_host.protocol.block_layout import BlockLayout
-from kofn_host.protocol.core import LinkWait
+from kofn_host.protocol.link_probe import LinkWait
 
 EMPTY = 0.02
 """The largest wait in a link that holds no packets of this worker, as a part of the time of a gradient in the link."""

@@ -65,7 +65,7 @@ class Member:
         )
         self._peers = Peers(job, rank, credentials, self._controller.say)
         self._server: grpc.aio.Server = grpc_server(credentials)
-        service = PeerService(job, reducer.held, reducer.fresh, replica.state)
+        service = PeerService(job, reducer.held, reducer.link.fresh, replica.state)
         kofn_pb2_grpc.add_PeerServicer_to_server(service, self._server)
         self._address = f"{address}:{add_port(self._server, f'{address}:0', credentials)}"
         self._tasks: set[asyncio.Task[None]] = set()
@@ -138,7 +138,7 @@ class Member:
             iteration=self._reducer.iteration,
             generation=self._reducer.generation,
             checkpoint=checkpoint.iteration if checkpoint else 0,
-            follows=self._reducer.follows,
+            follows=self._reducer.link.follows,
             control=kofn_pb2.ControlState.FromString(checkpoint.manifest.control) if checkpoint else None,
         )
 
@@ -169,7 +169,7 @@ class Member:
                 news = message.decision.k, message.decision.late_gradient or "as before", self._reducer.iteration
                 log.info("k = %d is in force, late gradients: %s; heard in iteration %d", *news)
             case "link":
-                self._reducer.set_link(message.link, self._peers.follow)
+                self._reducer.link.heard(message.link, self._peers.follow)
             case "regroup":
                 self._reducer.regroup(message.regroup.generation)
                 log.warning(

@@ -11,7 +11,7 @@ Only one thread may use a Protocol.
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import astuple
 from itertools import groupby
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -29,21 +29,11 @@ from kofn_host.protocol.instructions import (
     PackedBlocks,
     request_of,
 )
+from kofn_host.protocol.link_probe import LinkProbe
 from kofn_host.protocol.results import RESULT, BlockResults, Result
 
 _ROOM = 512
 """The most instructions that one call takes."""
-
-
-class LinkWait(NamedTuple):
-    """How long packets wait in a worker's link (core.h), in seconds."""
-
-    wait_s: float
-    """The wait of a gradient's last packet, or of the packets of earlier iterations alone."""
-    sent_s: float
-    """When the probe left."""
-    before_all: bool
-    """Whether the wait is that of the packets of earlier iterations: the link holds them all the time."""
 
 
 class Protocol(CoreState):
@@ -92,6 +82,7 @@ class Protocol(CoreState):
         )
         if not opened:
             raise ProtocolError(f"no memory for {layout.total} blocks")
+        self.probe = LinkProbe(self._call)
         self._own = Statistics()
         self._kept: list[object] = []  # arrays that the core reads, such as values to retransmit
         self._attach(opened)
@@ -172,17 +163,6 @@ class Protocol(CoreState):
         """Ask the switch for the members of the first open block; the attribute `query` will have the answer.  Do
         nothing while regrouping, or if no block is open."""
         return self._do("ask_slot")
-
-    def probe_link(self) -> None:
-        """Probe the link in each iteration from now on, for take_link_wait()."""
-        self._call("probe_link")
-
-    def take_link_wait(self, now: float) -> LinkWait | None:
-        """Return how long packets wait in this worker's link; None without a new measurement."""
-        taken = np.zeros(3)
-        if not self._call("take_link_wait", now, taken.ctypes.data):
-            return None
-        return LinkWait(float(taken[0]), float(taken[1]), bool(taken[2]))
 
     def follow(self, follows: bool, now: float) -> list[Instruction]:
         """Take results from peers from now on, and send no PULL; or take results from the switch again."""

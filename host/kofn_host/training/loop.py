@@ -199,7 +199,7 @@ class Training:
             age=exchange.age,
             catch_up_s=catch_up_s,
             account=reducer.account(),
-            link_wait_s=reducer.link_wait_s(),
+            link_wait_s=reducer.link.wait_s(),
         )
         return step, updates, reason
 

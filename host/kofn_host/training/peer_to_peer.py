@@ -32,6 +32,21 @@ from kofn_host.protocol.results import Result
 from kofn_host.workload.replica import ReplicaState
 
 
+class UnprobedLink:
+    """The link of a worker whose collective waits for every worker."""
+
+    follows = False
+
+    def heard(self, link: kofn_pb2.Link, follow: Follow) -> None:
+        """Do nothing: no packets are paced."""
+
+    def wait_s(self) -> float | None:
+        return None
+
+    def fresh(self, follower: Follower) -> Iterable[Result]:
+        return ()
+
+
 class PeerToPeer:
     """A Reducer that uses a Communicator, which `connect` makes once all workers have joined.
 
@@ -42,6 +57,7 @@ class PeerToPeer:
         self.decision, self.rule, self.ledger = 0, RULES["merge"], None
         self.iteration = self.generation = 0
         self.entered = False
+        self.link = UnprobedLink()
         self.over = threading.Event()
         """Never set: no gradient is late."""
         self._connect, self._plan = connect, plan
@@ -90,14 +106,6 @@ class PeerToPeer:
     def held(self, first: int, last: int) -> Iterable[Result]:
         return ()
 
-    def fresh(self, follower: Follower) -> Iterable[Result]:
-        return ()
-
-    follows = False
-
-    def set_link(self, link: kofn_pb2.Link, follow: Follow) -> None:
-        """Do nothing: the collective waits for every worker."""
-
     def regroup(self, generation: int) -> None:
         """Note the generation; this job uses no slots."""
         self.generation = generation
@@ -130,9 +138,6 @@ class PeerToPeer:
         return None
 
     def account(self) -> Account | None:
-        return None
-
-    def link_wait_s(self) -> float | None:
         return None
 
 

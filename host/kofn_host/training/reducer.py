@@ -21,6 +21,22 @@ from kofn_host.protocol.results import Result
 from kofn_host.workload.replica import ReplicaState
 
 
+class ReducerLink(Protocol):
+    """A worker's link to the switch."""
+
+    follows: bool
+    """Whether this worker can get results from a peer in place of the switch."""
+
+    def heard(self, link: kofn_pb2.Link, follow: Follow) -> None:
+        """Take what the controller has found out about this worker's link; `follow` yields a peer's results."""
+
+    def wait_s(self) -> float | None:
+        """Return how long a gradient's last packet waits in the link, in seconds; None without a new measurement."""
+
+    def fresh(self, follower: Follower) -> Iterable[Result]:
+        """Return the results of this worker that a follower has not got."""
+
+
 class Reducer(Protocol):
     """One worker's place in the iterations of a job.
 
@@ -29,6 +45,10 @@ class Reducer(Protocol):
 
     decision: int
     """Number of the last Decision of the controller that this worker has heard."""
+
+    @property
+    def link(self) -> ReducerLink:
+        """The worker's link to the switch."""
 
     @property
     def ledger(self) -> Ledger | None:
@@ -69,9 +89,6 @@ class Reducer(Protocol):
     def skip(self) -> list[Update]:
         """Contribute nothing to the current iteration; return the updates up to its end."""
 
-    def link_wait_s(self) -> float | None:
-        """Return how long a gradient's last packet waited in this worker's link; None without a new measurement."""
-
     # -- for the management network
 
     async def join_first(
@@ -86,16 +103,6 @@ class Reducer(Protocol):
 
     def held(self, first: int, last: int) -> Iterable[Result]:
         """Return the results of iterations first..last that this worker holds for its peers."""
-
-    def fresh(self, follower: Follower) -> Iterable[Result]:
-        """Return the results of this worker that a follower has not got."""
-
-    @property
-    def follows(self) -> bool:
-        """Whether this worker can get results from a peer in place of the switch."""
-
-    def set_link(self, link: kofn_pb2.Link, follow: Follow) -> None:
-        """Take what the controller has found out about this worker's link; `follow` yields a peer's results."""
 
     def regroup(self, generation: int) -> None:
         """Send nothing until resume(): the switch has lost the job's slots."""

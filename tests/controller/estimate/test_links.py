@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from kofn_controller.estimate.links import LATEST, Links, compare
+from kofn_controller.estimate.links import LATEST, LinkDelays, compare
 from kofn_controller.estimate.measurements import LINK_WAITS, BoolArray, FloatArray
 
 SERVICE_S = 0.010
@@ -15,7 +15,7 @@ def waits(*means_s: float, noise_s: float = 1e-3, seed: int = 1) -> np.ndarray:
 
 
 def delays_s(waits_s: FloatArray, live: BoolArray) -> FloatArray:
-    return compare(waits_s, live, SERVICE_S, Links.unknown(4)).delays_s
+    return compare(waits_s, live, SERVICE_S, LinkDelays.unknown(4)).delays_s
 
 
 @pytest.mark.parametrize("excess_s", [5e-3, 30e-3, 0.2])
@@ -59,7 +59,7 @@ def test_unknown_and_dead_workers_count_for_nothing() -> None:
 
 
 def test_link_is_slow_from_half_a_block_time_beyond_the_noise_until_it_is_like_the_others() -> None:
-    links = compare(waits(0, 0, 0, 5e-3), ALL, SERVICE_S, Links.unknown(4))
+    links = compare(waits(0, 0, 0, 5e-3), ALL, SERVICE_S, LinkDelays.unknown(4))
     assert links.delays_s[3] > 0
     assert not links.slow.any(), "no packets need to wait for so short a delay"
     slow = compare(waits(0, 0, 0, 30e-3), ALL, SERVICE_S, links)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from kofn_common.config.policy import PolicySection
-from kofn_controller.estimate.links import Links
+from kofn_controller.estimate.links import LinkDelays
 from kofn_controller.job.link_news import LinkNews
 from kofn_controller.policy.control_loop import ControlLoop
 from kofn_controller.policy.followers import peers_of
@@ -36,14 +36,14 @@ def test_workers_are_told_what_has_changed() -> None:
     loop, news = ControlLoop(workers=3, policy=PolicySection(objective="fixed:2")), LinkNews()
     assert list(news.changes(loop)) == []
     delays_s = np.array([0, 0, 0.1])
-    loop.links = Links(delays_s=delays_s, slow=delays_s > 0, usual_s=1e-3, fence_s=2e-3)
-    loop.peers = np.array([-1, -1, 1])
+    loop.links = LinkDelays(delays_s=delays_s, slow=delays_s > 0, usual_s=1e-3, fence_s=2e-3)
+    loop.follows[:] = True
     ((rank, link),) = news.changes(loop)
-    assert (rank, link.delay_s, link.usual_s, link.fence_s, link.peer) == (2, 0.1, 1e-3, 2e-3, 1)
+    assert (rank, link.delay_s, link.usual_s, link.fence_s, link.peer) == (2, 0.1, 1e-3, 2e-3, 0)
     assert news.followers == {2}
-    loop.links = Links(delays_s=2 * delays_s, slow=delays_s > 0, usual_s=1e-3, fence_s=2e-3)
+    loop.links = LinkDelays(delays_s=2 * delays_s, slow=delays_s > 0, usual_s=1e-3, fence_s=2e-3)
     assert list(news.changes(loop)) == [], "the worker measures its delay"
-    loop.links, loop.peers = Links.unknown(3), np.full(3, -1)
+    loop.links = LinkDelays.unknown(3)
     ((rank, link),) = news.changes(loop)
     assert (rank, link.delay_s, link.HasField("peer")) == (2, 0, False)
     assert not news.followers

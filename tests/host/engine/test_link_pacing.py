@@ -8,7 +8,7 @@ from kofn_host.compression.plan import Plan
 from kofn_host.engine.link_pacing import LinkPacing
 from kofn_host.engine.pacing_rate import pacing_rate, packet_bytes
 from kofn_host.protocol.block_layout import BlockLayout
-from kofn_host.protocol.core import LinkWait
+from kofn_host.protocol.link_probe import LinkWait
 
 BLOCKS, WORDS = 100, 4
 LAYOUT = BlockLayout(blocks=BLOCKS, words=WORDS, widest=32)

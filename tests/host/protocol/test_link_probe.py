@@ -21,7 +21,7 @@ class World:
         self.words = words
         layout = BlockLayout(blocks=blocks, words=words, widest=32)
         self.protocol = Watched(job=1, rank=1, layout=layout, slots=SLOTS, window=WINDOW, rto_s=0.05)
-        self.protocol.probe_link()
+        self.protocol.probe.begin()
         self.rules = SlotModel(workers=4, k=k, slots=SLOTS)
         self.protocol.begin(1, 0.0)
 
@@ -30,7 +30,7 @@ class World:
         return sends(self.protocol.contribute_all(packed, now=now, part=part, counts=part == 0))
 
     def wait_s(self, now: float = 0.0) -> float | None:
-        wait = self.protocol.take_link_wait(now)
+        wait = self.protocol.probe.take(now)
         return None if wait is None else wait.wait_s
 
     def switch(self, sent: Sequence[Send], now: float, ranks: Sequence[int] = (1,)) -> None:
@@ -118,7 +118,7 @@ def test_probe_leaves_before_late_gradients_which_may_always_wait_for_the_pacer(
     (probe,) = probes(sent)
     assert (probe.header.iteration, probe.header.weight) == (1, 2**32 - 1), "the heaviest packet leaves first"
     world.switch([probe], 1.130)
-    wait = world.protocol.take_link_wait(1.2)
+    wait = world.protocol.probe.take(1.2)
     assert wait is not None
     assert wait.before_all
     assert (wait.wait_s, wait.sent_s) == (pytest.approx(0.020), 1.1), "less the shortest time to any answer, 10 ms"
