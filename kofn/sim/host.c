@@ -61,10 +61,10 @@ static int64_t request_of(const struct frame *frame) {
 }
 
 /* Return whether a frame must still be sent: its request is in flight and was not encoded again, or the frame has launch 0 (a
- * slot query, a probe, or a contribution that a leaf wants again). The engine, too, drops all other frames. */
+ * slot query or a probe). The engine, too, drops all other frames. */
 static int is_wanted(const struct core *core, const struct frame *frame) {
     const struct flight *flight = core->in_flight.by_request[request_of(frame)];
-    return !frame->launch || (flight && flight->launch == frame->launch);
+    return !frame->launch || (flight && flight->launch == llabs(frame->launch));
 }
 
 static void leave(struct host *host, struct frame *frame) {

@@ -115,7 +115,7 @@ static const uint8_t *values_of(const struct core *core, int64_t request, int64_
     const struct flight *flight = core->in_flight.by_request[request];
     if (!launch)
         return core->zeros;
-    return flight && flight->launch == launch ? flight->values : NULL;
+    return flight && flight->launch == llabs(launch) ? flight->values : NULL;
 }
 
 static void leave(const struct port *port, int64_t request, int64_t launch, const uint8_t *head, int64_t size) {

@@ -54,7 +54,7 @@ struct instruction {
     int64_t stale_in; /* of ASK_PEERS: the generation whose slot of the block has a later block, -1: none is known */
     int64_t iteration, block;
     double time_s;         /* of DELIVER: when the answer came */
-    int64_t launch, size;  /* of SEND: number of the launch (core_mark_sent_at), bytes of its values */
+    int64_t launch, size;  /* of SEND: number of the launch (core_mark_sent_at), negative for a repetition; bytes of its values */
     const uint8_t *values; /* of SEND */
     uint8_t header[KOFN_HEADER_BYTES]; /* of SEND, without checksum */
 };

@@ -61,8 +61,8 @@ class PackedBlocks:
 class Send(NamedTuple):
     """Send a packet; a PULL carries zeros.
 
-    `launch`: the number of this encoding of the request, which its retransmissions keep; 0: a slot query, a probe, or a
-    contribution that a leaf wants again.
+    `launch`: the number of this encoding of the request, which its retransmissions keep; negative: a leaf wants the
+    contribution again; 0: a slot query or a probe.
     """
 
     header: KofnHeader

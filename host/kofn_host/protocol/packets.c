@@ -122,10 +122,11 @@ static int refused(struct core *core, struct flight *flight, const struct header
     return 0;
 }
 
-/* A leaf wants this contribution again, so that the leaf's open buffer leaves. No packet was lost, so the flight's times stay. */
+/* A leaf wants this contribution again, so that the leaf's open buffer leaves. No packet was lost, so the flight's times stay: the
+ * instruction's launch is negative. */
 static int repeat(struct core *core, const struct flight *flight, double now) {
     const int in_switch = flight->header.kind == KOFN_CONTRIBUTE && flight->sent_s <= now;
-    return in_switch ? instruct_send(core, &flight->header, flight->values, flight->size, 0) : 0;
+    return in_switch ? instruct_send(core, &flight->header, flight->values, flight->size, -flight->launch) : 0;
 }
 
 /* Handle STALE, FORMAT_MISMATCH or ADDED; ignore it unless its request is in flight. */

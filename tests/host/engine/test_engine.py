@@ -121,6 +121,19 @@ def bench(**given: Any) -> Iterator[Bench]:
         made.close()
 
 
+@pytest.mark.parametrize("pace", [None, pytest.param(pacing_rate(1.0, 1), id="paced")])
+def test_contribution_that_a_leaf_wants_again_leaves_with_its_values(pace: PacingRate | None) -> None:
+    values = bytes(range(256))
+    with bench(pace=pace) as one:
+        one.protocol.begin(1, now := time.monotonic())
+        one.protocol.contribute_all([(0, Packed(values, 3, 0, WEIGHT_UNIT))], now=now)
+        first = one.switch.recv(1 << 16)
+        one.switch.send(encode(result(0, kind=Kind.ADDED), ZEROS))
+        again = one.switch.recv(1 << 16)
+        assert decode_header(again)._replace(checksum=0) == decode_header(first)._replace(checksum=0)
+        assert again[HEADER_BYTES:] == first[HEADER_BYTES:] == values
+
+
 def test_two_jobs_share_a_socket_and_each_gets_its_own_news() -> None:
     """The second job's news comes only when its iteration is complete."""
     with bench(blocks=2) as one:
