@@ -5,6 +5,7 @@ check, then one line with the result. A socket belongs to the namespace in which
 sockets in all hosts, and needs neither ping nor iperf. The switch must already forward between the hosts' addresses.
 """
 
+import contextlib
 import fcntl
 import json
 import os
@@ -244,6 +245,9 @@ def _drain(receiver: socket.socket, quiet_s: float) -> None:
 def _transfer(sender: socket.socket, receiver: socket.socket, frame: int, skipped: int, seconds: float) -> Rates:
     """Send and receive. The measurement begins when `skipped` bytes have arrived. The measurement ends `seconds` later,
     or when FRAMES_LEAST frames have arrived, if that is later still.
+
+    Other processes may hold this process up, and frames arrive meanwhile. So the measurement begins and ends when no
+    frame waits in the receiver.
     """
     payload = bytes(frame - FRAME_HEADER - IP_UDP_HEADER)
     buffer = bytearray(len(payload))
@@ -251,15 +255,14 @@ def _transfer(sender: socket.socket, receiver: socket.socket, frame: int, skippe
     waited = False
     begin: tuple[float, int, int] | None = None
     give_up = time.monotonic() + 20 * seconds
-    while (now := time.monotonic()) < give_up:
+    while time.monotonic() < give_up:
+        readable, writable, _ = select.select([receiver], [sender], [], 0.05)
+        received += frame * _receive(receiver, buffer) if readable else 0
+        now = time.monotonic()
         if begin is None and received >= max(skipped, frame):
             begin = (now, sent - _queued(sender), received)
         if begin and now - begin[0] >= seconds and received - begin[2] >= FRAMES_LEAST * frame:
             break
-        readable, writable, _ = select.select([receiver], [sender], [], 0.05)
-        if readable:
-            receiver.recv_into(buffer)
-            received += frame
         went = bool(writable) and _send(sender, payload)
         sent += frame if went else 0
         waited |= begin is not None and not went
@@ -267,6 +270,16 @@ def _transfer(sender: socket.socket, receiver: socket.socket, frame: int, skippe
         return Rates(sent=0.0, received=0.0)  # nothing came through
     bits = 8e-6 / (time.monotonic() - begin[0])
     return Rates(sent=(sent - _queued(sender) - begin[1]) * bits, received=(received - begin[2]) * bits, waited=waited)
+
+
+def _receive(receiver: socket.socket, buffer: bytearray) -> int:
+    """Receive all frames that have arrived; return their number."""
+    count = 0
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            receiver.recv_into(buffer)
+            count += 1
+    return count
 
 
 def _send(sender: socket.socket, payload: bytes) -> bool:

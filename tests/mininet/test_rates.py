@@ -1,7 +1,9 @@
 """The choice among several measurements of a link's rate."""
 
+import socket
 from collections.abc import Sequence
-from typing import cast
+from types import SimpleNamespace
+from typing import Any, cast
 
 import checks
 import pytest
@@ -19,6 +21,44 @@ def host(name: str) -> checks.CheckedHost:
         uplink_mbps=None,
         namespace=cast(Namespace, None),
     )
+
+
+class Link:
+    """A link that carries 1000 frames of 1000 bytes a second: both sockets, the clock, and select() in their place."""
+
+    def __init__(self, held_up_s: float) -> None:
+        """At that time other processes hold up the measurement."""
+        self._held_up_s = held_up_s
+        self._now_s = 0.0
+        self._received = 0
+
+    def monotonic(self) -> float:
+        return self._now_s
+
+    def select(self, receivers: Any, senders: Any, *_: Any) -> tuple[Any, Any, Any]:
+        hold = self._now_s <= self._held_up_s < self._now_s + 0.001
+        self._now_s += 0.3 if hold else 0.001
+        return receivers, senders, []
+
+    def send(self, payload: bytes) -> None:
+        pass
+
+    def recv_into(self, buffer: bytearray) -> None:
+        if self._received >= self._now_s * 1000 - 0.5:
+            raise BlockingIOError
+        self._received += 1
+
+
+@pytest.mark.parametrize("held_up_s", [0.0, 0.1, 0.4])
+def test_frames_that_arrive_while_the_measurement_is_held_up_are_counted(
+    monkeypatch: pytest.MonkeyPatch, held_up_s: float
+) -> None:
+    link = Link(held_up_s)
+    monkeypatch.setattr(checks, "time", SimpleNamespace(monotonic=link.monotonic))
+    monkeypatch.setattr(checks, "select", SimpleNamespace(select=link.select))
+    monkeypatch.setattr(checks, "_queued", lambda _: 0)
+    rates = checks._transfer(cast(socket.socket, link), cast(socket.socket, link), 1000, 0, 0.5)
+    assert rates.received == pytest.approx(8, rel=0.05)
 
 
 @pytest.mark.parametrize(

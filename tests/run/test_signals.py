@@ -17,18 +17,21 @@ import pytest
 
 from kofn.run.errors import InterruptedRun
 from kofn.run.network import NetworkClient
-from kofn.run.signals import _LOOPS, cancel_on_signal, deferred, ignored, interruptible
+from kofn.run.signals import _LOOPS, NAMES, cancel_on_signal, deferred, ignored, interruptible
 from kofn.run.terminal import watched
 
 BOOT = """
 import json, pathlib, sys, time
 print(json.dumps({"event": "ready", "driver": "netns", "hosts": {}, "switches": []}), flush=True)
 sys.stdin.readline()
+folder = pathlib.Path(__file__).parent
+while not (folder / "cancelled").exists():
+    time.sleep(0.01)
 time.sleep(0.3)
-pathlib.Path(__file__).with_name("removed").touch()
+(folder / "removed").touch()
 print(json.dumps({"event": "stopped"}), flush=True)
 """
-"""A boot.py whose clean-up takes a while."""
+"""A boot.py whose clean-up takes a while after its caller is cancelled."""
 
 
 @pytest.mark.parametrize(
@@ -66,7 +69,8 @@ def test_closed_terminal_redirects_the_output_at_once(
 ) -> None:
     left = list[str]()
     monkeypatch.setattr("kofn.run.signals.terminal.leave", lambda: left.append("terminal"))
-    with contextlib.suppress(InterruptedRun), interruptible(), shield():
+    monkeypatch.setattr("kofn.run.signals.SIGNALS", list(NAMES))  # under nohup SIGHUP is not among them
+    with contextlib.suppress(InterruptedRun), interruptible(list(NAMES)), shield():
         signal.raise_signal(signal.SIGHUP)
         assert left == ["terminal"]
 
@@ -135,6 +139,7 @@ def test_signal_does_not_interrupt_the_removal_of_the_network(tmp_path: Path, mo
         task = asyncio.create_task(network.stop())
         await asyncio.sleep(0.05)
         task.cancel()
+        (tmp_path / "cancelled").touch()
         with pytest.raises(asyncio.CancelledError):
             await task
         assert (tmp_path / "removed").exists()
