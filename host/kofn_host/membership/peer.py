@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from typing import TypeAlias, TypeVar
@@ -19,6 +20,9 @@ from kofn_host.workload.replica import ReplicaState, from_parts, to_parts
 log = logging.getLogger(__name__)
 
 FETCH_TIMEOUT_S = 5.0
+STILL_HERE_S = 1.0
+"""The longest time between two messages to a follower."""
+
 INSIST = 3
 """The most attempts to reach a peer, if an answer of every peer is needed."""
 INSIST_PAUSE_S = 0.3
@@ -52,12 +56,15 @@ class PeerService(kofn_pb2_grpc.PeerServicer):
     async def FollowResults(  # noqa: N802
         self, request: kofn_pb2.FollowRequest, context: Context
     ) -> AsyncIterator[kofn_pb2.BlockResults]:
-        """Stream results as this worker gets them, every FOLLOW_S, until the follower ends the call."""
+        """Stream results as this worker gets them, until the follower ends the call. An empty message every
+        STILL_HERE_S says that there are none."""
         await self._check(request.job, context)
-        follower = Follower(request.first_iteration)
+        follower, said_s = Follower(request.first_iteration), 0.0
         while True:
-            if results := [_to_message(result) for result in self._fresh(follower)]:
+            results = [_to_message(result) for result in self._fresh(follower)]
+            if results or time.monotonic() > said_s + STILL_HERE_S:
                 yield kofn_pb2.BlockResults(results=results)
+                said_s = time.monotonic()
             await asyncio.sleep(FOLLOW_S)
 
     async def FetchState(  # noqa: N802

@@ -6,9 +6,11 @@ from typing import Any
 
 import grpc
 import numpy as np
+import pytest
 
 from kofn_common.rpc import kofn_pb2, kofn_pb2_grpc
 from kofn_common.wire.packet import bit_of
+from kofn_host.membership import peer
 from kofn_host.membership.peer import Peers, PeerService
 from kofn_host.protocol.results import BlockId, Result
 from kofn_host.workload.replica import ReplicaState
@@ -82,8 +84,29 @@ def test_follower_gets_results_as_the_peer_gets_them_until_the_peer_ends() -> No
             got.append(results)
             if len(got) == 2:
                 await server.stop(0)
-        assert got == [[result(3, 0), result(3, 1)], [result(4, 0)]]
+        assert got == [[result(3, 0), result(3, 1)], [result(4, 0)]], "the peer is not silent, so nothing else comes"
         await peers.close()
+
+    asyncio.run(scenario())
+
+
+def test_peer_without_results_is_not_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Iterations may take longer than the time after which a silent peer is given up."""
+    monkeypatch.setattr(peer, "STILL_HERE_S", 0.02)
+    monkeypatch.setattr(peer, "FETCH_TIMEOUT_S", 5.0)
+
+    async def scenario() -> None:
+        server, address = await serve([])
+        peers = Peers(1, 2, None, said)
+        peers.update({0: address})
+        got = list[list[Result]]()
+        async for results in peers.follow(0, 3):
+            got.append(results)
+            if len(got) == 3:
+                break
+        assert got == [[], [], []]
+        await peers.close()
+        await server.stop(0)
 
     asyncio.run(scenario())
 
