@@ -123,8 +123,8 @@ class Worker:
         return message
 
     async def expect(self, kind: Any) -> Any:
-        """Return the next message that is not about others (peers, k); it must be of this kind."""
-        news = {"peers", "decision"} - {kind}
+        """Return the next message that is not about others (peers, k, links); it must be of this kind."""
+        news = {"peers", "decision", "link"} - {kind}
         while (message := await self.next()).WhichOneof("message") in news:
             continue
         assert message.HasField(kind), message

@@ -100,8 +100,9 @@ class JobSession:
             raise AttachError(grpc.StatusCode.INVALID_ARGUMENT, f"job {hello.job}: this is job {self.job.id}")
         self.version += 1
         stream = self.life.attach(hello, self.clock())
-        self._links.forget(stream.rank)
+        self._links.attached(stream.rank, new=not hello.iteration)
         self.control_loop.follows[stream.rank] = hello.follows
+        self._set_followers()
         return stream
 
     def take(self, stream: Stream, message: pb.WorkerMessage) -> None:
@@ -182,10 +183,13 @@ class JobSession:
         self.version += 1
 
     def _tell_links(self) -> None:
-        """Tell the workers what has changed of their links, and have the switch send no results to those that get them
-        from a peer."""
+        """Tell the workers what has changed of their links."""
         for rank, link in self._links.changes(self.control_loop):
             self.members.seats[rank].send(messages.link(link))
+        self._set_followers()
+
+    def _set_followers(self) -> None:
+        """Have the switch send no results to the workers that get them from a peer."""
         if self._links.followers != self.slots.followers:
             self.slots.followers = self._links.followers
             self._wanted.set()

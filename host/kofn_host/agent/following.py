@@ -1,6 +1,6 @@
 """The results that a worker sends to a worker that follows it: each result once, soon after this worker has got it."""
 
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +11,7 @@ from kofn_host.protocol.results import Result
 FOLLOW_S = 4e-3
 """The time after which a follower gets the next results."""
 
-Follow = Callable[[int, int], AsyncIterator[list[Result]]]
+Follow = Callable[[int, int], AsyncGenerator[list[Result], None]]
 """Yields a peer's results from an iteration on, as the peer gets them; ends when the peer is silent."""
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import aclosing
 from typing import Protocol
 
 from kofn_common.wire import packet as wire
@@ -87,11 +88,12 @@ class MissedResults:
         """Follow a peer until cancelled. While the peer is silent, or lacks values of the current iteration, ask the
         switch for the open blocks."""
         while True:
-            async for results in follow(peer, iteration := self._protocol.iteration):
-                self._receiver.follow(True)
-                self._receiver.take_results(results)
-                if any(result.id.iteration == iteration and not result.values for result in results):
-                    break
+            async with aclosing(follow(peer, iteration := self._protocol.iteration)) as stream:
+                async for results in stream:
+                    self._receiver.follow(True)
+                    self._receiver.take_results(results)
+                    if any(result.id.iteration == iteration and not result.values for result in results):
+                        break
             self._receiver.follow(False)
             await asyncio.sleep(FOLLOW_AGAIN_S)
 

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from typing import TypeAlias, TypeVar
 
 import grpc
@@ -111,7 +111,7 @@ class Peers:
             if results is not None:
                 yield results
 
-    async def follow(self, rank: int, first: int) -> AsyncIterator[list[Result]]:
+    async def follow(self, rank: int, first: int) -> AsyncGenerator[list[Result], None]:
         """Yield a peer's results from iteration `first` on, as the peer gets them; end when the peer does not answer,
         or sends nothing for FETCH_TIMEOUT_S."""
         if (address := self._addresses.get(rank)) is None:

@@ -121,8 +121,9 @@ struct link_probe {
     int32_t wanted, asked;
     int32_t done; /* in this iteration */
     int32_t late; /* whether late gradients have left in this iteration */
-    struct header header, before; /* `before`: a PULL of a block of the previous iteration, which the switch answers; 0 words: none */
-    int64_t sent_in; /* iteration */
+    struct header header;
+    struct header before; /* a PULL of a block of the previous iteration, which the switch answers; 0 words: there is none */
+    int64_t sent_in;      /* the iteration in which the probe left */
     double sent_s, share; /* when the probe leaves; the share of the gradient that left before the probe */
     int64_t left, last;   /* packets that have left in this iteration, without retransmissions; the last packet's request */
     uint32_t weight;      /* the last packet's */
@@ -210,8 +211,8 @@ int core_contribute(struct core *core, const struct packed *ready, int64_t count
                     int32_t counts, int32_t uses);
 /* Handle a batch of the switch's answers. */
 int core_packets_in(struct core *core, struct packet *packets, int64_t count, double now);
-/* Take results of an iteration's blocks from a peer; the values are copied. A result that has members but no values says only that its iteration is
- * over. */
+/* Take results of an iteration's blocks from a peer; the values are copied. A result that has members but no values says only
+ * that its iteration is over. */
 int core_results_in(struct core *core, int64_t iteration, const int64_t *blocks, const struct result *results, int64_t count,
                     double now);
 /* Retransmit overdue requests. */

@@ -47,3 +47,23 @@ def test_workers_are_told_what_has_changed() -> None:
     ((rank, link),) = news.changes(loop)
     assert (rank, link.delay_s, link.HasField("peer")) == (2, 0, False)
     assert not news.followers
+
+
+def test_process_that_stays_is_told_again_by_a_new_controller_and_a_new_process_is_as_others() -> None:
+    loop, news = ControlLoop(workers=2, policy=PolicySection(objective="fixed:1")), LinkNews()
+    news.attached(0, new=True)
+    news.attached(1, new=False)
+    assert [(rank, link.delay_s, link.HasField("peer")) for rank, link in news.changes(loop)] == [(1, 0, False)]
+    assert list(news.changes(loop)) == []
+
+
+def test_worker_that_was_lost_follows_no_peer_when_it_is_back() -> None:
+    loop, news = ControlLoop(workers=3, policy=PolicySection(objective="fixed:1")), LinkNews()
+    slow = np.array([False, False, True])
+    loop.follows[:] = True
+    loop.links = LinkDelays(delays_s=0.1 * slow, slow=slow, usual_s=1e-3, fence_s=2e-3)
+    assert [rank for rank, _ in news.changes(loop)] == [2]
+    for new in (True, False):
+        news.attached(2, new=new)
+        assert not news.followers
+        assert [(rank, link.peer) for rank, link in news.changes(loop)] == [(2, 0)]

@@ -1,7 +1,7 @@
 """A worker that gets results from a peer: what the peer sends, and what the worker does if the peer is silent."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Any, cast
 
 import pytest
@@ -103,7 +103,7 @@ def test_worker_asks_the_switch_again_while_its_peer_is_silent_or_has_forgotten(
     monkeypatch.setattr(missed_results, "FOLLOW_AGAIN_S", 0.01)
     calls = list[tuple[int, int]]()
 
-    async def follow(rank: int, first: int) -> AsyncIterator[list[Result]]:
+    async def follow(rank: int, first: int) -> AsyncGenerator[list[Result], None]:
         calls.append((rank, first))
         yield [result(1, 0)]
         if ends == "forgotten":
