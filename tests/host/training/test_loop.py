@@ -25,6 +25,7 @@ from kofn_host.stopwatch import Times
 from kofn_host.training.loop import Training
 from kofn_host.training.metrics import Metrics
 from kofn_host.training.overlapped import OverlappedTraining
+from kofn_host.training.peer_to_peer import UnprobedLink
 from kofn_host.training.reducer import Reducer
 from kofn_host.workload.model import Perceptron, load_shard
 
@@ -43,7 +44,7 @@ class FakeAgent:
     def __init__(self, training: Training, *, over: bool, needs: int = 1, ends: bool = False, tells: int = 0) -> None:
         self.training, self.needs, self.ends, self.tells = training, needs, ends, tells
         self.rule = RULES[training._config.policy.late_policy.rule]
-        self.entered, self.decision = False, 0
+        self.entered, self.decision, self.link = False, 0, UnprobedLink()
         self.over = threading.Event()
         self.iteration, self.given, self.skipped = 1, list[Any](), False
         self.stays: list[bool] = []
@@ -72,9 +73,6 @@ class FakeAgent:
         return Exchange(handed_s=time.monotonic(), missed=earlier, ended=ended, times=TIMES)
 
     def account(self) -> None:
-        return None
-
-    def link_wait_s(self) -> None:
         return None
 
     def skip(self) -> list[Aggregate]:

@@ -24,6 +24,7 @@ from kofn_host.stopwatch import Times
 from kofn_host.training.iteration_log import Begun, IterationLog
 from kofn_host.training.loop import Training
 from kofn_host.training.metrics import Metrics
+from kofn_host.training.peer_to_peer import UnprobedLink
 from kofn_host.training.reducer import Reducer
 from kofn_host.workload.straggler_source import load_stragglers
 
@@ -75,7 +76,7 @@ class Agent:
     def __init__(self, training: Training, time: VirtualTime, rule: str, *, late: bool) -> None:
         self.training, self.time, self.late = training, time, late
         self.rule, self.entered, self.decision, self.iteration = RULES[rule], False, 0, 1
-        self.over = Over(time)
+        self.over, self.link = Over(time), UnprobedLink()
 
     def begin(self) -> None:
         self.over.late = self.late and self.iteration == 2
@@ -84,9 +85,6 @@ class Agent:
         return []
 
     def account(self) -> None:
-        return None
-
-    def link_wait_s(self) -> None:
         return None
 
     def all_reduce(self, given: Contribution, missed: Callable[[Exchange], bool]) -> Exchange:
@@ -150,7 +148,7 @@ def test_time_of_a_script_between_exchange_and_record_is_its_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """DDP applies the mean before the session records the iteration."""
-    time, config, agent = VirtualTime(monkeypatch), Config(), SimpleNamespace(account=list, link_wait_s=list)
+    time, config, agent = VirtualTime(monkeypatch), Config(), SimpleNamespace(account=list, link=UnprobedLink())
     with Metrics(tmp_path / "worker-1.jsonl") as metrics:
         log = IterationLog(config, metrics, load_stragglers(config, 1), 3)
         for iteration in (1, 2):
