@@ -21,9 +21,8 @@ FENCE = 3.0
 SHARE = 0.2
 """Share of the block time without blocking by which a wait must also be above the upper quartile."""
 
-
-SLOW = 0.5
-"""Share of the block time without blocking from which a delay makes a link slow."""
+SLOW = 1.0
+"""Share of the block time without blocking by which a wait must be above the noise to make a link slow."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +49,7 @@ def compare(waits_s: FloatArray, live: BoolArray, service_s: float, before: Link
     `waits_s` (n, kept): the latest waits, oldest first, NaN where unknown. A worker has a slower link if its present
     wait is far out: above the upper quartile of the faster half by FENCE times their interquartile range (J. W. Tukey,
     Exploratory Data Analysis, 1977), and by SHARE of `service_s`, the block time without blocking. A link is slow
-    that delays a gradient by more than SLOW times `service_s`. A worker whose link was slow `before` paces itself, so
+    whose wait is also SLOW times `service_s` above that fence. A worker whose link was slow `before` paces itself, so
     its waits are exact: the link stays slow until the present wait is at most SHARE of `service_s` above the usual
     wait.
     """

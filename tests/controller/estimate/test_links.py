@@ -58,7 +58,7 @@ def test_unknown_and_dead_workers_count_for_nothing() -> None:
     assert delays_s(np.full((4, LINK_WAITS), np.nan), ALL).tolist() == [0, 0, 0, 0]
 
 
-def test_link_is_slow_from_half_a_block_time_beyond_the_noise_until_it_is_like_the_others() -> None:
+def test_link_is_slow_from_a_block_time_beyond_the_noise_until_it_is_like_the_others() -> None:
     links = compare(waits(0, 0, 0, 5e-3), ALL, SERVICE_S, LinkDelays.unknown(4))
     assert links.delays_s[3] > 0
     assert not links.slow.any(), "no packets need to wait for so short a delay"
