@@ -16,7 +16,7 @@ Follow = Callable[[int, int], AsyncGenerator[list[Result], None]]
 
 
 class Follower:
-    """What a follower has got of a worker's results, from iteration `first` on."""
+    """Remembers which of a worker's results a follower has got, from iteration `first` on."""
 
     def __init__(self, first: int) -> None:
         self._first = first

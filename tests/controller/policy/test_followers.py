@@ -1,4 +1,4 @@
-"""Which workers get results from a peer, and what they are told."""
+"""Tests of which workers get results from a peer, and what they are told."""
 
 import numpy as np
 import pytest
