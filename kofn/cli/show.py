@@ -65,7 +65,8 @@ def status(answer: pb.Status, *, wide: bool = False, lines: int | None = None) -
 
 
 def lambdas(answer: pb.Status, *, wide: bool = False, most: int | None = None) -> RenderableType:
-    """Return a row for each worker, within 80 columns unless `wide`, and the disagreements of reports and switch.
+    """Return a row for each worker, within 80 columns unless `wide`, a line for each slow link, and the disagreements
+    of reports and switch.
 
     If there are more workers than `most`, the workers with the largest lambda have rows, and a line names the others.
     """
@@ -79,7 +80,8 @@ def lambdas(answer: pb.Status, *, wide: bool = False, most: int | None = None) -
     for worker in slowest:
         table.add_row(*_numbers(worker), *(_counts(worker) if wide else ()), _remark(worker))
     disagreements = [_disagreement(worker) for worker in slowest if _matters(worker, wide)]
-    return Group(_model(answer), table, *_left_out(answer, slowest), *disagreements)
+    links = [Text(f"worker {worker.rank}: {worker.link}") for worker in slowest if worker.link]
+    return Group(_model(answer), table, *_left_out(answer, slowest), *links, *disagreements)
 
 
 def _left_out(answer: pb.Status, slowest: Sequence[pb.WorkerStatus]) -> list[Text]:

@@ -238,11 +238,11 @@ class Worker(Effects):
         """Report the iteration to the controller."""
         assert self._step is not None
         assert self._step.work is not None
-        wait_s = None
+        found = None
         if (wait := self.protocol.probe.take(self._around.clock.time())) is not None:
-            wait_s, pace = self._pacing.measured(wait, self._model.encoder.plan)
+            found, pace = self._pacing.measured(wait, self._model.encoder.plan)
             self.host.set_pace(pace)
-        step = replace(self._step, account=self._model.account(), link_wait_s=wait_s)
+        step = replace(self._step, account=self._model.account(), link=found)
         report = report_of(
             step,
             self._step.work,

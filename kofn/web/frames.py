@@ -70,6 +70,7 @@ class WorkerFrame(msgspec.Struct, frozen=True, kw_only=True):
     late: int  # gradients so far that were late
     late_share: float  # share of late gradients among the worker's latest 50 gradients, 0 to 1
     share: float  # the worker's share of the gradients in all sums so far, 0 to 1
+    link: str  # its slow link in words; empty: the link is not slow
     lambda_ms: float | None  # estimated mean blocking time, and the ends of its 95 % interval; none: unknown
     low_ms: float | None
     high_ms: float | None

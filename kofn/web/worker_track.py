@@ -65,6 +65,7 @@ class WorkerTrack:
             late=self._late,
             late_share=round(sum(self._recent) / len(self._recent), 3) if self._recent else 0.0,
             share=round(status.get("share", 0.0), 4),
+            link=status.get("link", ""),
             lambda_ms=round(1e3 * status["lambda_s"], 2) if known else None,
             low_ms=round(1e3 * status["lambda_low_s"], 2) if known else None,
             high_ms=round(1e3 * status["lambda_high_s"], 2) if known and status["lambda_high_s"] else None,

@@ -46,6 +46,11 @@ def printed(rendered: RenderableType, *, width: int = 80) -> list[str]:
     return [line.rstrip() for line in file.getvalue().splitlines()]
 
 
+def test_slow_link_has_a_line_below_the_table() -> None:
+    lines = printed(show.status(answer(worker=[worker(0), worker(1, link="its slow link passes 9.8 Mbit/s")])))
+    assert lines[-1] == "worker 1: its slow link passes 9.8 Mbit/s"
+
+
 def test_terminal_of_80_columns_shows_one_line_a_worker() -> None:
     lines = printed(show.status(answer()))
     assert max(map(len, lines)) <= 80

@@ -258,6 +258,8 @@ class Report(_message.Message):
     AGE_FIELD_NUMBER: _builtins.int
     CATCH_UP_S_FIELD_NUMBER: _builtins.int
     LINK_WAIT_S_FIELD_NUMBER: _builtins.int
+    LINK_MBPS_FIELD_NUMBER: _builtins.int
+    LINK_BACKLOG_S_FIELD_NUMBER: _builtins.int
     ENTERED_FIELD_NUMBER: _builtins.int
     SUMMED_FIELD_NUMBER: _builtins.int
     WAITING_FIELD_NUMBER: _builtins.int
@@ -303,10 +305,14 @@ class Report(_message.Message):
     """had ended were applied first; 0 where it was in time, or is not counted
     how long a whole gradient's last packet waits in this worker's link; absent: nothing
     """
-    entered: _builtins.float
+    link_mbps: _builtins.float
     """new is known
-    gradients of this worker so far, by weight, mean over the blocks; of these
+    rate at which this worker's link passes packets, if the controller has found it slow; else 0
     """
+    link_backlog_s: _builtins.float
+    """how long the packets wait that a slow link holds of earlier iterations"""
+    entered: _builtins.float
+    """gradients of this worker so far, by weight, mean over the blocks; of these"""
     summed: _builtins.float
     """are in sums,"""
     waiting: _builtins.float
@@ -342,6 +348,8 @@ class Report(_message.Message):
         age: _builtins.int = ...,
         catch_up_s: _builtins.float = ...,
         link_wait_s: _builtins.float | None = ...,
+        link_mbps: _builtins.float = ...,
+        link_backlog_s: _builtins.float = ...,
         entered: _builtins.float = ...,
         summed: _builtins.float = ...,
         waiting: _builtins.float = ...,
@@ -350,7 +358,7 @@ class Report(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_link_wait_s", b"_link_wait_s", "_loss", b"_loss", "_metric", b"_metric", "link_wait_s", b"link_wait_s", "loss", b"loss", "metric", b"metric"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_link_wait_s", b"_link_wait_s", "_loss", b"_loss", "_metric", b"_metric", "age", b"age", "aggregate_norm2", b"aggregate_norm2", "aggregate_products", b"aggregate_products", "catch_up_s", b"catch_up_s", "censored", b"censored", "contributors", b"contributors", "decision", b"decision", "discarded", b"discarded", "entered", b"entered", "first_block_s", b"first_block_s", "gradient_agreement", b"gradient_agreement", "gradient_norm2", b"gradient_norm2", "gradients", b"gradients", "iteration", b"iteration", "iteration_s", b"iteration_s", "iterations_behind", b"iterations_behind", "k_least", b"k_least", "k_most", b"k_most", "late", b"late", "late_since", b"late_since", "link_wait_s", b"link_wait_s", "loss", b"loss", "metric", b"metric", "summed", b"summed", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_link_wait_s", b"_link_wait_s", "_loss", b"_loss", "_metric", b"_metric", "age", b"age", "aggregate_norm2", b"aggregate_norm2", "aggregate_products", b"aggregate_products", "catch_up_s", b"catch_up_s", "censored", b"censored", "contributors", b"contributors", "decision", b"decision", "discarded", b"discarded", "entered", b"entered", "first_block_s", b"first_block_s", "gradient_agreement", b"gradient_agreement", "gradient_norm2", b"gradient_norm2", "gradients", b"gradients", "iteration", b"iteration", "iteration_s", b"iteration_s", "iterations_behind", b"iterations_behind", "k_least", b"k_least", "k_most", b"k_most", "late", b"late", "late_since", b"late_since", "link_backlog_s", b"link_backlog_s", "link_mbps", b"link_mbps", "link_wait_s", b"link_wait_s", "loss", b"loss", "metric", b"metric", "summed", b"summed", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__link_wait_s: _TypeAlias = _typing.Literal["link_wait_s"]  # noqa: Y015
     _WhichOneofArgType__link_wait_s: _TypeAlias = _typing.Literal["_link_wait_s", b"_link_wait_s"]  # noqa: Y015
@@ -1265,6 +1273,10 @@ class WorkerStatus(_message.Message):
     LATE_FOR_FIELD_NUMBER: _builtins.int
     UNHEARD_FIELD_NUMBER: _builtins.int
     TRANSFER_S_FIELD_NUMBER: _builtins.int
+    LINK_MBPS_FIELD_NUMBER: _builtins.int
+    LINK_BACKLOG_S_FIELD_NUMBER: _builtins.int
+    PEER_FIELD_NUMBER: _builtins.int
+    LINK_FIELD_NUMBER: _builtins.int
     rank: _builtins.int
     live: _builtins.bool
     iteration: _builtins.int
@@ -1307,6 +1319,14 @@ class WorkerStatus(_message.Message):
     """how many of its latest gradients in a row are in no sum"""
     transfer_s: _builtins.float
     """the delay of a gradient in its link beyond the others'; a part of lambda"""
+    link_mbps: _builtins.float
+    """rate of its slow link; this and the next are 0 if the link is not slow"""
+    link_backlog_s: _builtins.float
+    """how long the packets wait that the link holds"""
+    peer: _builtins.int
+    """the worker from which it gets results; absent: from the switch"""
+    link: _builtins.str
+    """its slow link in words, and whether the link makes it late; empty: the link is not slow"""
     def __init__(
         self,
         *,
@@ -1334,12 +1354,18 @@ class WorkerStatus(_message.Message):
         late_for: _builtins.int = ...,
         unheard: _builtins.int = ...,
         transfer_s: _builtins.float = ...,
+        link_mbps: _builtins.float = ...,
+        link_backlog_s: _builtins.float = ...,
+        peer: _builtins.int | None = ...,
+        link: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_peer", b"_peer", "peer", b"peer"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["arrivals", b"arrivals", "attachments", b"attachments", "disagreement", b"disagreement", "disagreements", b"disagreements", "dispersion", b"dispersion", "iteration", b"iteration", "lambda_high_s", b"lambda_high_s", "lambda_low_s", b"lambda_low_s", "lambda_s", b"lambda_s", "last_first_block_s", b"last_first_block_s", "late", b"late", "late_for", b"late_for", "late_in_a_row", b"late_in_a_row", "live", b"live", "not_poisson", b"not_poisson", "rank", b"rank", "reports", b"reports", "samples", b"samples", "share", b"share", "silent_s", b"silent_s", "state", b"state", "transfer_s", b"transfer_s", "unheard", b"unheard", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_peer", b"_peer", "arrivals", b"arrivals", "attachments", b"attachments", "disagreement", b"disagreement", "disagreements", b"disagreements", "dispersion", b"dispersion", "iteration", b"iteration", "lambda_high_s", b"lambda_high_s", "lambda_low_s", b"lambda_low_s", "lambda_s", b"lambda_s", "last_first_block_s", b"last_first_block_s", "late", b"late", "late_for", b"late_for", "late_in_a_row", b"late_in_a_row", "link", b"link", "link_backlog_s", b"link_backlog_s", "link_mbps", b"link_mbps", "live", b"live", "not_poisson", b"not_poisson", "peer", b"peer", "rank", b"rank", "reports", b"reports", "samples", b"samples", "share", b"share", "silent_s", b"silent_s", "state", b"state", "transfer_s", b"transfer_s", "unheard", b"unheard", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__peer: _TypeAlias = _typing.Literal["peer"]  # noqa: Y015
+    _WhichOneofArgType__peer: _TypeAlias = _typing.Literal["_peer", b"_peer"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__peer) -> _WhichOneofReturnType__peer | None: ...
 
 Global___WorkerStatus: _TypeAlias = WorkerStatus  # noqa: Y015
 

@@ -43,8 +43,22 @@ FRONTS_KEPT = 64
 FIRST_BLOCK_MAX_S = 3600.0
 """Maximum first-block time of a report that is accepted."""
 
+LINK_MBPS_MAX = 1e7
+"""Largest accepted rate of a slow link."""
+
 NORM2_MAX = 1e100
 """Maximum sum of squares, or product, of a report that is accepted: float32 values have no larger sums or products."""
+
+LIMITS = {
+    "first_block_s": ("time", FIRST_BLOCK_MAX_S),
+    "catch_up_s": ("time", FIRST_BLOCK_MAX_S),
+    "link_wait_s": ("time", FIRST_BLOCK_MAX_S),
+    "link_backlog_s": ("time", FIRST_BLOCK_MAX_S),
+    "link_mbps": ("rate", LINK_MBPS_MAX),
+    "gradient_norm2": ("norm", NORM2_MAX),
+    "aggregate_norm2": ("norm", NORM2_MAX),
+}
+"""For each number of a report that is 0 or more: the kind of fault, and the largest accepted value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +84,8 @@ class Track:
     last_first_block_s: float
     account: Account
     unheard: int  # the number of the worker's latest gradients that are in no sum
+    link_mbps: float  # rate of the worker's slow link; 0: it is not slow
+    link_backlog_s: float  # how long the packets wait that a slow link holds
 
 
 @dataclass(slots=True, kw_only=True)
@@ -96,6 +112,7 @@ class Measurements:
     _last_s: FloatArray = field(init=False)
     _accounts: dict[int, Account] = field(init=False, default_factory=dict)  # by rank
     _unheard: dict[int, int] = field(init=False, default_factory=dict)
+    _links: dict[int, tuple[float, float]] = field(init=False, default_factory=dict)  # rates and backlogs
     _began_s: FloatArray = field(
         init=False
     )  # (workers,) last sign of life: the next iteration began no earlier; NaN: none
@@ -132,6 +149,7 @@ class Measurements:
         self._push(rank, report.iteration, report.first_block_s, censored=report.censored, late=report.late)
         if report.HasField("link_wait_s"):
             self._push_wait(rank, report.link_wait_s)
+            self._links[rank] = report.link_mbps, report.link_backlog_s
         self._has_reached(rank, report.iteration, now_s)
         if (account := account_of(report)) is not None:
             heard = account.summed > self._accounts.get(rank, Account()).summed
@@ -209,6 +227,7 @@ class Measurements:
         return self._in_order(self._iterations)
 
     def track(self, rank: int) -> Track:
+        link_mbps, link_backlog_s = self._links.get(rank, (0.0, 0.0))
         return Track(
             reported=int(self._reported[rank]),
             reached=int(self.reached[rank]),
@@ -218,6 +237,8 @@ class Measurements:
             last_first_block_s=float(self._last_s[rank]),
             account=self._accounts.get(rank, Account()),
             unheard=self._unheard.get(rank, 0),
+            link_mbps=link_mbps,
+            link_backlog_s=link_backlog_s,
         )
 
     def _in_order(self, rings: NDArray[Scalar]) -> NDArray[Scalar]:
@@ -265,12 +286,9 @@ class Measurements:
         """Return the fault of a report's content; None if there is none."""
         if report.iteration <= self._reported[rank]:
             return "order", f"iteration must be above {self._reported[rank]}, got {report.iteration}"
-        for name in ("first_block_s", "catch_up_s", "link_wait_s"):
-            if not 0 <= (time_s := getattr(report, name)) <= FIRST_BLOCK_MAX_S:
-                return "time", f"{name} must be 0 to {FIRST_BLOCK_MAX_S:g}, got {time_s}"
-        for name in ("gradient_norm2", "aggregate_norm2"):
-            if not 0 <= (norm2 := getattr(report, name)) <= NORM2_MAX:
-                return "norm", f"{name} must be 0 to {NORM2_MAX:g}, got {norm2}"
+        for name, (kind, most) in LIMITS.items():
+            if not 0 <= (value := getattr(report, name)) <= most:
+                return kind, f"{name} must be 0 to {most:g}, got {value}"
         if not abs(report.gradient_agreement) <= NORM2_MAX:
             return (
                 "norm",

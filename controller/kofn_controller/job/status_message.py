@@ -3,7 +3,9 @@
 import math
 
 from kofn_common.rpc import kofn_pb2 as pb
+from kofn_controller.estimate.measurements import Track
 from kofn_controller.policy.control_loop import Change, ControlLoop
+from kofn_controller.policy.followers import peers_of
 from kofn_controller.policy.objective import EXCLUDED
 from kofn_controller.policy.objectives.throughput import throughput_costs
 
@@ -11,6 +13,7 @@ from kofn_controller.policy.objectives.throughput import throughput_costs
 def status_message(control_loop: ControlLoop) -> pb.Status:
     """Return measurements, model and choice of a job."""
     estimate = control_loop.estimate
+    peers = peers_of(control_loop.links.slow, control_loop.follows, control_loop.live, control_loop.k)
     return pb.Status(
         workers=control_loop.workers,
         live=int(control_loop.live.sum()),
@@ -23,7 +26,7 @@ def status_message(control_loop: ControlLoop) -> pb.Status:
         event_s=estimate.event_s if estimate else 0.0,
         hidden_s=estimate.hidden_s if estimate else 0.0,
         time_model=estimate.reason if estimate else "",
-        worker=[_worker(control_loop, rank) for rank in range(control_loop.workers)],
+        worker=[_worker(control_loop, rank, peer) for rank, peer in enumerate(peers.tolist())],
         expected=_expected(control_loop),
         changes=[_change(change) for change in control_loop.changes],
         overhead_s=control_loop.overhead_s,
@@ -34,11 +37,11 @@ def status_message(control_loop: ControlLoop) -> pb.Status:
     )
 
 
-def _worker(control_loop: ControlLoop, rank: int) -> pb.WorkerStatus:
-    """Return one worker's measurements and estimate."""
+def _worker(control_loop: ControlLoop, rank: int, peer: int) -> pb.WorkerStatus:
+    """Return one worker's measurements and estimate; `peer`: the rank of the worker that sends it results, or -1."""
     estimate, measured = control_loop.estimate, control_loop.measurements
     track = measured.track(rank)
-    return pb.WorkerStatus(
+    status = pb.WorkerStatus(
         rank=rank,
         live=bool(control_loop.live[rank]),
         iteration=track.reached,
@@ -62,6 +65,26 @@ def _worker(control_loop: ControlLoop, rank: int) -> pb.WorkerStatus:
         unheard=track.unheard,
         transfer_s=control_loop.links.delays_s[rank],
     )
+    if control_loop.links.slow[rank] and track.link_mbps:
+        _add_link(status, track, peer)
+    return status
+
+
+def _add_link(worker: pb.WorkerStatus, track: Track, peer: int) -> None:
+    """Add a slow link to a worker's status; `peer`: the rank of the worker that sends it results, -1: the switch
+    does."""
+    worker.link_mbps, worker.link_backlog_s = track.link_mbps, track.link_backlog_s
+    if peer >= 0:
+        worker.peer = peer
+    delay_ms, backlog_ms = 1e3 * worker.transfer_s, 1e3 * track.link_backlog_s
+    words = [
+        f"its slow link passes {track.link_mbps:.3g} Mbit/s, which delays a gradient by {delay_ms:.0f} ms",
+        f"packets wait {backlog_ms:.0f} ms in the link",
+        f"results come from {f'worker {peer}' if peer >= 0 else 'the switch'}",
+    ]
+    if worker.late_in_a_row:
+        words.append(f"late by its {'link' if 2 * worker.transfer_s > worker.lambda_s else 'blocking'}")
+    worker.link = "; ".join(words)
 
 
 def _expected(control_loop: ControlLoop) -> list[pb.Expected]:

@@ -9,7 +9,7 @@ from kofn_host.agent.following import Follow, Follower
 from kofn_host.agent.missed_results import MissedResults
 from kofn_host.compression.encoder import Encoder
 from kofn_host.engine.engine import EnginePort
-from kofn_host.engine.link_pacing import LinkPacing
+from kofn_host.engine.link_pacing import LinkPacing, LinkReport
 from kofn_host.engine.pacing_rate import PacingRate
 from kofn_host.protocol.results import Result
 
@@ -37,15 +37,15 @@ class WorkerLink:
         self._protocol.set_pace(self._pacing.judge(link, self._encoder.plan), time.monotonic())
         self._missed.follow(link.peer if link.HasField("peer") else None, follow)
 
-    def wait_s(self) -> float | None:
-        """Return how long a gradient's last packet waits in the link or, because the link is slow, in this host, in
-        seconds; None without a new measurement."""
+    def report(self) -> LinkReport | None:
+        """Return how long a gradient's last packet waits in the link or, because the link is slow, in this host; None
+        without a new measurement."""
         wait = self._protocol.probe.take(now := time.monotonic())
         if wait is None:
             return None
-        delay_s, pace = self._pacing.measured(wait, self._encoder.plan)
+        report, pace = self._pacing.measured(wait, self._encoder.plan)
         self._protocol.set_pace(pace, now)
-        return delay_s
+        return report
 
     def fresh(self, follower: Follower) -> Iterable[Result]:
         """Return the results of this worker that a follower has not got."""

@@ -5,6 +5,8 @@ wait in the link cannot: a link that is too slow for a gradient an iteration wou
 late, and each later gradient would wait behind them.
 """
 
+from typing import NamedTuple
+
 from kofn_common.rpc import kofn_pb2
 from kofn_host.compression.plan import Plan
 from kofn_host.engine.pacing_rate import PacingRate, packet_bytes
@@ -36,6 +38,17 @@ MOST_CHANGE = 2.0
 """The largest factor by which one measurement changes the time of a gradient."""
 
 
+class LinkReport(NamedTuple):
+    """What a worker reports about its link."""
+
+    wait_s: float
+    """The delay of a gradient beyond the usual pacing, in link and host together, in seconds."""
+    mbps: float = 0.0
+    """The rate of a slow link; 0: the link is not slow."""
+    backlog_s: float = 0.0
+    """How long the packets wait that a slow link holds of earlier iterations, in seconds."""
+
+
 class LinkPacing:
     """The pacing of one worker: `usual`, and slower while the worker's link is slower than the others'."""
 
@@ -57,14 +70,11 @@ class LinkPacing:
         self._paced_s = self._link_s / FREE
         return self._rate(plan)
 
-    def measured(self, wait: LinkWait, plan: Plan) -> tuple[float, PacingRate | None]:
-        """Take how long packets wait in the link.
-
-        Return the delay of a gradient of this plan beyond the usual pacing, in link and host together, in seconds, and
-        the rate from now on.
-        """
+    def measured(self, wait: LinkWait, plan: Plan) -> tuple[LinkReport, PacingRate | None]:
+        """Take how long packets wait in the link; return the report on a link with gradients of this plan, and the rate
+        of sending from now on."""
         if not self._link_s:
-            return wait.wait_s, self._usual
+            return LinkReport(wait.wait_s), self._usual
         excess_s = wait.wait_s - (0.0 if wait.before_all else self._usual_wait_s)
         if wait.wait_s < EMPTY * self._link_s + (NOISE_S if wait.before_all else self._fence_s):
             self._before = None
@@ -83,7 +93,12 @@ class LinkPacing:
             self._change(self._paced_s * (1 + growth))
             self._drain(excess_s)
         self._link_s = max(self._link_s, usual_s := self._usual_s(plan))
-        return self._link_s - usual_s + self._usual_wait_s, self._rate(plan)
+        report = LinkReport(
+            wait_s=self._link_s - usual_s + self._usual_wait_s,
+            mbps=self._bits(plan) * 1e-6 / self._link_s,
+            backlog_s=wait.wait_s if wait.before_all else 0.0,
+        )
+        return report, self._rate(plan)
 
     def _change(self, found_s: float) -> None:
         """Take a measured time of a gradient in the link."""

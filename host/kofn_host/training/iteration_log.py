@@ -72,7 +72,7 @@ class IterationLog:
             age=exchange.age,
             catch_up_s=handed_s - begun.first_s if exchange.late else 0.0,
             account=reducer.account(),
-            link_wait_s=reducer.link.wait_s(),
+            link=reducer.link.report(),
         )
 
     def applied(self, update: Aggregate, step: Step | None) -> Callable[..., None]:

@@ -25,6 +25,7 @@ from kofn_host.checkpoint.saver import Saver
 from kofn_host.compression.aggregate import Aggregate
 from kofn_host.compression.alignment import Alignment, Direction
 from kofn_host.compression.job_coding import JobCoding
+from kofn_host.engine.link_pacing import LinkReport
 from kofn_host.kernels.sample import norm2
 from kofn_host.stopwatch import UNMEASURED
 from kofn_host.training.attempts import Attempts
@@ -72,7 +73,7 @@ class Step:
     age: int = 0  # age of the gradient when it was contributed, in iterations
     catch_up_s: float = 0.0  # from the end of a late gradient's computation to its contribution
     account: Account | None = None  # account of all the worker's gradients so far
-    link_wait_s: float | None = None  # the last packet's wait in the link; None: no new measurement
+    link: LinkReport | None = None  # None: no new measurement
     schedule: str | None = None  # the schedule of this iteration, if any
     timeline: Sequence[tuple[str, str, float, float]] | None = None  # results.worker_metrics.TimelineEntry, if any
 
@@ -199,7 +200,7 @@ class Training:
             age=exchange.age,
             catch_up_s=catch_up_s,
             account=reducer.account(),
-            link_wait_s=reducer.link.wait_s(),
+            link=reducer.link.report(),
         )
         return step, updates, reason
 
@@ -374,7 +375,9 @@ def report_of(
         contributors=contributors,
         age=step.age,
         catch_up_s=step.catch_up_s,
-        link_wait_s=step.link_wait_s,
+        link_wait_s=step.link.wait_s if step.link else None,
+        link_mbps=step.link.mbps if step.link else 0.0,
+        link_backlog_s=step.link.backlog_s if step.link else 0.0,
         **(shallow(step.account) if step.account else {}),
         **more,  # type: ignore[arg-type]  # numbers by field names
     )

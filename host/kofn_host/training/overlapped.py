@@ -225,7 +225,7 @@ class OverlappedTraining(Training):
             work=work,
             age=exchange.age,
             account=reducer.account(),
-            link_wait_s=reducer.link.wait_s(),
+            link=reducer.link.report(),
             schedule=str(self._schedule),
             timeline=[
                 (what, self._model.layers[layer].name, round(begin_s - ready, 6), round(end_s - ready, 6))

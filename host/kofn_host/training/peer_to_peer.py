@@ -26,6 +26,7 @@ from kofn_host.collectives.communicator import Communicator
 from kofn_host.compression.aggregate import Aggregate
 from kofn_host.compression.ledger_accounts import LedgerTotals
 from kofn_host.compression.plan import Plan
+from kofn_host.engine.link_pacing import LinkReport
 from kofn_host.errors import AgentError, GradientError, HostError
 from kofn_host.kernels.kernel import kernel
 from kofn_host.protocol.results import Result
@@ -40,7 +41,7 @@ class UnprobedLink:
     def heard(self, link: kofn_pb2.Link, follow: Follow) -> None:
         """Do nothing: no packets are paced."""
 
-    def wait_s(self) -> float | None:
+    def report(self) -> LinkReport | None:
         return None
 
     def fresh(self, follower: Follower) -> Iterable[Result]:

@@ -16,6 +16,7 @@ from kofn_host.agent.following import Follow, Follower
 from kofn_host.agent.peer_source import PeerSource
 from kofn_host.compression.ledger import Ledger
 from kofn_host.compression.ledger_accounts import LedgerTotals
+from kofn_host.engine.link_pacing import LinkReport
 from kofn_host.errors import HostError
 from kofn_host.protocol.results import Result
 from kofn_host.workload.replica import ReplicaState
@@ -30,8 +31,8 @@ class ReducerLink(Protocol):
     def heard(self, link: kofn_pb2.Link, follow: Follow) -> None:
         """Take what the controller has found out about this worker's link; `follow` yields a peer's results."""
 
-    def wait_s(self) -> float | None:
-        """Return how long a gradient's last packet waits in the link, in seconds; None without a new measurement."""
+    def report(self) -> LinkReport | None:
+        """Return how long a gradient's last packet waits in the link; None without a new measurement."""
 
     def fresh(self, follower: Follower) -> Iterable[Result]:
         """Return the results of this worker that a follower has not got."""

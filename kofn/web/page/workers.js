@@ -43,7 +43,8 @@ export class Workers {
       setText(row.lambda, worker.lambda_ms === null ? '–'
         : `${milliseconds(worker.lambda_ms)} (${milliseconds(worker.low_ms)} to ${worker.high_ms === null ? '∞' : milliseconds(worker.high_ms)})`);
       setText(row.injected, milliseconds(worker.injected_ms));
-      setText(row.late, worker.late_share ? `late ${percent(worker.late_share)}` : 'in time');
+      setText(row.late, (worker.late_share ? `late ${percent(worker.late_share)}` : 'in time') + (worker.link ? ', slow link' : ''));
+      row.late.title = worker.link;
       row.late.classList.toggle('late-words', worker.late_share > 0.5);
       setText(row.share, percent(worker.share));
       lane(row.lane, spans[rank], frame.time_s, window_s, stripes);

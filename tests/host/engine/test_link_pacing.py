@@ -5,7 +5,7 @@ import pytest
 
 from kofn_common.rpc import kofn_pb2
 from kofn_host.compression.plan import Plan
-from kofn_host.engine.link_pacing import LinkPacing
+from kofn_host.engine.link_pacing import LinkPacing, LinkReport
 from kofn_host.engine.pacing_rate import pacing_rate, packet_bytes
 from kofn_host.protocol.block_layout import BlockLayout
 from kofn_host.protocol.link_probe import LinkWait
@@ -27,7 +27,7 @@ class SlowLink:
         self.mbps, self.backlog_s, self.now = mbps, 0.0, 0.0
         self.pacing = LinkPacing(USUAL, LAYOUT)
         self.rate = self.pacing.judge(kofn_pb2.Link(delay_s=delay_s, usual_s=2e-3, fence_s=8e-3), PLAN)
-        self.delay_s = delay_s
+        self.report = LinkReport(delay_s)
 
     def iterate(self, iterations: int) -> None:
         for _ in range(iterations):
@@ -35,7 +35,11 @@ class SlowLink:
             self.now += EVERY_S
             self.backlog_s = max(0.0, self.backlog_s + EVERY_S * (self.rate.mbps / self.mbps - 1))
             wait = LinkWait(self.backlog_s, self.now, before_all=True)
-            self.delay_s, self.rate = self.pacing.measured(wait, PLAN)
+            self.report, self.rate = self.pacing.measured(wait, PLAN)
+
+    @property
+    def delay_s(self) -> float:
+        return self.report.wait_s
 
     @property
     def true_s(self) -> float:
@@ -55,6 +59,8 @@ def test_packets_leave_at_the_links_rate_and_hardly_wait_in_it(mbps: float, firs
         delays.append(link.delay_s)
     assert np.mean(delays) == pytest.approx(link.true_s, rel=0.15, abs=3e-3)
     assert np.mean(backlogs) < 0.2 * EVERY_S, "a packet must arrive within its iteration"
+    assert link.report.mbps == pytest.approx(mbps, rel=0.3)
+    assert link.report.backlog_s == link.backlog_s
 
 
 def test_link_that_becomes_faster_or_slower_is_noticed() -> None:
@@ -76,17 +82,17 @@ def test_gradient_that_goes_out_at_once_is_timed_by_its_last_packet() -> None:
     for iteration in range(60):
         assert rate is not None
         late_s = max(0.0, BITS * 1e-6 / 10 - BITS * 1e-6 / rate.mbps)
-        delay_s, rate = pacing.measured(LinkWait(2e-3 + late_s, iteration / 10, before_all=False), PLAN)
-        delays.append(delay_s)
+        report, rate = pacing.measured(LinkWait(2e-3 + late_s, iteration / 10, before_all=False), PLAN)
+        delays.append(report.wait_s)
     assert np.mean(delays[20:]) == pytest.approx(BITS * 1e-6 / 10 - USUAL_S, rel=0.15)
 
 
 def test_usual_rate_is_kept_for_a_link_that_is_not_slow() -> None:
     pacing = LinkPacing(USUAL, LAYOUT)
     wait = LinkWait(0.2, 1.0, before_all=False)
-    assert pacing.measured(wait, PLAN) == (0.2, USUAL)
+    assert pacing.measured(wait, PLAN) == (LinkReport(0.2), USUAL)
     slow = pacing.judge(kofn_pb2.Link(delay_s=0.1), PLAN)
     assert slow is not None
     assert slow.mbps < 20
     assert pacing.judge(kofn_pb2.Link(), PLAN) == USUAL
-    assert pacing.measured(wait, PLAN) == (0.2, USUAL)
+    assert pacing.measured(wait, PLAN) == (LinkReport(0.2), USUAL)
