@@ -39,7 +39,7 @@ MOST_CHANGE = 2.0
 
 
 class LinkReport(NamedTuple):
-    """What a worker reports about its link."""
+    """A report of a worker on its link."""
 
     wait_s: float
     """The delay of a gradient beyond the usual pacing, in link and host together, in seconds."""
