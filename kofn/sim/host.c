@@ -143,6 +143,10 @@ void host_rate(struct host *host, double mbps, int64_t burst_bytes, double late_
     pacer_rate(&host->pacer, mbps, burst_bytes, late_s, host->machine->clock->now_s);
 }
 
+int64_t host_queued(const struct host *host) {
+    return host->pacer.count;
+}
+
 static void make(struct host *host, const struct instruction *wanted_sent) {
     const struct header header = header_read(wanted_sent->header);
     struct frame *frame = frame_of(&header, wanted_sent->values, (int32_t)wanted_sent->size);

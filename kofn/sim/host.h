@@ -30,6 +30,8 @@ struct host *host_open(struct machine *machine, struct core *core, struct link *
 void host_close(struct host *host);
 /* Change the rate, as pacer_rate() does. */
 void host_rate(struct host *host, double mbps, int64_t burst_bytes, double late_s);
+/* The number of packets that wait for the pacer. */
+int64_t host_queued(const struct host *host);
 /* Send the core's packets; its other instructions wait. */
 void host_send(struct host *host);
 /* Have `timer` called when the core's deadline has passed, or a little before. */

@@ -73,6 +73,11 @@ class VirtualHost:
         """Whether the protocol has failed on a packet."""
         return bool(self._fields.failed)
 
+    @property
+    def queued(self) -> bool:
+        """Whether packets wait for the pacer."""
+        return bool(self.native.call("queued"))
+
     def set_pace(self, pace: PacingRate | None) -> None:
         """Change the rate of sending."""
         self.native.call("rate", *(astuple(pace) if pace else UNPACED))

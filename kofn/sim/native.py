@@ -44,6 +44,7 @@ SIGNATURES: Signatures = {
     ),
     "host_close": (None, [_HOST]),
     "host_rate": (None, [_HOST, c_double, c_int64, c_double]),
+    "host_queued": (c_int64, [_HOST]),
     "host_send": (None, [_HOST]),
     "host_set_timer": (None, [_HOST]),
     "host_from": (None, [_HOST, _LINK]),

@@ -240,7 +240,7 @@ class Worker(Effects):
         assert self._step.work is not None
         found = None
         if (wait := self.protocol.probe.take(self._around.clock.time())) is not None:
-            found, pace = self._pacing.measured(wait, self._model.encoder.plan)
+            found, pace = self._pacing.measured(wait, self._model.encoder.plan, queued=self.host.queued)
             self.host.set_pace(pace)
         step = replace(self._step, account=self._model.account(), link=found)
         report = report_of(

@@ -173,13 +173,15 @@ class ControlLoop:
         )
 
     def due(self, now_s: float) -> bool:
-        """Return whether a choice is due: enough iterations have passed, or a worker is silent for unexpectedly
-        long."""
+        """Return whether a choice is due: enough iterations have passed, a link has become slow or is no longer slow,
+        or a worker is silent for unexpectedly long."""
         fixed = self.goal.fixed
         every = max(self.policy.decide_every, FORECAST_EVERY if fixed else 0)
         if self.iteration >= self.chosen_at + every or self.inclusion.due(self.measurements, self.live, self.k):
             return True
-        return not fixed and self.inclusion.rank is None and self._overdue(now_s)
+        if fixed:
+            return bool(np.any(_compared(self.measurements, self.live, self.links).slow != self.links.slow))
+        return self.inclusion.rank is None and self._overdue(now_s)
 
     def choose(self, now_s: float) -> Change | None:
         """Fit, forecast and choose; return the change, None if there is none."""
@@ -305,7 +307,7 @@ class ControlLoop:
         taken, self._now_s = self.measurements, now_s
         self.silent_s = taken.silent_s(now_s)
         times_s, cut = taken.times_s, taken.cut
-        self.links = compare(taken.link_waits_s, self.live, estimate_service(times_s, cut), self.links)
+        self.links = _compared(taken, self.live, self.links)
         times_s += self.links.delays_s[:, None]
         self.estimate = fit(times_s, cut, self._silent_s(), taken.iterations, self.estimate, self.racks)
         return self._warm()
@@ -363,6 +365,11 @@ class ControlLoop:
         self.chooser.evidence.forget()
         self.changes.append(change)
         return change
+
+
+def _compared(taken: Measurements, live: BoolArray, before: LinkDelays) -> LinkDelays:
+    """Compare the links by the present measurements; `before`: the previous comparison."""
+    return compare(taken.link_waits_s, live, estimate_service(taken.times_s, taken.cut), before)
 
 
 def _times_s(choice: Choice | None, k: int) -> tuple[float, float]:

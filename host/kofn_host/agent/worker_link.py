@@ -43,7 +43,9 @@ class WorkerLink:
         wait = self._protocol.probe.take(now := time.monotonic())
         if wait is None:
             return None
-        report, pace = self._pacing.measured(wait, self._encoder.plan)
+        engine = self._protocol.engine
+        queued = engine is not None and engine.queued > 0
+        report, pace = self._pacing.measured(wait, self._encoder.plan, queued=queued)
         self._protocol.set_pace(pace, now)
         return report
 

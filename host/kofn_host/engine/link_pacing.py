@@ -57,6 +57,7 @@ class LinkPacing:
         self._usual_wait_s = self._fence_s = 0.0  # how long packets usually wait in the others' links, and at most
         self._link_s = 0.0  # the time of a gradient in the link; 0: the link is as fast as the others'
         self._paced_s = 0.0  # the time of a gradient at the present rate
+        self._sent_s = self._paced_then_s = 0.0  # when the latest probe left, and the time of a gradient at its rate
         self._growth = GROWTH
         self._before: LinkWait | None = None  # the measurement from which the next change is computed
 
@@ -70,20 +71,27 @@ class LinkPacing:
         self._paced_s = self._link_s / FREE
         return self._rate(plan)
 
-    def measured(self, wait: LinkWait, plan: Plan) -> tuple[LinkReport, PacingRate | None]:
+    def measured(self, wait: LinkWait, plan: Plan, *, queued: bool) -> tuple[LinkReport, PacingRate | None]:
         """Take how long packets wait in the link; return the report on a link with gradients of this plan, and the rate
-        of sending from now on."""
+        of sending from now on.
+
+        `queued`: whether packets wait in this host. If none do, the link may be empty because there was nothing to
+        send.
+        """
         if not self._link_s:
             return LinkReport(wait.wait_s), self._usual
+        if wait.sent_s != self._sent_s:  # otherwise the probe has no answer yet, and its wait is longer than before
+            self._sent_s, self._paced_then_s = wait.sent_s, self._paced_s
         excess_s = wait.wait_s - (0.0 if wait.before_all else self._usual_wait_s)
         if wait.wait_s < EMPTY * self._link_s + (NOISE_S if wait.before_all else self._fence_s):
             self._before = None
-            self._paced_s /= self._growth
+            if queued or not wait.before_all:
+                self._paced_s /= self._growth
             if self._paced_s * FASTER < self._link_s:
                 self._link_s, self._growth = self._paced_s * FREE, FASTER_GROWTH
         elif not wait.before_all:
             self._before = None
-            self._change(self._paced_s + excess_s)
+            self._change(self._paced_then_s + excess_s)
         elif self._before is None:
             self._before = wait
             self._drain(excess_s)

@@ -35,7 +35,7 @@ class SlowLink:
             self.now += EVERY_S
             self.backlog_s = max(0.0, self.backlog_s + EVERY_S * (self.rate.mbps / self.mbps - 1))
             wait = LinkWait(self.backlog_s, self.now, before_all=True)
-            self.report, self.rate = self.pacing.measured(wait, PLAN)
+            self.report, self.rate = self.pacing.measured(wait, PLAN, queued=True)
 
     @property
     def delay_s(self) -> float:
@@ -74,6 +74,24 @@ def test_link_that_becomes_faster_or_slower_is_noticed() -> None:
     assert link.delay_s == pytest.approx(link.true_s, rel=0.2)
 
 
+def test_probe_without_an_answer_counts_once_however_often_it_is_looked_at() -> None:
+    pacing = LinkPacing(USUAL, LAYOUT)
+    pacing.judge(kofn_pb2.Link(delay_s=0.05, usual_s=2e-3, fence_s=8e-3), PLAN)
+    for look in range(1, 40):
+        report, _ = pacing.measured(LinkWait(look * EVERY_S, 1.0, before_all=False), PLAN, queued=True)
+    assert report.wait_s < 40 * EVERY_S + 0.1
+
+
+def test_link_that_is_empty_for_lack_of_packets_is_no_faster() -> None:
+    link = SlowLink(10.0, 0.08)
+    link.iterate(60)
+    known_s = link.delay_s
+    for _ in range(60):
+        link.now += EVERY_S
+        link.report, link.rate = link.pacing.measured(LinkWait(0.0, link.now, before_all=True), PLAN, queued=False)
+    assert link.delay_s == known_s
+
+
 def test_gradient_that_goes_out_at_once_is_timed_by_its_last_packet() -> None:
     """With k = n: the link is idle between two gradients."""
     pacing = LinkPacing(USUAL, LAYOUT)
@@ -82,7 +100,7 @@ def test_gradient_that_goes_out_at_once_is_timed_by_its_last_packet() -> None:
     for iteration in range(60):
         assert rate is not None
         late_s = max(0.0, BITS * 1e-6 / 10 - BITS * 1e-6 / rate.mbps)
-        report, rate = pacing.measured(LinkWait(2e-3 + late_s, iteration / 10, before_all=False), PLAN)
+        report, rate = pacing.measured(LinkWait(2e-3 + late_s, iteration / 10, before_all=False), PLAN, queued=False)
         delays.append(report.wait_s)
     assert np.mean(delays[20:]) == pytest.approx(BITS * 1e-6 / 10 - USUAL_S, rel=0.15)
 
@@ -90,9 +108,9 @@ def test_gradient_that_goes_out_at_once_is_timed_by_its_last_packet() -> None:
 def test_usual_rate_is_kept_for_a_link_that_is_not_slow() -> None:
     pacing = LinkPacing(USUAL, LAYOUT)
     wait = LinkWait(0.2, 1.0, before_all=False)
-    assert pacing.measured(wait, PLAN) == (LinkReport(0.2), USUAL)
+    assert pacing.measured(wait, PLAN, queued=True) == (LinkReport(0.2), USUAL)
     slow = pacing.judge(kofn_pb2.Link(delay_s=0.1), PLAN)
     assert slow is not None
     assert slow.mbps < 20
     assert pacing.judge(kofn_pb2.Link(), PLAN) == USUAL
-    assert pacing.measured(wait, PLAN) == (LinkReport(0.2), USUAL)
+    assert pacing.measured(wait, PLAN, queued=True) == (LinkReport(0.2), USUAL)
