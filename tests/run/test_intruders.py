@@ -55,7 +55,7 @@ line.connect(("10.0.0.254", wire.PORT))
 for fields in (
     {"iteration": mine.iteration << 16},  # the field's two words exchanged
     {"iteration": 2**32 - 1},
-    {"iteration": mine.iteration + 1, "k": 1},  # a block that this packet alone would close
+    {"iteration": mine.iteration + 1, "k": 1},  # a block that this packet alone would close, if the job's k were 1
     {"iteration": mine.iteration + 100},
 ):
     line.send(wire.encode(mine._replace(**fields), bytes(256 * mine.words)))
@@ -115,13 +115,13 @@ def test_forged_packets_and_strangers_change_nothing(tmp_path: Path) -> None:
 def test_slot_that_a_forged_packet_has_occupied_leads_to_a_new_generation(tmp_path: Path) -> None:
     """The last forged packet passes all checks. Only the workers know that none of them is in its iteration."""
     target = os.environ.get("KOFN_TARGET", "embedded")
-    few = ("--trial", DEFAULT, "--set", "run.max_iterations=300", "--set", "model.compute_ms=30")
+    few = ("--trial", "all", "--set", "run.max_iterations=300", "--set", "model.compute_ms=30")
     with RealRun(tmp_path, "--target", target, *few, target=NEVER) as run:
-        run.until_training()
+        run.until(lambda: run.lines(name="all") >= 3, "training")
         worker = run.pid("kofn_host", "--rank", "1")
         subprocess.run(["nsenter", f"--net=/proc/{worker}/ns/net", sys.executable, "-c", AHEAD], check=True)
         assert run.wait() == 1, run.text()  # the target alone is missed
         (trial,) = json.loads((run.out / "summary.json").read_text())["trials"]
-        said = (run.out / DEFAULT / "logs" / "controller.log").read_text()
+        said = (run.out / "all" / "logs" / "controller.log").read_text()
         assert (trial["iterations"], trial["regroups"]) == (300, 1), said
         assert trial["identity_error"] is trial["conservation_error"] is None
