@@ -257,7 +257,7 @@ def test_small_experiment_runs_in_virtual_time(tmp_path: Path, monkeypatch: pyte
     rows = {one["variant"]["name"]: one for one in json.loads(result.stdout)["rows"]}
     plain, adaptive = rows["link-all-uncompressed"], rows["link-all-adaptive"]
     assert plain["after_s"]["median"] > 1.5 * plain["before_s"]["median"]
-    assert adaptive["after_s"]["median"] < 0.6 * plain["after_s"]["median"]  # steps cost time on this machine, too
+    assert adaptive["after_s"]["median"] < 0.8 * plain["after_s"]["median"]  # steps cost time on this machine, too
     assert rows["int8"]["wire_ratio"]["median"] < 0.3 < adaptive["wire_ratio"]["median"] < 1
     assert plain["wire_ratio"]["median"] >= 1
     assert rows["int8"]["error"]["median"] > plain["error"]["median"]
