@@ -45,7 +45,8 @@ at_iteration = 10
 at_iteration = 80
 kill = "worker-0"
 [[event]]
-at_iteration = 130
+at_iteration = 80
+after_s = 0.1
 start = "worker-0"
 """
 
@@ -55,7 +56,10 @@ def test_gradients_of_a_slow_link_enter_sums_and_the_death_of_its_peer_loses_non
         run.wait()
         assert run.leftovers() == []
     (result,) = json.loads((run.out / "summary.json").read_text())["trials"]
-    assert result["identity_error"] is result["conservation_error"] is result["conservation_unchecked"] is None
+    assert result["identity_error"] is result["conservation_error"] is None
+    assert result["conservation_unchecked"] in (None, "the aggregated gradients of worker 0 (killed)"), (
+        "if it was too late"
+    )
     assert (result["iterations"], result["missed_events"]) == (ITERATIONS, [])
     assert result["share_by_worker"][3] > 0.1
     folder = run.out / "fixed-2"

@@ -142,7 +142,7 @@ class Training:
         self._begun_s, self._clock = time.monotonic(), IterationClock()
         caught_up = reducer.catch_up()
         self._clock.exchanged(UNMEASURED)
-        reason = self._over(reducer.iteration - 1) or self._apply_all(caught_up, None, metrics)
+        reason = self._apply_all(caught_up, None, metrics) or self._over(reducer.iteration - 1)
         while reason is None:
             decision, ready = reducer.decision, time.monotonic()  # the decision known at the iteration's begin
             self._direction = None

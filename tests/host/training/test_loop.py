@@ -128,6 +128,25 @@ def test_iteration_without_a_gradient_of_the_worker_has_no_late_gradient(tmp_pat
     assert report.late
 
 
+class JoinsAtTheEnd(FakeAgent):
+    """Its worker joins after the last iteration has ended at the others."""
+
+    def catch_up(self) -> list[Aggregate]:
+        self.iteration = 2
+        return self._aggregates(1)
+
+
+def test_worker_that_joins_at_the_end_applies_the_last_iterations(tmp_path: Path) -> None:
+    """Otherwise its parameters and its sum of results would be older than the others'."""
+    training = Training(Config(run=RunSection(max_iterations=1), model=ModelSection(hidden=(4,))), 1)
+    agent, metrics = JoinsAtTheEnd(training, over=True), Metrics(tmp_path / "worker-1.jsonl")
+    assert training.run(cast(Reducer, agent), metrics, lambda report: None) == "iterations"
+    nothing = np.zeros(1, np.int64)
+    metrics.close(LedgerTotals(nothing, nothing, nothing, nothing), nothing)
+    assert training.replica.iteration == 1
+    assert not agent.given
+
+
 def first_gradients() -> list[np.ndarray]:
     """Return the gradients of the first iteration, one a batch."""
     shard, model = load_shard(1, Config().job.workers, Config().run.seed), Perceptron((4,), Config().run.seed)
