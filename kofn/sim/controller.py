@@ -97,7 +97,7 @@ class Controller:
             self._lull.decided(now_s, now_s + self.costs.decide_s)
 
     def _tell_links(self) -> None:
-        """Tell the workers what has changed of their links."""
+        """Send the workers the news of their links."""
         for rank, link in self._links.changes(self.control_loop):
             self.clock.after(self.clock.time() + MANAGEMENT_S, self.set_link, rank, link)
 

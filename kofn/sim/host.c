@@ -74,10 +74,6 @@ static void leave(struct host *host, struct frame *frame) {
         free(frame);
 }
 
-static int is_paced(const struct host *host) {
-    return host->pacer.byte_s > 0 || host->pacer.count;
-}
-
 static int64_t release(void *whom, void *what);
 
 /* If packets wait, set the timer at which some of them leave. */
@@ -127,13 +123,13 @@ static void pace(struct host *host, struct frame *frame) {
 /* Finish making a packet; packets made in a row leave when the last one is made. */
 static int64_t made(void *whom, void *what) {
     struct host *host = whom;
-    if (is_paced(host))
+    if (pacer_is_on(&host->pacer))
         pace(host, what);
     else
         leave(host, what);
     if (--host->making)
         return 0;
-    if (is_paced(host))
+    if (pacer_is_on(&host->pacer))
         set_pacer(host);
     flush(host);
     return 0;

@@ -1,7 +1,6 @@
 """A worker's host in virtual time: host.c moves packets between the worker's protocol core and its links."""
 
 from collections.abc import Callable
-from dataclasses import astuple
 
 from kofn.sim import structs
 from kofn.sim.clock import VirtualClock
@@ -9,7 +8,7 @@ from kofn.sim.machine import Machine
 from kofn.sim.native import Native
 from kofn.sim.network import Link, put
 from kofn_common.wire.packet import KofnHeader
-from kofn_host.engine.pacing_rate import UNPACED, PacingRate
+from kofn_host.engine.pacing_rate import PacingRate, pacer_fields
 from kofn_host.protocol.core import Protocol
 from kofn_host.protocol.instructions import Instruction
 
@@ -53,7 +52,7 @@ class VirtualHost:
         news: Callable[[], object],
         timer: Callable[[], object],
     ) -> None:
-        rate = astuple(pace) if pace else UNPACED
+        rate = pacer_fields(pace)
         ends = machine.native.address, protocol.address, uplink.native.address
         calls = clock.number_of(news), clock.number_of(timer)
         self.native = Native("host", *ends, packet_s, *rate, *calls, keeps=(machine, protocol, uplink))
@@ -80,7 +79,7 @@ class VirtualHost:
 
     def set_pace(self, pace: PacingRate | None) -> None:
         """Change the rate of sending."""
-        self.native.call("rate", *(astuple(pace) if pace else UNPACED))
+        self.native.call("rate", *pacer_fields(pace))
 
     def set_timer(self) -> None:
         """Set the timer to the protocol's deadline."""

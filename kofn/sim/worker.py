@@ -80,7 +80,7 @@ class Worker(Effects):
             news=self._news,
             timer=self._time_out,
         )
-        self._pacing = LinkPacing(pace, model.layout)
+        self._pacing = LinkPacing(pace, model.layout, self.host.set_pace)
         self._blocking = load_stragglers(around.config, rank)
         self._wakes = random.Random(f"{around.config.run.seed}/{rank}")
         self._done: list[Finished] = []  # ended iterations that the training has not applied yet
@@ -107,8 +107,7 @@ class Worker(Effects):
     def set_link(self, link: pb.Link) -> None:
         """Take the controller's news of this worker's link."""
         self.host.attentive = True
-        pace = self._pacing.judge(link, self._model.encoder.plan)
-        self.host.set_pace(pace)
+        self._pacing.judge(link, self._model.encoder.plan)
         now = self._around.clock.time()
         self._driver.follow_peer(link.HasField("peer"), now)
         self._go_on()
@@ -240,8 +239,7 @@ class Worker(Effects):
         assert self._step.work is not None
         found = None
         if (wait := self.protocol.probe.take(self._around.clock.time())) is not None:
-            found, pace = self._pacing.measured(wait, self._model.encoder.plan, queued=self.host.queued)
-            self.host.set_pace(pace)
+            found = self._pacing.measured(wait, self._model.encoder.plan, queued=self.host.queued)
         step = replace(self._step, account=self._model.account(), link=found)
         report = report_of(
             step,

@@ -1,4 +1,4 @@
-"""Keeps what the workers were told about their links, and returns what has changed."""
+"""Yields the news of the links for the workers: each worker gets each piece of news once."""
 
 from collections.abc import Iterator
 
@@ -16,7 +16,7 @@ class LinkNews:
         self._told: dict[int, tuple[bool, int] | None] = {}  # by rank: slow, and the peer; None: not known
 
     def changes(self, control_loop: ControlLoop) -> Iterator[tuple[int, pb.Link]]:
-        """Yield ranks and what these live workers must be told, and note that they were told.
+        """Yield the ranks of live workers whose links have news, with the news; each piece of news is yielded once.
 
         A delay that has changed is no news, because a worker with a slow link measures it.
         """

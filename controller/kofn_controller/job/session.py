@@ -183,7 +183,7 @@ class JobSession:
         self.version += 1
 
     def _tell_links(self) -> None:
-        """Tell the workers what has changed of their links."""
+        """Send the workers the news of their links."""
         for rank, link in self._links.changes(self.control_loop):
             self.members.seats[rank].send(messages.link(link))
         self._set_followers()

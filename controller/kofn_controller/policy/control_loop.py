@@ -173,8 +173,8 @@ class ControlLoop:
         )
 
     def due(self, now_s: float) -> bool:
-        """Return whether a choice is due: enough iterations have passed, a link has become slow or is no longer slow,
-        or a worker is silent for unexpectedly long."""
+        """Return whether a choice is due: enough iterations have passed, a link has become slow or normal again, or a
+        worker is silent for unexpectedly long."""
         fixed = self.goal.fixed
         every = max(self.policy.decide_every, FORECAST_EVERY if fixed else 0)
         if self.iteration >= self.chosen_at + every or self.inclusion.due(self.measurements, self.live, self.k):

@@ -28,26 +28,24 @@ class WorkerLink:
         follows: bool,
     ) -> None:
         self._protocol, self._encoder, self._missed = protocol, encoder, missed
-        self._pacing = LinkPacing(usual, encoder.coding.layout)
+        self._pacing = LinkPacing(usual, encoder.coding.layout, protocol.set_pace)
         self.follows = follows
         """Whether this worker can get results from a peer."""
 
     def heard(self, link: kofn_pb2.Link, follow: Follow) -> None:
         """Take what the controller has found out about this link; `follow` yields a peer's results."""
-        self._protocol.set_pace(self._pacing.judge(link, self._encoder.plan), time.monotonic())
+        self._pacing.judge(link, self._encoder.plan)
         self._missed.follow(link.peer if link.HasField("peer") else None, follow)
 
     def report(self) -> LinkReport | None:
         """Return how long a gradient's last packet waits in the link or, because the link is slow, in this host; None
         without a new measurement."""
-        wait = self._protocol.probe.take(now := time.monotonic())
+        wait = self._protocol.probe.take(time.monotonic())
         if wait is None:
             return None
         engine = self._protocol.engine
         queued = engine is not None and engine.queued > 0
-        report, pace = self._pacing.measured(wait, self._encoder.plan, queued=queued)
-        self._protocol.set_pace(pace, now)
-        return report
+        return self._pacing.measured(wait, self._encoder.plan, queued=queued)
 
     def fresh(self, follower: Follower) -> Iterable[Result]:
         """Return the results of this worker that a follower has not got."""

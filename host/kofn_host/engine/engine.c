@@ -153,10 +153,6 @@ static void give_back(struct engine *engine, int64_t place) {
     engine->unused = place;
 }
 
-static int is_paced(const struct engine *engine) {
-    return engine->pacer.byte_s > 0 || engine->pacer.count;
-}
-
 static void send_paced(const struct port *port, const struct instruction *send, double now) {
     struct engine *engine = port->engine;
     const int64_t request = send->block * KOFN_PARTS + send->part, place = place_for(engine);
@@ -273,7 +269,7 @@ static void follow(struct port *port, const struct instruction *next, double now
         return;
     if (next->kind != SEND)
         add_news(port, next);
-    else if (is_paced(port->engine))
+    else if (pacer_is_on(&port->engine->pacer))
         send_paced(port, next, now);
     else
         leave(port, next->block * KOFN_PARTS + next->part, next->launch, next->header, next->size);
@@ -286,7 +282,7 @@ static void follow_all(struct engine *engine, double now) {
             follow(port, core->instructions + at, now);
         core_done(port->core);
     }
-    if (is_paced(engine))
+    if (pacer_is_on(&engine->pacer))
         pacer_set(&engine->pacer, now);
     for (struct port *port = engine->ports; port < engine->ports + engine->ports_count; port++)
         signal_news(port, now);
@@ -580,7 +576,7 @@ static int64_t take(struct port *port, struct instruction *into, struct result *
 }
 
 int64_t port_queued(const struct port *port) {
-    return is_paced(port->engine) ? port->engine->pacer.count + port->core->urgent_count : 0;
+    return pacer_is_on(&port->engine->pacer) ? port->engine->pacer.count + port->core->urgent_count : 0;
 }
 
 /* -- with the lock held */

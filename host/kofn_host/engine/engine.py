@@ -11,15 +11,16 @@ there are news.  While a port has a reduction, the engine follows the instructio
 
 import ctypes
 import socket
+import time
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import astuple, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Any, NoReturn
 
 from kofn_host import structs
 from kofn_host.compression.reduction_native import NativeReduction
-from kofn_host.engine.pacing_rate import UNPACED, PacingRate
+from kofn_host.engine.pacing_rate import PacingRate, pacer_fields
 from kofn_host.errors import AgentError, HostError, ProtocolError
 from kofn_host.protocol.core import Protocol
 from kofn_host.protocol.instructions import Instruction
@@ -76,10 +77,10 @@ class EnginePort(Protocol):
         if self.engine is not None and self.reduction is not None:
             self._call("wake")
 
-    def set_pace(self, pace: PacingRate | None, now: float) -> None:
+    def set_pace(self, pace: PacingRate | None) -> None:
         """Change the rate at which the engine's packets leave; None: unpaced."""
         if self.engine is not None:
-            self._call("rate", *(astuple(pace) if pace else UNPACED), now)
+            self._call("rate", *pacer_fields(pace), time.monotonic())
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -134,7 +135,7 @@ class WorkerEngine:
         check_lengths(self._protocols)
         cores = (ctypes.c_void_p * 2)(*[port.address for port in self._protocols])
         batches = (ctypes.c_int64 * 2)(batch, 0)
-        rate = astuple(pace) if pace else UNPACED
+        rate = pacer_fields(pace)
         found = self._library.engine_open(cores, batches, len(self._protocols), opened.fileno(), *rate, joins)
         if not found:
             raise AgentError("no thread, memory or file descriptors for the engine")

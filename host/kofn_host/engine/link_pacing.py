@@ -5,6 +5,7 @@ wait in the link cannot: a link that is too slow for a gradient an iteration wou
 late, and each later gradient would wait behind them.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from kofn_common.rpc import kofn_pb2
@@ -39,21 +40,27 @@ MOST_CHANGE = 2.0
 
 
 class LinkReport(NamedTuple):
-    """A report of a worker on its link."""
+    """A report of a worker on its link: fields of Report in common/kofn_common/rpc/kofn.proto."""
 
-    wait_s: float
+    link_wait_s: float
     """The delay of a gradient beyond the usual pacing, in link and host together, in seconds."""
-    mbps: float = 0.0
+    link_mbps: float = 0.0
     """The rate of a slow link; 0: the link is not slow."""
-    backlog_s: float = 0.0
+    link_backlog_s: float = 0.0
     """How long the packets wait that a slow link holds of earlier iterations, in seconds."""
 
 
 class LinkPacing:
-    """The pacing of one worker: `usual`, and slower while the worker's link is slower than the others'."""
+    """The pacing of one worker: `usual`, and slower while the worker's link is slower than the others'.
 
-    def __init__(self, usual: PacingRate | None, layout: BlockLayout) -> None:
-        self._usual, self._layout = usual, layout
+    `set_pace` is called with each new rate.
+    """
+
+    def __init__(
+        self, usual: PacingRate | None, layout: BlockLayout, set_pace: Callable[[PacingRate | None], object]
+    ) -> None:
+        self._usual, self._layout, self._set_pace = usual, layout, set_pace
+        self._rate = usual
         self._usual_wait_s = self._fence_s = 0.0  # how long packets usually wait in the others' links, and at most
         self._link_s = 0.0  # the time of a gradient in the link; 0: the link is as fast as the others'
         self._paced_s = 0.0  # the time of a gradient at the present rate
@@ -61,25 +68,24 @@ class LinkPacing:
         self._growth = GROWTH
         self._before: LinkWait | None = None  # the measurement from which the next change is computed
 
-    def judge(self, link: kofn_pb2.Link, plan: Plan) -> PacingRate | None:
-        """Take what the controller has found out about this worker's link.  Return the rate from now on."""
+    def judge(self, link: kofn_pb2.Link, plan: Plan) -> None:
+        """Take the controller's judgement of this worker's link."""
         self._usual_wait_s, self._fence_s, self._before = link.usual_s, link.fence_s, None
         if link.delay_s and not self._link_s:
             self._link_s = self._usual_s(plan) + link.delay_s
         elif not link.delay_s:
             self._link_s = 0.0
         self._paced_s = self._link_s / FREE
-        return self._rate(plan)
+        self._pace(plan)
 
-    def measured(self, wait: LinkWait, plan: Plan, *, queued: bool) -> tuple[LinkReport, PacingRate | None]:
-        """Take how long packets wait in the link; return the report on a link with gradients of this plan, and the rate
-        of sending from now on.
+    def measured(self, wait: LinkWait, plan: Plan, *, queued: bool) -> LinkReport:
+        """Take how long packets wait in the link; return the report on a link with gradients of this plan.
 
         `queued`: whether packets wait in this host. If none do, the link may be empty because there was nothing to
         send.
         """
         if not self._link_s:
-            return LinkReport(wait.wait_s), self._usual
+            return LinkReport(wait.wait_s)
         if wait.sent_s != self._sent_s:  # otherwise the probe has no answer yet, and its wait is longer than before
             self._sent_s, self._paced_then_s = wait.sent_s, self._paced_s
         excess_s = wait.wait_s - (0.0 if wait.before_all else self._usual_wait_s)
@@ -101,12 +107,12 @@ class LinkPacing:
             self._change(self._paced_s * (1 + growth))
             self._drain(excess_s)
         self._link_s = max(self._link_s, usual_s := self._usual_s(plan))
-        report = LinkReport(
-            wait_s=self._link_s - usual_s + self._usual_wait_s,
-            mbps=self._bits(plan) * 1e-6 / self._link_s,
-            backlog_s=wait.wait_s if wait.before_all else 0.0,
+        self._pace(plan)
+        return LinkReport(
+            link_wait_s=self._link_s - usual_s + self._usual_wait_s,
+            link_mbps=self._bits(plan) * 1e-6 / self._link_s,
+            link_backlog_s=wait.wait_s if wait.before_all else 0.0,
         )
-        return report, self._rate(plan)
 
     def _change(self, found_s: float) -> None:
         """Take a measured time of a gradient in the link."""
@@ -126,9 +132,12 @@ class LinkPacing:
     def _usual_s(self, plan: Plan) -> float:
         return self._bits(plan) * 1e-6 / self._usual.mbps if self._usual else 0.0
 
-    def _rate(self, plan: Plan) -> PacingRate | None:
-        if not self._link_s:
-            return self._usual
-        return PacingRate(
-            mbps=self._bits(plan) * 1e-6 / self._paced_s, burst_bytes=packet_bytes(self._layout.words_most)
-        )
+    def _pace(self, plan: Plan) -> None:
+        """Set the rate, if it is new."""
+        rate = self._usual
+        if self._link_s:
+            mbps = self._bits(plan) * 1e-6 / self._paced_s
+            rate = PacingRate(mbps=mbps, burst_bytes=packet_bytes(self._layout.words_most))
+        if rate != self._rate:
+            self._rate = rate
+            self._set_pace(rate)

@@ -18,6 +18,10 @@ void pacer_rate(struct pacer *pacer, double mbps, int64_t burst_bytes, double la
         pacer->rings_s = now;
 }
 
+int pacer_is_on(const struct pacer *pacer) {
+    return pacer->byte_s > 0 || pacer->count;
+}
+
 void pacer_close(struct pacer *pacer) {
     free(pacer->queue);
     pacer->queue = NULL;

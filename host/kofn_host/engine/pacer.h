@@ -31,6 +31,8 @@ void pacer_open(struct pacer *pacer, double mbps, int64_t burst_bytes, double la
 /* Change the rate, also for the bytes that the bucket lacks. */
 void pacer_rate(struct pacer *pacer, double mbps, int64_t burst_bytes, double late_s, double now);
 void pacer_close(struct pacer *pacer);
+/* Whether packets must go through the pacer: there is a rate, or packets still wait from the time when there was one. */
+int pacer_is_on(const struct pacer *pacer);
 
 /* When `size` bytes may leave, `now` or later, if no other bytes are taken before. */
 double pacer_due_s(const struct pacer *pacer, int64_t size, double now);

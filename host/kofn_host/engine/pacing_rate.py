@@ -30,15 +30,16 @@ class PacingRate:
         return max(1, int(self.mbps * 1e6 / 8 * CREDIT_S / packet_bytes(words)))
 
 
-UNPACED = (0.0, 0, 0.0)
-"""The fields of a PacingRate without pacing, for native code."""
-
-
 def pacing_rate(mbps: float, words: int) -> PacingRate | None:
     """Return the pacing of packets of `words` words at `mbps`, frames included; None (unpaced) if `mbps` is 0."""
     if not mbps:
         return None
     return PacingRate(mbps=mbps, burst_bytes=max(BURST_PACKETS * packet_bytes(words), int(mbps * 1e6 / 8 * BURST_S)))
+
+
+def pacer_fields(pace: PacingRate | None) -> tuple[float, int, float]:
+    """Return rate, burst and delay for native code (pacer.h); None: unpaced."""
+    return (pace.mbps, pace.burst_bytes, pace.late_s) if pace else (0.0, 0, 0.0)
 
 
 def packet_bytes(words: int) -> int:

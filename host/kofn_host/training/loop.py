@@ -375,9 +375,7 @@ def report_of(
         contributors=contributors,
         age=step.age,
         catch_up_s=step.catch_up_s,
-        link_wait_s=step.link.wait_s if step.link else None,
-        link_mbps=step.link.mbps if step.link else 0.0,
-        link_backlog_s=step.link.backlog_s if step.link else 0.0,
+        **(step.link._asdict() if step.link else {}),
         **(shallow(step.account) if step.account else {}),
         **more,  # type: ignore[arg-type]  # numbers by field names
     )

@@ -1,4 +1,4 @@
-"""Tests of which workers get results from a peer, and what they are told."""
+"""Tests of the choice of a worker's peer, and of the news of links for the workers."""
 
 import numpy as np
 import pytest

@@ -84,7 +84,7 @@ def test_follower_sends_no_pull_and_sends_a_block_once_its_slot_is_free() -> Non
 
 
 class Receiver:
-    """Notes what a worker is told."""
+    """Records the calls, in order."""
 
     def __init__(self) -> None:
         self.said: list[object] = []

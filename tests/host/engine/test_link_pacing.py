@@ -6,7 +6,7 @@ import pytest
 from kofn_common.rpc import kofn_pb2
 from kofn_host.compression.plan import Plan
 from kofn_host.engine.link_pacing import LinkPacing, LinkReport
-from kofn_host.engine.pacing_rate import pacing_rate, packet_bytes
+from kofn_host.engine.pacing_rate import PacingRate, pacing_rate, packet_bytes
 from kofn_host.protocol.block_layout import BlockLayout
 from kofn_host.protocol.link_probe import LinkWait
 
@@ -25,9 +25,13 @@ class SlowLink:
 
     def __init__(self, mbps: float, delay_s: float) -> None:
         self.mbps, self.backlog_s, self.now = mbps, 0.0, 0.0
-        self.pacing = LinkPacing(USUAL, LAYOUT)
-        self.rate = self.pacing.judge(kofn_pb2.Link(delay_s=delay_s, usual_s=2e-3, fence_s=8e-3), PLAN)
+        self.rate = USUAL
+        self.pacing = LinkPacing(USUAL, LAYOUT, self.set_pace)
+        self.pacing.judge(kofn_pb2.Link(delay_s=delay_s, usual_s=2e-3, fence_s=8e-3), PLAN)
         self.report = LinkReport(delay_s)
+
+    def set_pace(self, rate: PacingRate | None) -> None:
+        self.rate = rate
 
     def iterate(self, iterations: int) -> None:
         for _ in range(iterations):
@@ -35,11 +39,11 @@ class SlowLink:
             self.now += EVERY_S
             self.backlog_s = max(0.0, self.backlog_s + EVERY_S * (self.rate.mbps / self.mbps - 1))
             wait = LinkWait(self.backlog_s, self.now, before_all=True)
-            self.report, self.rate = self.pacing.measured(wait, PLAN, queued=True)
+            self.report = self.pacing.measured(wait, PLAN, queued=True)
 
     @property
     def delay_s(self) -> float:
-        return self.report.wait_s
+        return self.report.link_wait_s
 
     @property
     def true_s(self) -> float:
@@ -59,8 +63,8 @@ def test_packets_leave_at_the_links_rate_and_hardly_wait_in_it(mbps: float, firs
         delays.append(link.delay_s)
     assert np.mean(delays) == pytest.approx(link.true_s, rel=0.15, abs=3e-3)
     assert np.mean(backlogs) < 0.2 * EVERY_S, "a packet must arrive within its iteration"
-    assert link.report.mbps == pytest.approx(mbps, rel=0.3)
-    assert link.report.backlog_s == link.backlog_s
+    assert link.report.link_mbps == pytest.approx(mbps, rel=0.3)
+    assert link.report.link_backlog_s == link.backlog_s
 
 
 def test_link_that_becomes_faster_or_slower_is_noticed() -> None:
@@ -75,11 +79,11 @@ def test_link_that_becomes_faster_or_slower_is_noticed() -> None:
 
 
 def test_probe_without_an_answer_counts_once_however_often_it_is_looked_at() -> None:
-    pacing = LinkPacing(USUAL, LAYOUT)
+    pacing = LinkPacing(USUAL, LAYOUT, lambda rate: None)
     pacing.judge(kofn_pb2.Link(delay_s=0.05, usual_s=2e-3, fence_s=8e-3), PLAN)
     for look in range(1, 40):
-        report, _ = pacing.measured(LinkWait(look * EVERY_S, 1.0, before_all=False), PLAN, queued=True)
-    assert report.wait_s < 40 * EVERY_S + 0.1
+        report = pacing.measured(LinkWait(look * EVERY_S, 1.0, before_all=False), PLAN, queued=True)
+    assert report.link_wait_s < 40 * EVERY_S + 0.1
 
 
 def test_link_that_is_empty_for_lack_of_packets_is_no_faster() -> None:
@@ -88,29 +92,34 @@ def test_link_that_is_empty_for_lack_of_packets_is_no_faster() -> None:
     known_s = link.delay_s
     for _ in range(60):
         link.now += EVERY_S
-        link.report, link.rate = link.pacing.measured(LinkWait(0.0, link.now, before_all=True), PLAN, queued=False)
+        link.report = link.pacing.measured(LinkWait(0.0, link.now, before_all=True), PLAN, queued=False)
     assert link.delay_s == known_s
 
 
 def test_gradient_that_goes_out_at_once_is_timed_by_its_last_packet() -> None:
     """With k = n: the link is idle between two gradients."""
-    pacing = LinkPacing(USUAL, LAYOUT)
-    rate = pacing.judge(kofn_pb2.Link(delay_s=0.05, usual_s=2e-3, fence_s=8e-3), PLAN)
-    delays = []
+    rates, delays = list[PacingRate | None](), list[float]()
+    pacing = LinkPacing(USUAL, LAYOUT, rates.append)
+    pacing.judge(kofn_pb2.Link(delay_s=0.05, usual_s=2e-3, fence_s=8e-3), PLAN)
     for iteration in range(60):
+        rate = rates[-1]
         assert rate is not None
         late_s = max(0.0, BITS * 1e-6 / 10 - BITS * 1e-6 / rate.mbps)
-        report, rate = pacing.measured(LinkWait(2e-3 + late_s, iteration / 10, before_all=False), PLAN, queued=False)
-        delays.append(report.wait_s)
+        wait = LinkWait(2e-3 + late_s, iteration / 10, before_all=False)
+        delays.append(pacing.measured(wait, PLAN, queued=False).link_wait_s)
     assert np.mean(delays[20:]) == pytest.approx(BITS * 1e-6 / 10 - USUAL_S, rel=0.15)
 
 
 def test_usual_rate_is_kept_for_a_link_that_is_not_slow() -> None:
-    pacing = LinkPacing(USUAL, LAYOUT)
+    rates = list[PacingRate | None]()
+    pacing = LinkPacing(USUAL, LAYOUT, rates.append)
     wait = LinkWait(0.2, 1.0, before_all=False)
-    assert pacing.measured(wait, PLAN, queued=True) == (LinkReport(0.2), USUAL)
-    slow = pacing.judge(kofn_pb2.Link(delay_s=0.1), PLAN)
+    assert pacing.measured(wait, PLAN, queued=True) == LinkReport(0.2)
+    assert rates == [], "the engine has the usual rate from the start"
+    pacing.judge(kofn_pb2.Link(delay_s=0.1), PLAN)
+    (slow,) = rates
     assert slow is not None
     assert slow.mbps < 20
-    assert pacing.judge(kofn_pb2.Link(), PLAN) == USUAL
-    assert pacing.measured(wait, PLAN, queued=True) == (LinkReport(0.2), USUAL)
+    pacing.judge(kofn_pb2.Link(), PLAN)
+    assert pacing.measured(wait, PLAN, queued=True) == LinkReport(0.2)
+    assert rates == [slow, USUAL], "a rate is set once"
