@@ -188,13 +188,13 @@ static int64_t learn(struct in_flight *all, const struct flight *flight, double 
     if (flight->expected) /* not an RTT sample: another worker's packet was answered */
         return flight->order;
     if (flight->attempts > 1) {
-        reordering_answer(&all->reordering, now - flight->sent_s, 1);
+        reordering_answer_again(&all->reordering, now - flight->sent_s, flight->to_again, timeout_rto_s(&all->answer));
         const int soon = now - flight->sent_s < timeout_soon_s(&all->answer);
         return flight->to_again && !soon ? flight->order : flight->first_order;
     }
     if (flight->sent_s <= now) { /* otherwise others closed the block before the request left */
         timeout_sample(&all->answer, now - fmax(flight->first_sent_s, all->moving_since_s));
-        reordering_answer(&all->reordering, now - flight->sent_s, 0);
+        reordering_answer(&all->reordering, now - flight->sent_s);
     }
     return flight->order;
 }

@@ -4,7 +4,7 @@
 
 #define SOON 0.25 /* share of the smoothed wait; an answer that is sooner belongs to an earlier attempt */
 #define WINDOW_MIN_S 0.0005
-#define WINDOW_MAX_S 0.004
+#define WINDOW_MAX_S 0.004 /* or the timeout of an answer, if that is longer */
 
 static double between(double least, double value, double most) {
     return fmin(most, fmax(least, value));
@@ -52,11 +52,13 @@ double reordering_trip_s(const struct reordering *reordering) {
     return between(RTO_MIN_S, 2 * reordering->soonest_s, RTO_MAX_S);
 }
 
-void reordering_answer(struct reordering *reordering, double since_sent_s, int again) {
-    if (!again)
-        reordering->soonest_s = fmin(reordering->soonest_s, since_sent_s);
-    else if (since_sent_s < reordering->soonest_s)
-        reordering->window_s = fmin(WINDOW_MAX_S, 2 * reordering->window_s);
+void reordering_answer(struct reordering *reordering, double since_sent_s) {
+    reordering->soonest_s = fmin(reordering->soonest_s, since_sent_s);
+}
+
+void reordering_answer_again(struct reordering *reordering, double since_sent_s, int caused, double rto_s) {
+    if (caused && since_sent_s >= reordering->soonest_s)
+        reordering->window_s = fmax(WINDOW_MIN_S, 0.7 * reordering->window_s);
     else
-        reordering->window_s = fmax(WINDOW_MIN_S, 0.9 * reordering->window_s);
+        reordering->window_s = fmin(fmax(WINDOW_MAX_S, rto_s), 2 * reordering->window_s);
 }

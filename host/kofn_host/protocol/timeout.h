@@ -22,8 +22,8 @@ double timeout_usual_s(const struct timeout *timeout);
 /* The time before which hardly any answer has come. */
 double timeout_soon_s(const struct timeout *timeout);
 
-/* The reordering window of RFC 8985. It grows after an unnecessary retransmission (the answer came sooner than the answer to the
- * retransmission could), and shrinks after a necessary retransmission. */
+/* The reordering window of RFC 8985. It grows after an unnecessary retransmission (another packet caused the answer), and shrinks
+ * after a necessary retransmission. */
 struct reordering {
     double window_s, soonest_s;
 };
@@ -31,5 +31,8 @@ struct reordering {
 struct reordering reordering_at_first(void);
 /* The time until an answer that depends on no other worker. */
 double reordering_trip_s(const struct reordering *reordering);
-/* An answer came `since_sent_s` after the last attempt of its request; `again`: this attempt was a retransmission. */
-void reordering_answer(struct reordering *reordering, double since_sent_s, int again);
+/* The answer to a request came `since_sent_s` after its only attempt. */
+void reordering_answer(struct reordering *reordering, double since_sent_s);
+/* The answer to a request came `since_sent_s` after its retransmission. `caused`: a retransmitted packet caused the answer; it was
+ * another one if the answer is sooner than any. The window grows up to `rto_s`, the timeout of an answer, or 4 ms. */
+void reordering_answer_again(struct reordering *reordering, double since_sent_s, int caused, double rto_s);

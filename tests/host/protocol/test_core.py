@@ -514,12 +514,13 @@ def test_overtaken_block_is_missing_later_after_a_refusal():
             p.packet_in(answer(kind=Kind.FORMAT_MISMATCH, iteration=1, block=5, scale=9), bytes(256), now + 0.001)
         p.packet_in(answer(iteration=iteration, block=2), bytes(256), now + 0.002)
         found = next(at for at in now + np.arange(0.002, 1.0, 0.0005) if sent_again(p.timer(at)))
-        assert (found < now + 0.004) == (iteration == 2), "a refusal affects only its own iteration"
+        assert (found < now + 0.0045) == (iteration == 2), "a refusal affects only its own iteration"
         for block in (0, 1, 3, 4, 5):
             p.packet_in(answer(iteration=iteration, block=block), bytes(256), now + 0.5)
 
 
 def test_patience_grows_with_reordering_and_shrinks_with_loss():
+    """Another worker's first packet closes block 0 in iterations 1 to 9, later ones are closed by a retransmission."""
     p = protocol(blocks=2, slots=16, window=8)
     windows = []
     for iteration in range(1, 20):
@@ -528,10 +529,10 @@ def test_patience_grows_with_reordering_and_shrinks_with_loss():
         contribute_all(p, now)
         p.packet_in(answer(iteration=iteration, block=1), bytes(256), now + 0.01)
         windows.append(due(p) - now - 0.01)
-        again = sent_again(p.timer(now + 0.0145))
-        assert again in ([0], [])
-        late = 0.02 if iteration < 10 else 0.05
-        p.packet_in(answer(iteration=iteration, block=0), bytes(256), now + late)
+        assert sent_again(p.timer(due(p))) == [0]
+        lost = iteration >= 10
+        late = now + (0.05 if lost else 0.03)
+        p.packet_in(answer(iteration=iteration, block=0, flags=Flag.AGAIN * lost), bytes(256), late)
     assert windows[0] < 0.001
     assert windows[8] == pytest.approx(0.004)
     assert windows[18] < 0.002

@@ -167,9 +167,9 @@ class InFlight:
         if flight.attempts == 1:
             if flight.sent <= now:  # else others have closed the block without it
                 self._answer_timeout.sample(now - max(flight.first_sent, moving_since))
-                self._patience.answer(now - flight.sent, again=False)
+                self._patience.answer(now - flight.sent)
             return flight.order
-        self._patience.answer(now - flight.sent, again=True)
+        self._patience.answer_again(now - flight.sent, caused=again, rto_s=self._answer_timeout.rto_s)
         soon = now - flight.sent < self._answer_timeout.soon_s
         return flight.order if again and not soon else flight.first_order
 

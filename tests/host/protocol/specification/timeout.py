@@ -55,8 +55,7 @@ class Timeout:
 class ReorderingWindow:
     """The reordering window of RFC 8985: how long an overtaken request is awaited.
 
-    It grows when a retransmission was unnecessary (the answer came sooner than possible), and shrinks when one was
-    needed.
+    It grows when a retransmission was unnecessary (another packet caused the answer), and shrinks when one was needed.
     """
 
     def __init__(self) -> None:
@@ -68,11 +67,17 @@ class ReorderingWindow:
         """The wait within which an answer arrives that needs no other worker."""
         return min(RTO_MAX_S, max(RTO_MIN_S, 2 * self._soonest_s))
 
-    def answer(self, since_sent_s: float, *, again: bool) -> None:
-        """Learn the time from a request's last sending to its answer; `again`: it was a retransmission."""
-        if not again:
-            self._soonest_s = min(self._soonest_s, since_sent_s)
-        elif since_sent_s < self._soonest_s:
-            self.window_s = min(PATIENCE_MAX_S, 2 * self.window_s)
+    def answer(self, since_sent_s: float) -> None:
+        """Learn the time from a request's only sending to its answer."""
+        self._soonest_s = min(self._soonest_s, since_sent_s)
+
+    def answer_again(self, since_sent_s: float, *, caused: bool, rto_s: float) -> None:
+        """Learn the time from a request's retransmission to its answer.
+
+        `caused`: a retransmitted packet caused the answer; another one did if the answer is sooner than any. The window
+        grows up to `rto_s`, the timeout of an answer, or 4 ms.
+        """
+        if caused and since_sent_s >= self._soonest_s:
+            self.window_s = max(PATIENCE_MIN_S, 0.7 * self.window_s)
         else:
-            self.window_s = max(PATIENCE_MIN_S, 0.9 * self.window_s)
+            self.window_s = min(max(PATIENCE_MAX_S, rto_s), 2 * self.window_s)
