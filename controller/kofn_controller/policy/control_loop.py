@@ -12,7 +12,7 @@ import numpy as np
 from scipy import special
 
 from kofn_common.config.k_bounds import bound_k
-from kofn_common.config.late_rules import LatePolicy
+from kofn_common.config.late_rules import RULES, LatePolicy
 from kofn_common.config.model import Average
 from kofn_common.config.objectives import check_objective
 from kofn_common.config.policy import PolicySection
@@ -25,7 +25,7 @@ from kofn_controller.estimate.reports import Reports
 from kofn_controller.estimate.time_scales import estimate_service
 from kofn_controller.policy.chooser import Chooser, Known
 from kofn_controller.policy.history import HistoryLog
-from kofn_controller.policy.inclusion import Inclusion
+from kofn_controller.policy.inclusion import Inclusion, beyond_chance
 from kofn_controller.policy.objective import Choice, Objective, objective
 from kofn_controller.policy.prediction import Prediction, Predictor
 from kofn_controller.policy.worth import WorthModel
@@ -98,7 +98,7 @@ class ControlLoop:
         self.silent_s = np.zeros(self.workers)
         self.links = LinkDelays.unknown(self.workers)
         self.estimate = None
-        self.inclusion = Inclusion(self.policy.include_after)
+        self.inclusion = Inclusion()
         self.chooser.restart()
         self.pace = Pace(workers=self.workers)
         self.worth_model = WorthModel(workers=self.workers, average=self.average)
@@ -177,7 +177,7 @@ class ControlLoop:
         worker is silent for unexpectedly long."""
         fixed = self.goal.fixed
         every = max(self.policy.decide_every, FORECAST_EVERY if fixed else 0)
-        if self.iteration >= self.chosen_at + every or self.inclusion.due(self.measurements, self.live, self.k):
+        if self.iteration >= self.chosen_at + every or self._inclusion_due():
             return True
         if fixed:
             return bool(np.any(_compared(self.measurements, self.live, self.links).slow != self.links.slow))
@@ -190,9 +190,8 @@ class ControlLoop:
             return None
         known = self._forecast(now_s)
         if self.inclusion.rank is not None:
-            due = self.inclusion.due(self.measurements, self.live, self.k)
-            return self._release(self.inclusion.rank) if due else None
-        if (rank := self.inclusion.excluded(self.measurements, self.live, self.k)) is not None:
+            return self._release(self.inclusion.rank) if self._inclusion_due() else None
+        if (rank := self.inclusion.excluded(self.measurements, self.live, self.k, self._include_after)) is not None:
             return self._include(rank)
         if not known:
             return None
@@ -265,6 +264,22 @@ class ControlLoop:
         if fixed is None:
             return bound_k(live if len(self.late_policies) == 1 else live // 2, live)
         return bound_k(fixed.k, live)
+
+    @property
+    def _include_after(self) -> int:
+        """After how many late iterations in a row a worker is included; 0: never.
+
+        By default, a worker is included where a late gradient waits for a sum in time, and nothing but a fixed k
+        determines whether there ever is one.
+        """
+        if self.policy.include_after is not None:
+            return self.policy.include_after
+        if not (self.goal.fixed and RULES[self.late_policy.rule].keeps):
+            return 0
+        return beyond_chance(self.k, int(self.live.sum()))
+
+    def _inclusion_due(self) -> bool:
+        return self.inclusion.due(self.measurements, self.live, self.k, self._include_after)
 
     def _include(self, rank: int) -> Change | None:
         """Set k to n. `_release` ends the inclusion, once the worker has been in a sum."""

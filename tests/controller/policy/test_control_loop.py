@@ -15,6 +15,7 @@ from kofn_common.rpc import kofn_pb2 as pb
 from kofn_controller.job.status_message import status_message
 from kofn_controller.policy.control_loop import ControlLoop
 from kofn_controller.policy.forecast import Forecast
+from kofn_controller.policy.inclusion import CHANCE, beyond_chance
 
 
 @pytest.mark.slow
@@ -346,6 +347,51 @@ def test_inclusion_works_for_a_fixed_k_and_without_an_estimate() -> None:
     change = control_loop.choose(3.0)
     assert change is not None
     assert (change.k, change.reason) == (2, "worker 0 was in a sum; fixed:2")
+
+
+@pytest.mark.parametrize(
+    ("objective", "given", "after"),
+    [
+        ("stash:3", None, 6),
+        ("stash:2", None, 9),
+        ("stash:3", 2, 2),
+        ("stash:3", 0, None),
+        ("merge:3", None, None),
+        ("drop:3", None, None),
+        ("throughput", None, None),
+    ],
+)
+def test_worker_whose_gradients_would_wait_for_ever_is_included_by_default(
+    objective: str, given: int | None, after: int | None
+) -> None:
+    policy = PolicySection(objective=objective, include_after=given, warm_up=99)
+    control_loop = ControlLoop(workers=4, policy=policy)
+    control_loop.set_objective(objective, 0.0)
+    for iteration in range(1, 30):
+        control_loop.measurements.report(
+            3, pb.Report(iteration=iteration, first_block_s=0.01, late=True), float(iteration)
+        )
+        if control_loop.due(float(iteration)):
+            control_loop.choose(float(iteration))
+        if control_loop.inclusion.rank is not None:
+            break
+    assert (None if control_loop.inclusion.rank is None else iteration) == after
+
+
+def test_equal_workers_are_not_included_for_ever() -> None:
+    """Chance makes each worker late in some iterations in a row, the more often the smaller k is."""
+    random = np.random.default_rng(1)
+    for workers, k in ((4, 3), (8, 4), (100, 50)):
+        after = beyond_chance(k, workers)
+        in_a_row, inclusions = np.zeros(workers, int), 0
+        for _ in range(5_000):
+            late = random.permutation(workers) >= k
+            in_a_row = np.where(late, in_a_row + 1, 0)
+            if in_a_row.max() >= after:
+                inclusions += 1
+                in_a_row[in_a_row.argmax()] = 0
+        assert inclusions < 5_000 * CHANCE
+        assert 1 / (after + 1) > 0.05, "a worker that is always late is in at least each twentieth sum"
 
 
 @pytest.mark.parametrize("end", ["lost", "objective"])
