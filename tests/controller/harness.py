@@ -24,6 +24,7 @@ from kofn_controller.p4runtime.slots import Slots, unwritten
 from kofn_controller.p4runtime.switch_link import SwitchLink
 from kofn_controller.p4runtime.topology import PortMap, TopologyHost, UplinkPorts
 from kofn_controller.policy.control_loop import ControlLoop
+from tests.waiting import PATIENCE_S
 
 NO_SWITCH = "127.0.0.1:1"
 
@@ -117,7 +118,7 @@ class Worker:
 
     async def next(self) -> pb.ControllerMessage:
         """Return the controller's next message of any kind."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             message = await self.call.read()
         assert message is not grpc.aio.EOF, f"stream of worker {self.rank} ended"
         return message

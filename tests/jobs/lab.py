@@ -15,6 +15,7 @@ from kofn_jobs.operator.handlers import Handlers
 from kofn_jobs.operator.operate import configured
 from tests.jobs.api_server import ApiServer, Document
 from tests.jobs.published import published
+from tests.waiting import PATIENCE_S
 
 
 def kubeconfig(url: str) -> Document:
@@ -57,7 +58,7 @@ class Lab:
             yield
         finally:
             running.cancel()
-            await asyncio.wait([running], timeout=10)
+            await asyncio.wait([running], timeout=PATIENCE_S)
             await client.close()
 
     async def submit(self, name: str, requester: str = "ada", **spec: Any) -> None:

@@ -335,7 +335,7 @@ def test_gradient_out_of_range_is_named_where_it_is_computed(value: float, tmp_p
             model(SEED * value).sum().backward()
         return caught.value.__notes__
 
-    with crew(tmp_path, 3, give_up_s=2.0) as made:
+    with crew(tmp_path, 3) as made:
         for (note,) in made.all(run):
             assert note.startswith("parameter weight: a smaller loss") or note.startswith("parameter bias, weight: ")
 
@@ -386,7 +386,7 @@ def test_another_model_at_one_worker_is_an_error(other: Any, words: str, tmp_pat
             model(SEED)
         return str(caught.value)
 
-    with crew(tmp_path, 3, give_up_s=2.0) as made:
+    with crew(tmp_path, 3) as made:
         found = made.all(run)
     assert all(words in each for each in (found[0], found[2]))
 

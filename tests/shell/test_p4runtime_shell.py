@@ -15,6 +15,7 @@ import pytest
 
 from tests.switch.p4runtime.harness import DEVICE_ID, Target, running
 from tests.targets import read
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.slow
 
@@ -80,7 +81,7 @@ def test_shell_writes_and_the_controller_regains_the_switch(shell: Path, switch:
             seen, output = await drive(shell, switch, int(time.time()), 5)
             assert "you only have read access" not in output
             assert seen["k"] == [5]
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(PATIENCE_S):
                 while not controller.is_primary:
                     await asyncio.sleep(0.01)
             assert await k_in_switch(controller) == [5]

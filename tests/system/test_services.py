@@ -19,6 +19,7 @@ from kofn_common.rpc.security import CONTROLLER, OPERATOR, channel, grpc_server,
 from kofn_host.membership.peer import PeerService
 from tests.common.rpc.lab import METHODS, listening, load, tokenless
 from tests.controller.harness import serving, setup
+from tests.waiting import PATIENCE_S
 
 HELLO = pb.WorkerMessage(hello=pb.Hello(job=1, rank=0, peer_address="10.9.9.0:50053"))
 
@@ -65,7 +66,7 @@ def place(method: str) -> tuple[Any, str]:
 
 async def outcome(line: grpc.aio.Channel, method: str, request: Any) -> grpc.StatusCode:
     """Return the status of the first answer or of the refusal."""
-    call: Any = line.stream_stream(method)(timeout=10)
+    call: Any = line.stream_stream(method)(timeout=PATIENCE_S)
     try:
         await call.write(request.SerializeToString())
         if method != "/kofn.Coordinator/Attach":
@@ -116,7 +117,7 @@ def test_hello_of_another_rank_takes_no_seat(own: Path) -> None:
         session = setup(JobSection(id=1, workers=3))
         async with serving(session, credentials=load(own, CONTROLLER, 1)) as running:
             async with channel(load(own, worker_name(1, 1), 1), running.address, CONTROLLER) as line:
-                call = kofn_pb2_grpc.CoordinatorStub(line).Attach(timeout=10)
+                call = kofn_pb2_grpc.CoordinatorStub(line).Attach(timeout=PATIENCE_S)
                 await call.write(HELLO)
                 with pytest.raises(grpc.aio.AioRpcError) as error:
                     await call.read()
@@ -125,7 +126,7 @@ def test_hello_of_another_rank_takes_no_seat(own: Path) -> None:
                 error.value.details() == "the caller must be worker 0 of job 1, your certificate is worker 1's of job 1"
             )
             async with channel(load(own, OPERATOR), running.address, CONTROLLER) as line:
-                status = await kofn_pb2_grpc.InspectorStub(line).GetStatus(pb.StatusRequest(), timeout=10)
+                status = await kofn_pb2_grpc.InspectorStub(line).GetStatus(pb.StatusRequest(), timeout=PATIENCE_S)
             assert [worker.state for worker in status.worker] == ["absent"] * 3
 
     asyncio.run(run())

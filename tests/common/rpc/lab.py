@@ -11,6 +11,7 @@ import grpc
 from kofn_common.rpc import kofn_pb2 as pb
 from kofn_common.rpc import kofn_pb2_grpc
 from kofn_common.rpc.security import CONTROLLER, Credentials, add_port, channel, grpc_server, permit
+from tests.waiting import PATIENCE_S
 
 NAME = (("grpc.ssl_target_name_override", "controller.kofn"), ("grpc.enable_http_proxy", 0))
 METHODS = [
@@ -81,7 +82,7 @@ def intruders(own: Credentials, foreign: Credentials, address: str) -> Iterator[
 async def raw_call(line: grpc.aio.Channel, method: str, request: bytes = b"") -> list[bytes]:
     """Call any method with one message of bytes and return all its answers."""
     ask: Any = line.stream_stream(method)
-    call = ask(_once(request), timeout=10)
+    call = ask(_once(request), timeout=PATIENCE_S)
     return [answer async for answer in call]
 
 

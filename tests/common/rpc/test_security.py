@@ -14,6 +14,7 @@ from kofn_common.rpc import kofn_pb2_grpc
 from kofn_common.rpc.failures import refused_handshake
 from kofn_common.rpc.security import CONTROLLER, OPERATOR, TOKEN_KEY, Credentials, channel, worker_name
 from tests.common.rpc.lab import METHODS, intruders, load, raw_call, serving, tokenless
+from tests.waiting import PATIENCE_S
 
 DENIED, UNAUTHENTICATED = grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED
 
@@ -33,7 +34,7 @@ async def failure(call: Awaitable[object]) -> grpc.aio.AioRpcError:
 
 
 async def attach(line: grpc.aio.Channel, job: int, rank: int) -> pb.ControllerMessage:
-    call = kofn_pb2_grpc.CoordinatorStub(line).Attach(timeout=10)
+    call = kofn_pb2_grpc.CoordinatorStub(line).Attach(timeout=PATIENCE_S)
     await call.write(pb.WorkerMessage(hello=pb.Hello(job=job, rank=rank)))
     answer = await call.read()
     assert isinstance(answer, pb.ControllerMessage)
@@ -77,7 +78,7 @@ def test_same_calls_with_a_token_pass_the_guard(own: Path, method: str) -> None:
 def test_stream_is_refused_before_its_first_message(own: Path) -> None:
     async def scenario(address: str) -> None:
         async with tokenless(load(own, worker_name(1, 0), 1), address) as line:
-            call = kofn_pb2_grpc.CoordinatorStub(line).Attach(timeout=10)  # nothing is written
+            call = kofn_pb2_grpc.CoordinatorStub(line).Attach(timeout=PATIENCE_S)  # nothing is written
             assert (await failure(call.read())).code() is UNAUTHENTICATED
 
     with_server(own, scenario)
@@ -89,7 +90,7 @@ def test_two_tokens_are_refused(own: Path) -> None:
         async with channel(operator, address, CONTROLLER) as line:
             stub = kofn_pb2_grpc.InspectorStub(line)
             another = ((TOKEN_KEY, operator.tokens[1]),)
-            error = await failure(stub.GetStatus(pb.StatusRequest(), metadata=another, timeout=10))
+            error = await failure(stub.GetStatus(pb.StatusRequest(), metadata=another, timeout=PATIENCE_S))
             assert error.code() is UNAUTHENTICATED
 
     with_server(own, scenario)
@@ -124,7 +125,7 @@ def test_servers_identity_is_checked(own: Path, foreign: Path) -> None:
 def test_correct_credentials_are_accepted(own: Path) -> None:
     async def scenario(address: str) -> None:
         async with channel(load(own, OPERATOR), address, CONTROLLER) as line:
-            status = await kofn_pb2_grpc.InspectorStub(line).GetStatus(pb.StatusRequest(job=7), timeout=10)
+            status = await kofn_pb2_grpc.InspectorStub(line).GetStatus(pb.StatusRequest(job=7), timeout=PATIENCE_S)
             assert status.job == 7
         async with channel(load(own, worker_name(1, 2), 1), address, CONTROLLER) as line:
             assert (await attach(line, job=1, rank=2)).HasField("welcome")
@@ -154,12 +155,14 @@ def test_calls_are_restricted_to_their_callers(own: Path) -> None:
     async def scenario(address: str) -> None:
         async with channel(load(own, worker_name(1, 0), 1), address, CONTROLLER) as line:
             inspector = kofn_pb2_grpc.InspectorStub(line)
-            watched: Any = inspector.WatchStatus(pb.StatusRequest(job=3), timeout=10)
+            watched: Any = inspector.WatchStatus(pb.StatusRequest(job=3), timeout=PATIENCE_S)
             assert (await watched.read()).job == 3
-            error = await failure(inspector.GetStatus(pb.StatusRequest(), timeout=10))
+            error = await failure(inspector.GetStatus(pb.StatusRequest(), timeout=PATIENCE_S))
             assert error.details() == "the caller must be the operator, your certificate is worker 0's of job 1"
         async with channel(load(own, worker_name(2, 0), 2), address, CONTROLLER) as line:
-            error = await failure(kofn_pb2_grpc.InspectorStub(line).WatchStatus(pb.StatusRequest(), timeout=10).read())
+            error = await failure(
+                kofn_pb2_grpc.InspectorStub(line).WatchStatus(pb.StatusRequest(), timeout=PATIENCE_S).read()
+            )
             assert error.details().startswith("the caller must be a worker of job 1 or the operator, ")
 
     with_server(own, scenario)

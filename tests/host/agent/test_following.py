@@ -14,6 +14,7 @@ from kofn_host.protocol.block_layout import BlockLayout
 from kofn_host.protocol.core import Protocol
 from kofn_host.protocol.instructions import Packed, Send
 from kofn_host.protocol.results import BlockId, Result
+from tests.waiting import PATIENCE_S
 
 LAYOUT = BlockLayout(blocks=6, words=2, widest=32)
 
@@ -114,7 +115,7 @@ def test_worker_asks_the_switch_again_while_its_peer_is_silent_or_has_forgotten(
         receiver = Receiver()
         missed = MissedResults(cast(Any, protocol()), cast(Any, None), cast(Any, receiver), private=False)
         missed.follow(3, follow)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             while len(calls) < 2:
                 await asyncio.sleep(0.001)
         missed.follow(None, follow)

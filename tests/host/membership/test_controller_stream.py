@@ -14,6 +14,7 @@ from kofn_common.rpc.certificates import make_certificates
 from kofn_common.rpc.security import CONTROLLER, Context, Credentials, add_port, grpc_server, worker_name
 from kofn_host.errors import AgentError
 from kofn_host.membership.controller_stream import ControllerStream
+from tests.waiting import PATIENCE_S
 
 
 class Controller(kofn_pb2_grpc.CoordinatorServicer):
@@ -55,7 +56,7 @@ def line(
 
 
 async def until(condition) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         while not condition():
             await asyncio.sleep(0.01)
 
@@ -69,7 +70,7 @@ def test_worker_without_the_right_certificate_is_told_so_at_once(tmp_path: Path)
         server, _, address = await serve(Credentials.load(tmp_path / "ours", CONTROLLER, [1]))
         for credentials, reason in ((None, "it wants a certificate"), (stranger, "another authority")):
             coordinator, *_ = line(address, credentials)
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(PATIENCE_S):
                 with pytest.raises(AgentError, match=f"refused: {reason}|refused: its certificate is of {reason}"):
                     await coordinator.attach()
             await coordinator.close()

@@ -23,6 +23,7 @@ from finsy.proto import U128, p4i, p4r, p4r_grpc, rpc_code, rpc_status
 from google.protobuf import text_format
 
 from tests.targets import switch_command
+from tests.waiting import PATIENCE_S
 
 PROGRAMS = Path(__file__).parent.parent / "programs"
 PROGRAM = PROGRAMS / "control_plane.json"
@@ -32,7 +33,6 @@ Environment = dict[str, str]
 DEVICE_ID = 1
 CPU_PORT = 255
 PORTS = 3
-TIMEOUT_S = 10
 START_S = 60  # the first switch compiles the runtime
 
 
@@ -58,7 +58,7 @@ class Target:
 
     async def receive(self, port: int) -> bytes:
         """Return the next frame that leaves by a port."""
-        return await asyncio.to_thread(self.outputs[port].get, True, TIMEOUT_S)
+        return await asyncio.to_thread(self.outputs[port].get, True, PATIENCE_S)
 
     @contextlib.asynccontextmanager
     async def client(self, **options: Any) -> AsyncIterator[fy.Switch]:
@@ -146,7 +146,7 @@ def _with_ports(target: Target, command: list[str], environment: Environment) ->
             yield process
         finally:
             process.stdin.close()
-            reader.join(TIMEOUT_S)
+            reader.join(PATIENCE_S)
 
 
 def _collect(lines: IO[bytes], outputs: dict[int, "queue.Queue[bytes]"]) -> None:
@@ -175,7 +175,7 @@ class Primary:
     async def write(self, *updates: p4r.Update, **fields: Any) -> None:
         request = p4r.WriteRequest(device_id=DEVICE_ID, updates=updates, **fields)
         request.election_id.CopyFrom(U128.encode(self.election_id))
-        await self.stub.Write(request, timeout=TIMEOUT_S)
+        await self.stub.Write(request, timeout=PATIENCE_S)
 
     async def outcomes(self, *updates: p4r.Update) -> list[tuple[str, str]]:
         """Write the updates and return the code and message of each; empty if all succeeded."""
@@ -187,7 +187,9 @@ class Primary:
 
     async def read(self, *entities: p4r.Entity) -> list[p4r.Entity]:
         request = p4r.ReadRequest(device_id=DEVICE_ID, entities=entities)
-        return [entity async for response in self.stub.Read(request, timeout=TIMEOUT_S) for entity in response.entities]
+        return [
+            entity async for response in self.stub.Read(request, timeout=PATIENCE_S) for entity in response.entities
+        ]
 
     async def push(
         self, config: p4r.ForwardingPipelineConfig | None = None, action: str = "VERIFY_AND_COMMIT", **fields: Any
@@ -201,7 +203,7 @@ class Primary:
 
     async def hear(self) -> p4r.StreamMessageResponse:
         """Return the next message on the stream."""
-        return await asyncio.wait_for(self.stream.read(), TIMEOUT_S)
+        return await asyncio.wait_for(self.stream.read(), PATIENCE_S)
 
 
 def batch_errors(error: grpc.aio.AioRpcError) -> list[tuple[str, str]]:

@@ -13,6 +13,7 @@ from finsy.proto import U128, p4r, rpc_code
 from kofn_switch.p4runtime.arbitration import CLIENTS_MAX, Arbitration, Client
 from kofn_switch.p4runtime.refusal import Refused
 from tests.switch.p4runtime.harness import DEVICE_ID, Target, action, bid, exact, primary, table_entry, update
+from tests.waiting import PATIENCE_S
 
 OK, ALREADY_EXISTS, NOT_FOUND = rpc_code.OK, rpc_code.ALREADY_EXISTS, rpc_code.NOT_FOUND
 
@@ -217,7 +218,7 @@ def test_backup_writes_when_the_primary_has_left(target: Target) -> None:
             entry = table_entry("exacts", exact(b"\1"), action=action("TestIngress.drop"))
             request = p4r.WriteRequest(device_id=DEVICE_ID, updates=[update("INSERT", entry)])
             request.election_id.CopyFrom(U128.encode(client.election_id - 1))
-            await stub.Write(request, timeout=10)
+            await stub.Write(request, timeout=PATIENCE_S)
             backup.cancel()
 
     asyncio.run(scenario())
@@ -248,6 +249,6 @@ def test_second_controller_takes_over_and_gives_back(target: Target) -> None:
 
 
 async def until(condition: Any) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         while not condition():
             await asyncio.sleep(0.01)

@@ -13,6 +13,7 @@ from kofn_switch.p4runtime.p4info import P4Info
 from kofn_switch.p4runtime.refusal import Refused
 from tests.switch.p4runtime.harness import Target, frame, object_id, p4info
 from tests.targets import read
+from tests.waiting import PATIENCE_S
 
 DIGEST = 3
 MS = 1_000_000
@@ -31,7 +32,7 @@ def test_packets_become_digests_at_the_controller(target: Target, size: int, tim
                 target.send(2, frame(DIGEST, value=value))
             seen: list[dict[str, int]] = []
             lists = []
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(PATIENCE_S):
                 async for digests in switch.read_digests(NAME):
                     lists.append(digests.list_id)
                     seen.extend(digests)

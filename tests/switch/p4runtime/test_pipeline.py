@@ -14,7 +14,6 @@ from tests.switch.p4runtime.harness import (
     DEVICE_ID,
     P4INFO,
     PROGRAM,
-    TIMEOUT_S,
     Target,
     action,
     exact,
@@ -25,6 +24,7 @@ from tests.switch.p4runtime.harness import (
     table_entry,
     update,
 )
+from tests.waiting import PATIENCE_S
 
 ENTRY = table_entry("exacts", exact(b"\1"), action=action("TestIngress.drop"))
 
@@ -265,7 +265,7 @@ def test_switch_answers_while_it_compiles(tmp_path: Path) -> None:
             push = asyncio.create_task(client.push())
             answers = 0
             while not push.done():
-                await client.stub.Capabilities(p4r.CapabilitiesRequest(), timeout=TIMEOUT_S)
+                await client.stub.Capabilities(p4r.CapabilitiesRequest(), timeout=PATIENCE_S)
                 answers += 1
             await push
             assert answers > 3

@@ -17,6 +17,7 @@ import pytest
 from tests.ports import own_port
 from tests.switch.p4runtime.harness import DEVICE_ID, PROGRAM, Target, primary
 from tests.targets import switch_command
+from tests.waiting import PATIENCE_S
 
 END_S = 5.0
 
@@ -56,7 +57,7 @@ def test_switch_announces_that_it_listens_and_ends_cleanly(address: str, number:
         assert process.stdout.readline() == f"Server listening on {address}\n"
         asked_s = time.monotonic()
         process.send_signal(number)
-        output, errors = process.communicate(timeout=10)
+        output, errors = process.communicate(timeout=PATIENCE_S)
         assert (process.returncode, output, errors) == (0, "", "")
         assert time.monotonic() - asked_s < END_S
 
@@ -94,7 +95,7 @@ def test_switch_ends_cleanly_under_a_connected_client(address: str, tmp_path: Pa
         process.stdout.readline()
         asyncio.run(scenario(process))
         asked_s = time.monotonic()
-        _, errors = process.communicate(timeout=10)
+        _, errors = process.communicate(timeout=PATIENCE_S)
         assert (process.returncode, errors) == (0, "")
         assert time.monotonic() - asked_s < END_S
 

@@ -20,6 +20,7 @@ from kofn_switch.p4runtime.refusal import Refused, batch_details, not_found
 from kofn_switch.p4runtime.session import BACKLOG_MAX
 from kofn_switch.p4runtime.streams import Streams
 from tests.switch.p4runtime.harness import PROGRAM, Target, bid, exact, p4info, pipeline, primary, table_entry, update
+from tests.waiting import PATIENCE_S
 
 INFO = P4Info(p4info())
 
@@ -290,7 +291,7 @@ def test_client_that_vanishes_leaves_no_trace(embedded: Target) -> None:
         async with primary(embedded, push=False) as first:
             again = first.election_id
         async with embedded.stub() as stub:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(PATIENCE_S):
                 while (await _bid(stub, again)) is not grpc.StatusCode.OK:
                     await asyncio.sleep(0.01)
 

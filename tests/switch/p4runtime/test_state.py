@@ -25,6 +25,7 @@ from tests.switch.p4runtime.harness import (
     update,
 )
 from tests.targets import read
+from tests.waiting import PATIENCE_S
 
 SEEN, CELLS = "TestIngress.seen", "TestIngress.cells"
 COUNT, FLOOD, DIGEST, CLONE = 4, 2, 3, 5
@@ -32,7 +33,7 @@ COUNT, FLOOD, DIGEST, CLONE = 4, 2, 3, 5
 
 async def eventually(read: Any, wanted: Any) -> None:
     """Read until the answer is the wanted one; packets are counted some time after they are sent."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         while (found := await read()) != wanted:
             print("not yet:", found)
             await asyncio.sleep(0.02)

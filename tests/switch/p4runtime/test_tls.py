@@ -12,8 +12,8 @@ from finsy.proto import p4r, p4r_grpc
 from kofn_common.rpc.certificates import make_certificates
 from kofn_common.rpc.names import AUTHORITY, CONTROLLER, OPERATOR, host_name
 from kofn_switch.cli.tls import Tls, TlsError
-from tests.switch.p4runtime.harness import TIMEOUT_S
 from tests.targets import TARGETS, switch_command
+from tests.waiting import PATIENCE_S
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,7 @@ def asked(address: str, credentials: grpc.ChannelCredentials | None, wait: bool 
     )
     with opened as channel:
         stub = p4r_grpc.P4RuntimeStub(channel)
-        answer = stub.Capabilities(p4r.CapabilitiesRequest(), timeout=TIMEOUT_S, wait_for_ready=wait)
+        answer = stub.Capabilities(p4r.CapabilitiesRequest(), timeout=PATIENCE_S, wait_for_ready=wait)
         return str(answer.p4runtime_api_version)
 
 

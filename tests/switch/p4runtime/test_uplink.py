@@ -5,6 +5,7 @@ import itertools
 import threading
 
 from kofn_switch.p4runtime.uplink import Uplink, in_loop
+from tests.waiting import PATIENCE_S
 
 
 class Source:
@@ -22,7 +23,7 @@ class Source:
 
 
 async def until(handled: list[list[int]], count: int) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         while len(handled) < count:
             await asyncio.sleep(0)
 

@@ -24,6 +24,7 @@ from tests.dataplane.frames import contribution, frame, host_mac, parse
 from tests.dataplane.lab import Lab, lab
 from tests.system.control.switches import running
 from tests.targets import TARGETS
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.root
 
@@ -66,7 +67,7 @@ def test_jobs_do_not_touch_each_other(place: tuple[Lab, str]) -> None:
         async with asyncio.timeout(60):
             await link.ready.wait()
         await asyncio.to_thread(exchange_packets)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             while len(arrivals[1]) < 2 or len(arrivals[2]) < 2:
                 await asyncio.sleep(0.01)
         counted = {name: count for name, count in (await link.count()).items() if count}

@@ -18,6 +18,7 @@ from tests.controller.harness import agreed, serving, setup, star, until
 from tests.system.control.switches import SwitchProcess, running
 from tests.system.control.test_regroup import entry
 from tests.targets import TARGETS
+from tests.waiting import PATIENCE_S
 
 
 @pytest.fixture(params=TARGETS)
@@ -43,7 +44,7 @@ def test_each_job_runs_separately(switch: SwitchProcess) -> None:
             second = await control.start_all(job=9)
             second[1].call.cancel()
             assert (await second[0].expect("decision")).k == 2
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(PATIENCE_S):
                 while (await entry(switch, 9) or (0, 0))[0] != 2:
                     await asyncio.sleep(0.02)
             assert (await entry(switch, 4) or (0, 0))[0] == 2

@@ -16,6 +16,7 @@ from kofn_controller.p4runtime.program import CompiledProgram, read_all
 from tests.controller.harness import Running, Worker, agreed, serving, setup, until
 from tests.system.control.switches import SwitchProcess, running
 from tests.targets import TARGETS
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.slow
 
@@ -211,7 +212,7 @@ def test_restarted_controller_continues_with_k_and_generation(
             assert control.session.control_loop.measurements.refused == 0
             assert await entry(switch) == (3, generation), "the entry in the switch stays"
             await until(lambda: control.session.slots.k == 2)  # two are not back and count as lost
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(PATIENCE_S):
                 while await entry(switch) != (2, generation):
                     await asyncio.sleep(0.02)
             third = await back(control, 3, 2010, generation)

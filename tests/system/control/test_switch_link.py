@@ -23,6 +23,7 @@ from kofn_controller.p4runtime.updates import difference
 from tests.controller.harness import star, until
 from tests.system.control.switches import SwitchProcess, running
 from tests.targets import TARGETS
+from tests.waiting import PATIENCE_S
 
 VERDICTS_SEEN = {"OPENED", "ADDED", "CLOSED", "LATE", "STALE", "FORMAT_MISMATCH", "DUPLICATE", "WRONG_PORT"}
 
@@ -251,7 +252,7 @@ def test_another_client_may_be_primary_for_a_while(switch: SwitchProcess) -> Non
                 await job.set_k(2)  # no error: it takes effect when the other client leaves
                 assert len(await missing(switch, job, 1)) == 0
             await until(lambda: link._switch.is_primary)
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(PATIENCE_S):
                 while await missing(switch, job, 2):
                     await asyncio.sleep(0.02)
 
@@ -330,7 +331,7 @@ def test_wrong_counter_ends_the_link_at_once(switch: SwitchProcess) -> None:
 def assert_refused(switch: SwitchProcess, plane: KofnPlane, words: str) -> None:
     async def scenario() -> None:
         link = SwitchLink(address=switch.address, device_id=0, plane=plane, jobs=[a_job()])
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             await link.run()
 
     with pytest.raises(EntryError, match=words):
