@@ -463,6 +463,7 @@ class Pacer(ctypes.Structure):
     count: int
     capacity: int
     queued_bytes: int
+    left_bytes: int
     _fields_ = (
         ("byte_s", c_double),
         ("burst_s", c_double),
@@ -474,6 +475,7 @@ class Pacer(ctypes.Structure):
         ("count", c_int64),
         ("capacity", c_int64),
         ("queued_bytes", c_int64),
+        ("left_bytes", c_int64),
     )
 
 

@@ -68,6 +68,8 @@ static int is_wanted(const struct core *core, const struct frame *frame) {
 }
 
 static void leave(struct host *host, struct frame *frame) {
+    if (!frame->launch)
+        core_probe_leaves(host->core, request_of(frame), host->pacer.left_bytes);
     if (is_wanted(host->core, frame))
         frames_add(&host->leaving, frame);
     else

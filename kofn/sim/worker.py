@@ -107,8 +107,8 @@ class Worker(Effects):
     def set_link(self, link: pb.Link) -> None:
         """Take the controller's news of this worker's link."""
         self.host.attentive = True
-        self._pacing.judge(link, self._model.encoder.plan)
         now = self._around.clock.time()
+        self._pacing.judge(link, self._model.encoder.plan, now)
         self._driver.follow_peer(link.HasField("peer"), now)
         self._go_on()
 

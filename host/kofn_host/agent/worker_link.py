@@ -34,7 +34,7 @@ class WorkerLink:
 
     def heard(self, link: kofn_pb2.Link, follow: Follow) -> None:
         """Take what the controller has found out about this link; `follow` yields a peer's results."""
-        self._pacing.judge(link, self._encoder.plan)
+        self._pacing.judge(link, self._encoder.plan, time.monotonic())
         self._missed.follow(link.peer if link.HasField("peer") else None, follow)
 
     def report(self) -> LinkReport | None:

@@ -123,6 +123,8 @@ static void leave(const struct port *port, int64_t request, int64_t launch, cons
     struct leaving *leaving = &port->engine->leaving;
     if (!values)
         return;
+    if (!launch)
+        core_probe_leaves(port->core, request, port->engine->pacer.left_bytes);
     memcpy(leaving->heads + leaving->count * KOFN_HEADER_BYTES, head, KOFN_HEADER_BYTES);
     leaving->bodies[leaving->count] = values;
     leaving->sizes[leaving->count] = size;

@@ -35,6 +35,7 @@ double pacer_due_s(const struct pacer *pacer, int64_t size, double now) {
 
 void pacer_take(struct pacer *pacer, int64_t size, double now, int waited) {
     pacer->full_s = fmax(pacer->full_s, now - (waited ? pacer->late_s : 0)) + (double)size * pacer->byte_s;
+    pacer->left_bytes += size;
 }
 
 static struct paced *queued(const struct pacer *pacer, int64_t at) {

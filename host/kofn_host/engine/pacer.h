@@ -25,6 +25,7 @@ struct pacer {
     double rings_s; /* when the next waiting packets leave; INFINITY: none wait */
     struct paced *queue;
     int64_t first, count, capacity, queued_bytes;
+    int64_t left_bytes; /* of all packets that have left */
 };
 
 void pacer_open(struct pacer *pacer, double mbps, int64_t burst_bytes, double late_s);

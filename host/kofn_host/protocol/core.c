@@ -141,6 +141,11 @@ void core_mark_sent_at(struct core *core, int64_t request, int64_t launch, doubl
         core->probe.sent_s = at_s;
 }
 
+void core_probe_leaves(struct core *core, int64_t request, int64_t left_bytes) {
+    if (core->probe.asked && request == request_of(core->probe.header.block, 0))
+        core->probe.sent_bytes = left_bytes;
+}
+
 void core_enter(struct core *core, uint32_t generation) {
     core->generation = generation > core->generation ? generation : core->generation;
 }

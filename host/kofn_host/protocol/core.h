@@ -108,9 +108,12 @@ struct slot_query {
 
 /* How long packets wait in a worker's link: the time from the probe to its answer, minus the shortest time to any answer. */
 struct link_wait {
-    double wait_s; /* of a gradient's last packet; of the packets of earlier iterations alone, if `before_all` */
-    double sent_s; /* when the probe left */
+    double wait_s;     /* of a gradient's last packet; of the packets of earlier iterations alone, if `before_all` */
+    double sent_s;     /* when the probe left */
+    double passed_s;   /* when the probe had passed the link */
+    double sent_bytes; /* what this worker's pacer had put on the link by then, the probe included */
     double before_all; /* whether the probe left before the iteration's packets */
+    double answered;   /* 0: the wait is the time until now, which is shorter */
 };
 
 /* Measures how long a worker's gradient waits in its link. A PULL like the PULL of a slot query follows the last packet that
@@ -127,6 +130,7 @@ struct link_probe {
     double sent_s, share; /* when the probe leaves; the share of the gradient that left before the probe */
     int64_t left, last;   /* packets that have left in this iteration, without retransmissions; the last packet's request */
     uint32_t weight;      /* the last packet's */
+    int64_t sent_bytes;   /* what the pacer had put on the link when the probe left */
     int32_t before_all;   /* whether the probe leaves before the iteration's packets */
     struct link_wait waited; /* measured by the last answer */
     int32_t fresh;           /* `waited` was not taken yet */
@@ -226,6 +230,8 @@ void core_probe_link(struct core *core);
 int core_take_link_wait(struct core *core, double now, struct link_wait *taken);
 /* Note that a sent packet waits in this host and leaves at `at_s`: the packet's timer starts then. */
 void core_mark_sent_at(struct core *core, int64_t request, int64_t launch, double at_s);
+/* Note that a slot query or a probe of this request leaves now, and what this worker's pacer has put on the link so far. */
+void core_probe_leaves(struct core *core, int64_t request, int64_t left_bytes);
 /* In this iteration all workers' gradients come in pieces: during a silence the workers may be computing. `level`, one per
  * gradient block: blocks of one level leave in the same order everywhere; NULL: all blocks do. `level` must stay in place until
  * the next begin. */

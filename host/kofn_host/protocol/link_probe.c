@@ -57,6 +57,19 @@ static double link_wait_s(const struct core *core, double now) {
     return fmax(0, now - core->probe.sent_s - (isinf(soonest_s) ? 0 : soonest_s)) / core->probe.share;
 }
 
+static struct link_wait wait_until(const struct core *core, double now, int answered) {
+    const struct link_probe *probe = &core->probe;
+    const double wait_s = link_wait_s(core, now);
+    return (struct link_wait){
+        .wait_s = wait_s,
+        .sent_s = probe->sent_s,
+        .passed_s = probe->sent_s + wait_s * probe->share,
+        .sent_bytes = (double)probe->sent_bytes,
+        .before_all = probe->before_all,
+        .answered = answered,
+    };
+}
+
 /* Whether this is the answer to a probe. */
 int link_probe_hears(struct core *core, const struct header *answer, double now) {
     struct link_probe *probe = &core->probe;
@@ -64,14 +77,13 @@ int link_probe_hears(struct core *core, const struct header *answer, double now)
         return 0;
     probe->asked = 0;
     probe->fresh = 1;
-    probe->waited = (struct link_wait){link_wait_s(core, now), probe->sent_s, probe->before_all};
+    probe->waited = wait_until(core, now, 1);
     return 1;
 }
 
-/* If this worker's contribution to a later iteration has reached the switch, an unanswered probe was lost. */
-void link_probe_passed(struct core *core, const struct header *answer, const struct result *result) {
-    const int mine = answer->kind == KOFN_LATE || result_parts(result, place_of(core, core->rank));
-    if (mine && answer->iteration > core->probe.sent_in)
+/* This worker's contribution to an iteration has reached the switch. An unanswered probe of an earlier iteration was lost. */
+void link_probe_passed(struct core *core, int64_t iteration) {
+    if (iteration > core->probe.sent_in)
         core->probe.asked = 0;
 }
 
@@ -79,7 +91,7 @@ int core_take_link_wait(struct core *core, double now, struct link_wait *taken) 
     struct link_probe *probe = &core->probe;
     const double waits_s = probe->asked ? link_wait_s(core, fmin(now, probe->sent_s + RTO_MAX_S)) : 0;
     const int longer = waits_s > probe->waited.wait_s, fresh = probe->fresh;
-    *taken = longer ? (struct link_wait){waits_s, probe->sent_s, probe->before_all} : probe->waited;
+    *taken = longer ? wait_until(core, fmin(now, probe->sent_s + RTO_MAX_S), 0) : probe->waited;
     probe->fresh = 0;
     return fresh || longer;
 }

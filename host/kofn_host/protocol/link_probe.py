@@ -13,8 +13,14 @@ class LinkWait(NamedTuple):
     """The wait of a gradient's last packet, or of the packets of earlier iterations alone."""
     sent_s: float
     """When the probe left."""
+    passed_s: float
+    """When the probe had passed the link."""
+    sent_bytes: int
+    """The bytes, with their frames, that this worker's pacer had put on the link by then, the probe included."""
     before_all: bool
     """Whether the wait is that of the packets of earlier iterations: the probe has left before the iteration's."""
+    answered: bool = True
+    """Whether the probe was answered. If not, the wait is the time until now, and will be longer."""
 
 
 class LinkProbe:
@@ -29,7 +35,8 @@ class LinkProbe:
 
     def take(self, now: float) -> LinkWait | None:
         """Return how long packets wait in the link; None without a new measurement."""
-        taken = np.zeros(3)
+        taken = np.zeros(6)
         if not self._call("take_link_wait", now, taken.ctypes.data):
             return None
-        return LinkWait(float(taken[0]), float(taken[1]), bool(taken[2]))
+        wait_s, sent_s, passed_s, sent_bytes, before_all, answered = taken.tolist()
+        return LinkWait(wait_s, sent_s, passed_s, int(sent_bytes), before_all=bool(before_all), answered=bool(answered))
