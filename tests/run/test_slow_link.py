@@ -46,7 +46,7 @@ at_iteration = 80
 kill = "worker-0"
 [[event]]
 at_iteration = 80
-after_s = 0.1
+after_s = 1.0
 start = "worker-0"
 """
 
