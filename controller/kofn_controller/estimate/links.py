@@ -13,8 +13,7 @@ import numpy as np
 from kofn_controller.estimate.measurements import BoolArray, FloatArray
 
 LATEST = 3
-"""Number of latest waits whose median is a worker's present wait. All of them must be long, because a lost probe seems
-to wait. A worker with fewer waits has no present wait."""
+"""Number of latest waits whose median is a worker's present wait. A worker with fewer waits has no present wait."""
 
 FENCE = 3.0
 """Number of interquartile ranges above the upper quartile from which a wait is far out."""
@@ -44,15 +43,17 @@ class LinkDelays:
         return cls(delays_s=np.zeros(workers), slow=np.zeros(workers, np.bool_), usual_s=0.0, fence_s=0.0)
 
 
-def compare(waits_s: FloatArray, live: BoolArray, service_s: float, before: LinkDelays) -> LinkDelays:
+def compare(
+    waits_s: FloatArray, unsure: BoolArray, live: BoolArray, service_s: float, before: LinkDelays
+) -> LinkDelays:
     """Compare the links of the live workers.
 
-    `waits_s` (n, kept): the latest waits, oldest first, NaN where unknown. A worker has a slower link if all of its
-    LATEST waits are far out: above the upper quartile of the faster half by FENCE times their interquartile range
-    (J. W. Tukey, Exploratory Data Analysis, 1977), and by SHARE of `service_s`, the block time without blocking. A link
-    is slow whose wait is also SLOW times `service_s` above that fence. A worker whose link was slow `before` paces
-    itself, so its waits are exact: the link stays slow until a wait is at most SHARE of `service_s` above the usual
-    wait.
+    `waits_s` (n, kept): the latest waits, oldest first, NaN where unknown; `unsure` (n, kept): whether the probe may
+    have been lost. A worker has a slower link if its present wait and a sure one are far out: above the upper
+    quartile of the faster half by FENCE times their interquartile range (J. W. Tukey, Exploratory Data Analysis,
+    1977), and by SHARE of `service_s`, the block time without blocking. A link is slow whose wait is also SLOW times
+    `service_s` above that fence. A worker whose link was slow `before` paces itself, so its waits are exact: the link
+    stays slow until the present wait is at most SHARE of `service_s` above the usual wait.
     """
     delays_s = np.zeros(len(waits_s))
     known = np.flatnonzero(live & ~np.isnan(waits_s[:, -LATEST:]).any(axis=1))
@@ -60,10 +61,11 @@ def compare(waits_s: FloatArray, live: BoolArray, service_s: float, before: Link
         return LinkDelays.unknown(len(waits_s))
     ascending = known[np.argsort(np.nanmedian(waits_s[known], axis=1))]
     low_s, usual_s, high_s = np.nanquantile(waits_s[ascending[: (len(known) + 1) // 2]], (0.25, 0.5, 0.75))
-    present_s, least_wait_s = np.median(waits_s[known, -LATEST:], axis=1), waits_s[known, -LATEST:].min(axis=1)
+    latest_s = waits_s[known, -LATEST:]
+    present_s, sure_s = np.median(latest_s, axis=1), np.where(unsure[known, -LATEST:], 0.0, latest_s).max(axis=1)
     least_s = SHARE * service_s
     fence_s = high_s + max(FENCE * (high_s - low_s), least_s)
     far_s = np.where(before.slow[known], usual_s + least_s, fence_s)
-    delays_s[known] = np.where(least_wait_s > far_s, present_s - usual_s, 0.0)
+    delays_s[known] = np.where(np.minimum(present_s, sure_s) > far_s, present_s - usual_s, 0.0)
     slow = (delays_s > fence_s - usual_s + SLOW * service_s) | (before.slow & (delays_s > 0))
     return LinkDelays(delays_s=delays_s, slow=slow, usual_s=float(usual_s), fence_s=float(fence_s))

@@ -384,7 +384,8 @@ class ControlLoop:
 
 def _compared(taken: Measurements, live: BoolArray, before: LinkDelays) -> LinkDelays:
     """Compare the links by the present measurements; `before`: the previous comparison."""
-    return compare(taken.link_waits_s, live, estimate_service(taken.times_s, taken.cut), before)
+    service_s = estimate_service(taken.times_s, taken.cut)
+    return compare(taken.link_waits_s, taken.link_waits_open, live, service_s, before)
 
 
 def _times_s(choice: Choice | None, k: int) -> tuple[float, float]:

@@ -68,6 +68,8 @@ class LinkReport(NamedTuple):
     """The rate of a slow link; 0: the link is not slow."""
     link_backlog_s: float = 0.0
     """How long the packets wait that a slow link holds of earlier iterations, in seconds."""
+    link_wait_open: bool = False
+    """Whether the delay is the time so far of a probe without an answer, which may have been lost."""
 
 
 class LinkPacing:
@@ -87,6 +89,7 @@ class LinkPacing:
         self._paced_then_s = 0.0  # the time of a gradient at the rate when the latest probe left
         self._held_s = math.inf  # the time of a gradient when the link last held packets; infinity: not yet
         self._judged_s = 0.0  # when the controller judged the link: earlier packets left at another rate
+        self._open_s = 0.0  # when the probe of the latest report left
         self._before: LinkWait | None = None  # the probe since which the link's rate is measured
         self._full = False  # whether that probe and all later ones found packets in the link
         self._waits = deque[LinkWait](maxlen=FLOOR)  # of the latest probes
@@ -111,8 +114,9 @@ class LinkPacing:
             self._note(wait)
             if self._link_s:
                 self._follow(wait, plan, queued=queued)
-        if not self._link_s:
-            return LinkReport(wait.wait_s)
+        if not self._link_s:  # a probe that is unanswered in a second iteration was not lost (link_probe_passed)
+            first, self._open_s = wait.sent_s != self._open_s, wait.sent_s
+            return LinkReport(wait.wait_s, link_wait_open=first and not wait.answered)
         return LinkReport(
             link_wait_s=self._link_s - self._usual_s(plan) + self._usual_wait_s,
             link_mbps=self._bits(plan) * 1e-6 / self._link_s,

@@ -82,8 +82,6 @@ int results_note(struct core *core, int64_t iteration, int64_t block, const stru
     known->results[block] = *result;
     known->known++;
     core->any_news = 1;
-    if (result_parts(result, place_of(core, core->rank)))
-        link_probe_passed(core, iteration);
     if (iteration >= core->newest) {
         core->newest = iteration;
         core->k = result->k;

@@ -8,6 +8,7 @@ from kofn_controller.estimate.measurements import LINK_WAITS, BoolArray, FloatAr
 
 SERVICE_S = 0.010
 ALL = np.ones(4, dtype=np.bool_)
+SURE = np.zeros((4, LINK_WAITS), dtype=np.bool_)
 
 
 def waits(*means_s: float, noise_s: float = 1e-3, seed: int = 1) -> np.ndarray:
@@ -15,7 +16,7 @@ def waits(*means_s: float, noise_s: float = 1e-3, seed: int = 1) -> np.ndarray:
 
 
 def delays_s(waits_s: FloatArray, live: BoolArray) -> FloatArray:
-    return compare(waits_s, live, SERVICE_S, LinkDelays.unknown(4)).delays_s
+    return compare(waits_s, SURE, live, SERVICE_S, LinkDelays.unknown(4)).delays_s
 
 
 @pytest.mark.parametrize("excess_s", [5e-3, 30e-3, 0.2])
@@ -40,15 +41,23 @@ def test_lone_straggler_waits_less_than_workers_that_compete() -> None:
     assert delays_s(waits(0, 4e-3, 4e-3, 4e-3), ALL).tolist() == [0, 0, 0, 0]
 
 
-def test_change_is_seen_with_the_third_gradient() -> None:
-    """Two probes may have been lost, so that they seemed to wait."""
+def test_change_is_seen_with_the_second_gradient() -> None:
     found = waits(0, 0, 0, 0)
-    found[3, -2:] += 0.05
+    found[3, -1] += 0.05
     assert delays_s(found, ALL)[3] == 0
-    found[3, -3] += 0.05
+    found[3, -2] += 0.05
     assert delays_s(found, ALL)[3] == pytest.approx(0.05, abs=2e-3)
     found[3] = [*waits(0.05)[0, :-2], 1e-3, 1e-3]
     assert delays_s(found, ALL)[3] == 0
+
+
+def test_lost_probes_make_no_link_slow() -> None:
+    found, unsure = waits(0, 0, 0, 0), SURE.copy()
+    found[3, -LATEST:] += 0.05
+    unsure[3, -LATEST:] = True
+    assert compare(found, unsure, ALL, SERVICE_S, LinkDelays.unknown(4)).delays_s[3] == 0
+    unsure[3, -1] = False
+    assert compare(found, unsure, ALL, SERVICE_S, LinkDelays.unknown(4)).delays_s[3] > 0
 
 
 def test_unknown_and_dead_workers_count_for_nothing() -> None:
@@ -60,11 +69,11 @@ def test_unknown_and_dead_workers_count_for_nothing() -> None:
 
 
 def test_link_is_slow_from_a_block_time_beyond_the_noise_until_it_is_like_the_others() -> None:
-    links = compare(waits(0, 0, 0, 5e-3), ALL, SERVICE_S, LinkDelays.unknown(4))
+    links = compare(waits(0, 0, 0, 5e-3), SURE, ALL, SERVICE_S, LinkDelays.unknown(4))
     assert links.delays_s[3] > 0
     assert not links.slow.any(), "no packets need to wait for so short a delay"
-    slow = compare(waits(0, 0, 0, 30e-3), ALL, SERVICE_S, links)
+    slow = compare(waits(0, 0, 0, 30e-3), SURE, ALL, SERVICE_S, links)
     assert slow.slow.tolist() == [False, False, False, True]
     assert slow.usual_s < slow.fence_s < 15e-3
-    assert compare(waits(0, 0, 0, 5e-3), ALL, SERVICE_S, slow).slow[3], "it paces itself, so its waits are exact"
-    assert not compare(waits(0, 0, 0, 1e-3), ALL, SERVICE_S, slow).slow.any()
+    assert compare(waits(0, 0, 0, 5e-3), SURE, ALL, SERVICE_S, slow).slow[3], "it paces itself, so its waits are exact"
+    assert not compare(waits(0, 0, 0, 1e-3), SURE, ALL, SERVICE_S, slow).slow.any()
