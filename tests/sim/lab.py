@@ -32,6 +32,7 @@ workers = 3
 words = 2
 [policy]
 late_gradient = "{rule}"
+include_after = 0
 age_weight = {weight}
 age_limit = {limit}
 [model]

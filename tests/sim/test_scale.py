@@ -34,6 +34,7 @@ workers = {workers}
 racks = {racks}
 [policy]
 late_gradient = "{rule}"
+include_after = 0
 [model]
 compute_ms = 40
 [[straggler]]

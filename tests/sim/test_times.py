@@ -28,6 +28,7 @@ link_mbps = 100000
 workers = {workers}
 [policy]
 late_gradient = "stash"
+include_after = 0
 [model]
 compute_ms = {compute_ms}
 """

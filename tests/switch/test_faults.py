@@ -18,7 +18,7 @@ from kofn_switch.engine.engine import Engine
 from kofn_switch.engine.faults import FaultRule, parse_rule
 from kofn_switch.errors import FaultError
 from kofn_switch.state.entries import FaultCounts
-from tests.switch.test_ports import PROGRAM, alone, links
+from tests.switch.test_ports import PROGRAM, alone, counted, links
 from tests.switch.test_rules import LENGTH, request
 from tests.waiting import until
 
@@ -78,7 +78,10 @@ class Lab:
                 return len(got) >= self._left()
 
         self.until_taken()
-        until(quiet)
+        try:
+            until(quiet)
+        except AssertionError:
+            raise AssertionError(f"{len(got)} of {self._left()}; {self.engine.stats()}; {counted()}") from None
         return got
 
     def numbers(self) -> list[int]:

@@ -78,7 +78,16 @@ def host(interface: str) -> socket.socket:
 
 def receive(opened: socket.socket) -> bytes:
     """Return the next packet."""
-    return opened.recv(65536)
+    try:
+        return opened.recv(65536)
+    except TimeoutError:
+        raise AssertionError(f"no packet came; the kernel counted:\n{counted()}") from None
+
+
+def counted() -> str:
+    """Return what the kernel has counted at this namespace's interfaces, dropped packets included."""
+    words = ["ip", "-s", "-s", "link"], ["tc", "-s", "qdisc"], ["cat", "/proc/net/softnet_stat"]
+    return "\n".join(subprocess.run(each, check=True, capture_output=True, text=True).stdout for each in words)
 
 
 def switch(ports: int, *, qdisc_bypass: bool = False, take_outgoing: bool = False) -> Engine:

@@ -25,7 +25,7 @@ from kofn_controller.estimate.reports import Reports
 from kofn_controller.estimate.time_scales import estimate_service
 from kofn_controller.policy.chooser import Chooser, Known
 from kofn_controller.policy.history import HistoryLog
-from kofn_controller.policy.inclusion import Inclusion, beyond_chance
+from kofn_controller.policy.inclusion import Inclusion
 from kofn_controller.policy.objective import Choice, Objective, objective
 from kofn_controller.policy.prediction import Prediction, Predictor
 from kofn_controller.policy.worth import WorthModel
@@ -98,7 +98,7 @@ class ControlLoop:
         self.silent_s = np.zeros(self.workers)
         self.links = LinkDelays.unknown(self.workers)
         self.estimate = None
-        self.inclusion = Inclusion()
+        self.inclusion = Inclusion(self.policy.include_after)
         self.chooser.restart()
         self.pace = Pace(workers=self.workers)
         self.worth_model = WorthModel(workers=self.workers, average=self.average)
@@ -177,7 +177,10 @@ class ControlLoop:
         worker is silent for unexpectedly long."""
         fixed = self.goal.fixed
         every = max(self.policy.decide_every, FORECAST_EVERY if fixed else 0)
-        if self.iteration >= self.chosen_at + every or self._inclusion_due():
+        starves = _starves(self.goal, self.late_policy)
+        if self.inclusion.due(self.measurements, self.live, self.k, starves=starves):
+            return True
+        if self.iteration >= self.chosen_at + every:
             return True
         if fixed:
             return bool(np.any(_compared(self.measurements, self.live, self.links).slow != self.links.slow))
@@ -189,9 +192,12 @@ class ControlLoop:
         if not self.live.any():
             return None
         known = self._forecast(now_s)
+        starves = _starves(self.goal, self.late_policy)
         if self.inclusion.rank is not None:
-            return self._release(self.inclusion.rank) if self._inclusion_due() else None
-        if (rank := self.inclusion.excluded(self.measurements, self.live, self.k, self._include_after)) is not None:
+            due = self.inclusion.due(self.measurements, self.live, self.k, starves=starves)
+            return self._release(self.inclusion.rank) if due else None
+        rank = self.inclusion.excluded(self.measurements, self.live, self.k, starves=starves)
+        if rank is not None:
             return self._include(rank)
         if not known:
             return None
@@ -264,22 +270,6 @@ class ControlLoop:
         if fixed is None:
             return bound_k(live if len(self.late_policies) == 1 else live // 2, live)
         return bound_k(fixed.k, live)
-
-    @property
-    def _include_after(self) -> int:
-        """After how many late iterations in a row a worker is included; 0: never.
-
-        By default, a worker is included where a late gradient waits for a sum in time, and nothing but a fixed k
-        determines whether there ever is one.
-        """
-        if self.policy.include_after is not None:
-            return self.policy.include_after
-        if not (self.goal.fixed and RULES[self.late_policy.rule].keeps):
-            return 0
-        return beyond_chance(self.k, int(self.live.sum()))
-
-    def _inclusion_due(self) -> bool:
-        return self.inclusion.due(self.measurements, self.live, self.k, self._include_after)
 
     def _include(self, rank: int) -> Change | None:
         """Set k to n. `_release` ends the inclusion, once the worker has been in a sum."""
@@ -380,6 +370,12 @@ class ControlLoop:
         self.chooser.evidence.forget()
         self.changes.append(change)
         return change
+
+
+def _starves(goal: Objective, late_policy: LatePolicy) -> bool:
+    """Return whether a worker that is always late is in no sum, because its gradients wait for a sum in time, and a
+    fixed k does not change for the worker's sake."""
+    return goal.fixed and RULES[late_policy.rule].keeps
 
 
 def _compared(taken: Measurements, live: BoolArray, before: LinkDelays) -> LinkDelays:

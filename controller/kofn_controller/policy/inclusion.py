@@ -28,23 +28,30 @@ def beyond_chance(k: int, workers: int) -> int:
 
 
 class Inclusion:
-    """Includes one worker at a time."""
+    """Includes one worker at a time, after it was late `after` times in a row; 0: never.
 
-    def __init__(self) -> None:
+    `after` None: `beyond_chance` times where a worker that is always late starves, else never.
+    """
+
+    def __init__(self, after: int | None) -> None:
+        self._after = after
         self.rank: int | None = None
         """The worker that is being included; None: there is none."""
 
-    def excluded(self, measurements: Measurements, live: BoolArray, k: int, after: int) -> int | None:
-        """Return the live worker that was late most often in a row, if it was late `after` times or more and k is below
-        the number of live workers; else None. `after` 0: never."""
-        if not after or k >= live.sum():
+    def excluded(self, measurements: Measurements, live: BoolArray, k: int, *, starves: bool) -> int | None:
+        """Return the live worker that was late most often in a row, if it was late so often and k is below the number
+        of live workers; else None. `starves`: whether a worker that is always late is in no sum."""
+        workers, after = int(live.sum()), self._after
+        if after is None:
+            after = beyond_chance(k, workers) if starves else 0
+        if not after or k >= workers:
             return None
         late = np.where(live, measurements.late_in_a_row, -1)
         rank = int(late.argmax())
         return rank if late[rank] >= after else None
 
-    def due(self, measurements: Measurements, live: BoolArray, k: int, after: int) -> bool:
+    def due(self, measurements: Measurements, live: BoolArray, k: int, *, starves: bool) -> bool:
         """Return whether an inclusion must begin or end now."""
         if self.rank is None:
-            return self.excluded(measurements, live, k, after) is not None
+            return self.excluded(measurements, live, k, starves=starves) is not None
         return bool(measurements.late_in_a_row[self.rank] == 0)
