@@ -19,6 +19,7 @@ from kofn_switch.engine.faults import FaultRule
 from kofn_switch.errors import PortError
 from kofn_switch.state.entries import Replica
 from tests.switch.test_rules import LENGTH, answer, request
+from tests.waiting import until
 
 pytestmark = pytest.mark.root
 PROGRAM = (Path(__file__).parent / "programs" / "rules.json").read_bytes()
@@ -64,7 +65,14 @@ def links(count: int) -> list[socket.socket]:
         pair = f"ip link add s{number} mtu {MTU} type veth peer name h{number} mtu {MTU}"
         for command in (pair, f"ip link set s{number} up", f"ip link set h{number} up"):
             subprocess.run(command.split(), check=True)
+    until(lambda: are_up(2 * count))  # before, the kernel drops all that is sent
     return [host(f"h{number}") for number in range(1, count + 1)]
+
+
+def are_up(interfaces: int) -> bool:
+    """Return whether the kernel has noticed that both ends of each pair are up, and has activated their queues."""
+    listed = subprocess.run(["ip", "-oneline", "link"], check=True, capture_output=True, text=True).stdout
+    return listed.count(" state UP ") == interfaces
 
 
 def host(interface: str) -> socket.socket:
