@@ -21,7 +21,7 @@ class PolicySection(Section, frozen=True):
     decide_every: PositiveInt = 1  # iterations between decisions
     warm_up: Annotated[int, Meta(ge=1, le=256)] = 1  # reports from every live worker before the first decision
     include_after: WholeNumber | None = None  # await a worker after this many late iterations in a row; 0: never;
-    # None: never, except under stash with a fixed k, after more than are chance (6 for 3 of 4)
+    # None: never; but under stash with a fixed k after so many that chance hardly explains them (6 if k is 3 of 4)
     late_gradient: RuleChoice = "auto"  # the rule for late gradients (late_rules.py); auto: the objective chooses
     age_weight: Probability | None = None  # factor of a late gradient's weight for each iteration of its age;
     # None: with late_gradient = "auto" the objective chooses, else 0.5

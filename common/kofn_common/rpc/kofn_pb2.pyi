@@ -260,7 +260,7 @@ class Report(_message.Message):
     LINK_WAIT_S_FIELD_NUMBER: _builtins.int
     LINK_MBPS_FIELD_NUMBER: _builtins.int
     LINK_BACKLOG_S_FIELD_NUMBER: _builtins.int
-    LINK_WAIT_OPEN_FIELD_NUMBER: _builtins.int
+    LINK_WAIT_UNSURE_FIELD_NUMBER: _builtins.int
     ENTERED_FIELD_NUMBER: _builtins.int
     SUMMED_FIELD_NUMBER: _builtins.int
     WAITING_FIELD_NUMBER: _builtins.int
@@ -312,7 +312,7 @@ class Report(_message.Message):
     """
     link_backlog_s: _builtins.float
     """how long the packets wait that a slow link holds of earlier iterations"""
-    link_wait_open: _builtins.bool
+    link_wait_unsure: _builtins.bool
     """link_wait_s is the time so far of a probe without an answer, which may have been lost"""
     entered: _builtins.float
     """gradients of this worker so far, by weight, mean over the blocks; of these"""
@@ -353,7 +353,7 @@ class Report(_message.Message):
         link_wait_s: _builtins.float | None = ...,
         link_mbps: _builtins.float = ...,
         link_backlog_s: _builtins.float = ...,
-        link_wait_open: _builtins.bool = ...,
+        link_wait_unsure: _builtins.bool = ...,
         entered: _builtins.float = ...,
         summed: _builtins.float = ...,
         waiting: _builtins.float = ...,
@@ -362,7 +362,7 @@ class Report(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_link_wait_s", b"_link_wait_s", "_loss", b"_loss", "_metric", b"_metric", "link_wait_s", b"link_wait_s", "loss", b"loss", "metric", b"metric"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_link_wait_s", b"_link_wait_s", "_loss", b"_loss", "_metric", b"_metric", "age", b"age", "aggregate_norm2", b"aggregate_norm2", "aggregate_products", b"aggregate_products", "catch_up_s", b"catch_up_s", "censored", b"censored", "contributors", b"contributors", "decision", b"decision", "discarded", b"discarded", "entered", b"entered", "first_block_s", b"first_block_s", "gradient_agreement", b"gradient_agreement", "gradient_norm2", b"gradient_norm2", "gradients", b"gradients", "iteration", b"iteration", "iteration_s", b"iteration_s", "iterations_behind", b"iterations_behind", "k_least", b"k_least", "k_most", b"k_most", "late", b"late", "late_since", b"late_since", "link_backlog_s", b"link_backlog_s", "link_mbps", b"link_mbps", "link_wait_open", b"link_wait_open", "link_wait_s", b"link_wait_s", "loss", b"loss", "metric", b"metric", "summed", b"summed", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_link_wait_s", b"_link_wait_s", "_loss", b"_loss", "_metric", b"_metric", "age", b"age", "aggregate_norm2", b"aggregate_norm2", "aggregate_products", b"aggregate_products", "catch_up_s", b"catch_up_s", "censored", b"censored", "contributors", b"contributors", "decision", b"decision", "discarded", b"discarded", "entered", b"entered", "first_block_s", b"first_block_s", "gradient_agreement", b"gradient_agreement", "gradient_norm2", b"gradient_norm2", "gradients", b"gradients", "iteration", b"iteration", "iteration_s", b"iteration_s", "iterations_behind", b"iterations_behind", "k_least", b"k_least", "k_most", b"k_most", "late", b"late", "late_since", b"late_since", "link_backlog_s", b"link_backlog_s", "link_mbps", b"link_mbps", "link_wait_s", b"link_wait_s", "link_wait_unsure", b"link_wait_unsure", "loss", b"loss", "metric", b"metric", "summed", b"summed", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__link_wait_s: _TypeAlias = _typing.Literal["link_wait_s"]  # noqa: Y015
     _WhichOneofArgType__link_wait_s: _TypeAlias = _typing.Literal["_link_wait_s", b"_link_wait_s"]  # noqa: Y015

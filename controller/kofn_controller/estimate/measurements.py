@@ -99,7 +99,7 @@ class Measurements:
     late_in_a_row: NDArray[np.int64] = field(init=False)  # (workers,)
     views: Views = field(init=False)
     link_waits_s: FloatArray = field(init=False)  # (workers, LINK_WAITS) waits of gradients' last packets, oldest first
-    link_waits_open: BoolArray = field(init=False)  # (workers, LINK_WAITS) whether the packet may have been lost
+    link_waits_unsure: BoolArray = field(init=False)  # (workers, LINK_WAITS) whether the packet may have been lost
     iteration: int = 0  # the latest iteration that any worker reported
     refused: int = 0
     _front: int = 0  # the latest iteration that any worker reached
@@ -125,7 +125,7 @@ class Measurements:
         self._cut = np.zeros((self.window, self.workers), dtype=np.bool_)
         self._iterations = np.zeros((self.window, self.workers), dtype=np.int64)
         self.link_waits_s = np.full((self.workers, LINK_WAITS), np.nan)
-        self.link_waits_open = np.zeros((self.workers, LINK_WAITS), np.bool_)
+        self.link_waits_unsure = np.zeros((self.workers, LINK_WAITS), np.bool_)
         self.reports, self.reached, self.late_in_a_row = np.zeros((3, self.workers), np.int64)
         self._reported, self._arrived, self._arrivals, self._late = np.zeros((4, self.workers), np.int64)
         self._last_s = np.zeros(self.workers)
@@ -150,8 +150,7 @@ class Measurements:
             return self._refuse(rank, "report", *fault)
         self._push(rank, report.iteration, report.first_block_s, censored=report.censored, late=report.late)
         if report.HasField("link_wait_s"):
-            self._push_wait(rank, report.link_wait_s)
-            self.link_waits_open[rank, -1] = report.link_wait_open
+            self._push_wait(rank, report.link_wait_s, unsure=report.link_wait_unsure)
             self._links[rank] = report.link_mbps, report.link_backlog_s
         self._has_reached(rank, report.iteration, now_s)
         if (account := account_of(report)) is not None:
@@ -269,9 +268,9 @@ class Measurements:
         self._late[ranks] += late
         self.late_in_a_row[ranks] = (self.late_in_a_row[ranks] + 1) * late
 
-    def _push_wait(self, ranks: Ranks, link_wait_s: Numbers) -> None:
+    def _push_wait(self, ranks: Ranks, link_wait_s: Numbers, *, unsure: bool = False) -> None:
         """Append a link wait of each of these workers."""
-        for kept, latest in ((self.link_waits_s, link_wait_s), (self.link_waits_open, False)):
+        for kept, latest in ((self.link_waits_s, link_wait_s), (self.link_waits_unsure, unsure)):
             rows = kept[ranks]
             rows[..., :-1] = rows[..., 1:]
             rows[..., -1] = latest

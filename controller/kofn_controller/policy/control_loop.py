@@ -177,10 +177,9 @@ class ControlLoop:
         worker is silent for unexpectedly long."""
         fixed = self.goal.fixed
         every = max(self.policy.decide_every, FORECAST_EVERY if fixed else 0)
-        starves = _starves(self.goal, self.late_policy)
-        if self.inclusion.due(self.measurements, self.live, self.k, starves=starves):
-            return True
         if self.iteration >= self.chosen_at + every:
+            return True
+        if self.inclusion.due(self.measurements, self.live, self.k, starves=_starves(self.goal, self.late_policy)):
             return True
         if fixed:
             return bool(np.any(_compared(self.measurements, self.live, self.links).slow != self.links.slow))
@@ -196,8 +195,7 @@ class ControlLoop:
         if self.inclusion.rank is not None:
             due = self.inclusion.due(self.measurements, self.live, self.k, starves=starves)
             return self._release(self.inclusion.rank) if due else None
-        rank = self.inclusion.excluded(self.measurements, self.live, self.k, starves=starves)
-        if rank is not None:
+        if (rank := self.inclusion.excluded(self.measurements, self.live, self.k, starves=starves)) is not None:
             return self._include(rank)
         if not known:
             return None
@@ -381,7 +379,7 @@ def _starves(goal: Objective, late_policy: LatePolicy) -> bool:
 def _compared(taken: Measurements, live: BoolArray, before: LinkDelays) -> LinkDelays:
     """Compare the links by the present measurements; `before`: the previous comparison."""
     service_s = estimate_service(taken.times_s, taken.cut)
-    return compare(taken.link_waits_s, taken.link_waits_open, live, service_s, before)
+    return compare(taken.link_waits_s, taken.link_waits_unsure, live, service_s, before)
 
 
 def _times_s(choice: Choice | None, k: int) -> tuple[float, float]:

@@ -7,23 +7,22 @@ import numpy as np
 from kofn_controller.estimate.measurements import BoolArray, Measurements
 
 CHANCE = 0.01
-"""The most inclusions an iteration among equal workers that `beyond_chance` permits."""
+"""The largest share of the iterations in which chance alone may include one of several equal workers."""
 
 LEAST = 6
 """The least number of late iterations in a row that `beyond_chance` returns."""
 
 
 def beyond_chance(k: int, workers: int) -> int:
-    """Return how many late iterations in a row show that a worker is slower than the others.
+    """Return the number of late iterations in a row from which a worker counts as slower than the others.
 
-    Among equal workers, each is late with the probability 1 - k / workers. The number is so large that fewer than
-    CHANCE of the iterations have a worker that was late so often by chance.
+    If all workers are equal, the probability that a given worker is late is 1 - k / workers in each iteration. The
+    number is the least for which at most the share CHANCE of the iterations has a worker that was late so often in a
+    row, but at least LEAST.
 
     >>> beyond_chance(3, 4), beyond_chance(4, 8), beyond_chance(500, 1000)
     (6, 10, 17)
     """
-    if k >= workers:
-        return LEAST
     return max(LEAST, math.ceil(math.log(CHANCE / workers) / math.log(1 - k / workers)))
 
 
@@ -41,11 +40,9 @@ class Inclusion:
     def excluded(self, measurements: Measurements, live: BoolArray, k: int, *, starves: bool) -> int | None:
         """Return the live worker that was late most often in a row, if it was late so often and k is below the number
         of live workers; else None. `starves`: whether a worker that is always late is in no sum."""
-        workers, after = int(live.sum()), self._after
-        if after is None:
-            after = beyond_chance(k, workers) if starves else 0
-        if not after or k >= workers:
+        if self._after == 0 or (self._after is None and not starves) or k >= (workers := int(live.sum())):
             return None
+        after = beyond_chance(k, workers) if self._after is None else self._after
         late = np.where(live, measurements.late_in_a_row, -1)
         rank = int(late.argmax())
         return rank if late[rank] >= after else None

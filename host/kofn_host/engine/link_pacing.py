@@ -68,7 +68,7 @@ class LinkReport(NamedTuple):
     """The rate of a slow link; 0: the link is not slow."""
     link_backlog_s: float = 0.0
     """How long the packets wait that a slow link holds of earlier iterations, in seconds."""
-    link_wait_open: bool = False
+    link_wait_unsure: bool = False
     """Whether the delay is the time so far of a probe without an answer, which may have been lost."""
 
 
@@ -86,10 +86,10 @@ class LinkPacing:
         self._usual_wait_s = self._fence_s = 0.0  # how long packets usually wait in the others' links, and at most
         self._link_s = 0.0  # the time of a gradient in the link; 0: the link is as fast as the others'
         self._paced_s = 0.0  # the time of a gradient at the present rate
-        self._paced_then_s = 0.0  # the time of a gradient at the rate when the latest probe left
+        self._paced_then_s = 0.0  # the time of a gradient at the rate when the latest probe was noted first
         self._held_s = math.inf  # the time of a gradient when the link last held packets; infinity: not yet
         self._judged_s = 0.0  # when the controller judged the link: earlier packets left at another rate
-        self._open_s = 0.0  # when the probe of the latest report left
+        self._reported_s = 0.0  # when the probe of the latest report left
         self._before: LinkWait | None = None  # the probe since which the link's rate is measured
         self._full = False  # whether that probe and all later ones found packets in the link
         self._waits = deque[LinkWait](maxlen=FLOOR)  # of the latest probes
@@ -115,8 +115,8 @@ class LinkPacing:
             if self._link_s:
                 self._follow(wait, plan, queued=queued)
         if not self._link_s:  # a probe that is unanswered in a second iteration was not lost (link_probe_passed)
-            first, self._open_s = wait.sent_s != self._open_s, wait.sent_s
-            return LinkReport(wait.wait_s, link_wait_open=first and not wait.answered)
+            first, self._reported_s = wait.sent_s != self._reported_s, wait.sent_s
+            return LinkReport(wait.wait_s, link_wait_unsure=first and not wait.answered)
         return LinkReport(
             link_wait_s=self._link_s - self._usual_s(plan) + self._usual_wait_s,
             link_mbps=self._bits(plan) * 1e-6 / self._link_s,
@@ -168,10 +168,9 @@ class LinkPacing:
         carried all that was sent shows only by a long wait that it is no faster. If the wait has become shorter, the
         queue that became shorter may be that of the answers, so the link need not be as fast as it seems.
         """
-        empty = self._empty(standing_s)
-        before = self._before
-        if not wait.answered or wait.sent_s < self._judged_s or (before and wait.sent_s == before.sent_s):
+        if not wait.answered or wait.sent_s < self._judged_s:
             return
+        before, empty = self._before, self._empty(standing_s)
         self._full = self._full and not empty
         if before is not None:
             if wait.passed_s - before.passed_s < LEAST_S:

@@ -133,16 +133,21 @@ int core_timer(struct core *core, double now) {
     return 0;
 }
 
+/* Whether a slot query or probe of this request is the unanswered probe. */
+static int is_probe(const struct core *core, int64_t request) {
+    return core->probe.asked && request == request_of(core->probe.header.block, 0);
+}
+
 void core_mark_sent_at(struct core *core, int64_t request, int64_t launch, double at_s) {
     struct flight *flight = core->in_flight.by_request[request];
     if (flight && flight->launch == launch)
         in_flight_leaves(&core->in_flight, flight, at_s);
-    if (!launch && core->probe.asked && request == request_of(core->probe.header.block, 0))
+    if (!launch && is_probe(core, request))
         core->probe.sent_s = at_s;
 }
 
 void core_probe_leaves(struct core *core, int64_t request, int64_t left_bytes) {
-    if (core->probe.asked && request == request_of(core->probe.header.block, 0))
+    if (is_probe(core, request))
         core->probe.sent_bytes = left_bytes;
 }
 

@@ -63,7 +63,7 @@ int slot_query_hears(struct slot_query *query, const struct header *answer);
 void link_probe_begin(struct core *core);
 int link_probe_send(struct core *core, int32_t part, double now);
 int link_probe_hears(struct core *core, const struct header *answer, double now);
-void link_probe_passed(struct core *core, int64_t iteration);
+void link_probe_passed(struct core *core, const struct header *answer, const struct result *result);
 
 /* -- results.c */
 

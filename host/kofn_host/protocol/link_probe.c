@@ -52,18 +52,14 @@ int link_probe_send(struct core *core, int32_t part, double now) {
     return instruct_send(core, &probe->header, core->zeros, probe->header.words * KOFN_WORD_BYTES, 0);
 }
 
-static double link_wait_s(const struct core *core, double now) {
-    const double soonest_s = core->in_flight.reordering.soonest_s;
-    return fmax(0, now - core->probe.sent_s - (isinf(soonest_s) ? 0 : soonest_s)) / core->probe.share;
-}
-
 static struct link_wait wait_until(const struct core *core, double now, int answered) {
     const struct link_probe *probe = &core->probe;
-    const double wait_s = link_wait_s(core, now);
+    const double soonest_s = core->in_flight.reordering.soonest_s;
+    const double wait_s = fmax(0, now - probe->sent_s - (isinf(soonest_s) ? 0 : soonest_s));
     return (struct link_wait){
-        .wait_s = wait_s,
+        .wait_s = wait_s / probe->share,
         .sent_s = probe->sent_s,
-        .passed_s = probe->sent_s + wait_s * probe->share,
+        .passed_s = probe->sent_s + wait_s,
         .sent_bytes = (double)probe->sent_bytes,
         .before_all = probe->before_all,
         .answered = answered,
@@ -81,17 +77,22 @@ int link_probe_hears(struct core *core, const struct header *answer, double now)
     return 1;
 }
 
-/* This worker's contribution to an iteration has reached the switch. An unanswered probe of an earlier iteration was lost. */
-void link_probe_passed(struct core *core, int64_t iteration) {
-    if (iteration > core->probe.sent_in)
+/* If this worker's contribution to a later iteration has reached the switch, an unanswered probe was lost. */
+void link_probe_passed(struct core *core, const struct header *answer, const struct result *result) {
+    const int mine = answer->kind == KOFN_LATE || result_parts(result, place_of(core, core->rank));
+    if (mine && answer->iteration > core->probe.sent_in)
         core->probe.asked = 0;
 }
 
 int core_take_link_wait(struct core *core, double now, struct link_wait *taken) {
     struct link_probe *probe = &core->probe;
-    const double waits_s = probe->asked ? link_wait_s(core, fmin(now, probe->sent_s + RTO_MAX_S)) : 0;
-    const int longer = waits_s > probe->waited.wait_s, fresh = probe->fresh;
-    *taken = longer ? wait_until(core, fmin(now, probe->sent_s + RTO_MAX_S), 0) : probe->waited;
+    int found = probe->fresh;
+    *taken = probe->waited;
     probe->fresh = 0;
-    return fresh || longer;
+    if (probe->asked) {
+        const struct link_wait so_far = wait_until(core, fmin(now, probe->sent_s + RTO_MAX_S), 0);
+        if (so_far.wait_s > taken->wait_s)
+            *taken = so_far, found = 1;
+    }
+    return found;
 }

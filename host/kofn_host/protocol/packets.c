@@ -81,8 +81,8 @@ static int result_in(struct core *core, struct packet *packet) {
         .weight = header->weight,
     };
     members_of(header, packet->body, result.members);
-    if (header->kind == KOFN_LATE || result_parts(&result, place_of(core, core->rank)))
-        link_probe_passed(core, header->iteration);
+    if (core->probe.asked)
+        link_probe_passed(core, header, &result);
     const int uses = header->flags & ~KOFN_AGAIN, told = header->kind == KOFN_RESULT && uses > 1 && uses <= LANE_CODES;
     const int noted = results_note(core, header->iteration, header->block, &result, told ? uses - 1 : -1,
                            (header->flags & KOFN_AGAIN) != 0);

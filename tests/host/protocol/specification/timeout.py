@@ -74,8 +74,8 @@ class ReorderingWindow:
     def answer_again(self, since_sent_s: float, *, caused: bool, rto_s: float) -> None:
         """Learn the time from a request's retransmission to its answer.
 
-        `caused`: a retransmitted packet caused the answer; another one did if the answer is sooner than any. The window
-        grows up to `rto_s`, the timeout of an answer, or 4 ms.
+        `caused`: a retransmitted packet caused the answer. An answer that is sooner than any answer to an only attempt
+        cannot belong to the retransmission. The window grows up to `rto_s`, the timeout of an answer, or 4 ms.
         """
         if caused and since_sent_s >= self._soonest_s:
             self.window_s = max(PATIENCE_MIN_S, 0.7 * self.window_s)
