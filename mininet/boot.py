@@ -200,6 +200,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--driver", choices=drivers.NAMES, default="auto")
     parser.add_argument("--management", default="172.30.255.0/24", help="network of gRPC, beside the data network")
     parser.add_argument("--mtu", type=int, default=9000, help="of the data links")
+    parser.add_argument("--gso", action="store_true", help="let coalesced UDP datagrams cross the data links")
     parser.add_argument("--log-dir", type=Path, help="for the logs of processes that are started without one")
     return parser.parse_args()
 
@@ -212,7 +213,13 @@ def plan(options: argparse.Namespace) -> NetworkPlan:
         raise NetworkError(f"--management is {options.management!r}: {error}") from error
     if not 1280 <= options.mtu <= 65535:
         raise NetworkError(f"--mtu must be 1280 to 65535, got {options.mtu}")
-    return NetworkPlan(topology=wanted(options), driver=options.driver, management=management, mtu=options.mtu)
+    return NetworkPlan(
+        topology=wanted(options),
+        driver=options.driver,
+        management=management,
+        mtu=options.mtu,
+        coalesced=options.gso,
+    )
 
 
 def wanted(options: argparse.Namespace) -> topology.Topology:

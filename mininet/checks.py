@@ -197,7 +197,7 @@ def shaping(source: CheckedHost, target: CheckedHost, mtu: int, seconds: float) 
     if slow and good:
         detail += ": this machine's processors sent no more, the link was never full"
     if not good:
-        detail += f": expected {low:.1f} to {high:.1f}; see `tc -s class show dev {source.name}-eth0` in {source.name}"
+        detail += f": expected {low:.1f} to {high:.1f}; see `tc -s qdisc show dev {source.name}-eth0` in {source.name}"
     return {"name": name, "ok": good, "detail": detail, **numbers}
 
 

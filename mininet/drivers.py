@@ -51,16 +51,11 @@ class Netns:
         )
         shaped = [(host.place, host.mbps) for host in topology.hosts]
         shaped += [(end, link.mbps) for link in topology.uplinks for end in (link.leaf, link.root)]
-        interfaces.tc(
-            line
-            for place, mbps in shaped
-            if mbps
-            for line in interfaces.shape_commands(topology.interface(place), mbps, mtu)
-        )
+        interfaces.tc(interfaces.shape_command(topology.interface(place), mbps, mtu) for place, mbps in shaped if mbps)
         for host in topology.hosts:
             if host.mbps:
                 with self.namespaces[host.name].entered():
-                    interfaces.tc(interfaces.shape_commands(host.interface, host.mbps, mtu))
+                    interfaces.tc([interfaces.shape_command(host.interface, host.mbps, mtu)])
 
     def close(self) -> None:
         """Close the namespaces; the kernel then removes them and the links."""

@@ -15,7 +15,10 @@ from pathlib import Path
 from errors import NetworkError
 
 FRAME_HEADER = 14
-"""Bytes of Ethernet header that htb counts above the IP packet."""
+"""Bytes of Ethernet header that tbf counts above the IP packet."""
+
+QUEUE_S = 0.2
+"""The time that the packets in a full queue of a shaped link take to leave."""
 
 SIOCETHTOOL = 0x8946
 
@@ -25,6 +28,10 @@ OFFLOADS = {"rx checksum": 0x15, "tx checksum": 0x17, "tso": 0x1F, "gso": 0x24, 
 All offloads are turned off, so that each packet crosses the link as it is counted, with its checksum computed, and
 never as a 64 KiB super-packet that the switch cannot parse.
 """
+
+NEEDED = ("rx checksum", "tx checksum")
+"""The offloads that stay if coalesced UDP datagrams may cross a link: they have no checksums before they are segmented.
+TCP's segments are not coalesced by the sender."""
 
 
 def ip(lines: Iterable[str]) -> None:
@@ -86,16 +93,19 @@ def burst_bytes(mbps: float, mtu: int) -> int:
     return max(int(mbps * 1e6 / 8 * 2e-3), 4 * (mtu + FRAME_HEADER))
 
 
-def shape_commands(name: str, mbps: float, mtu: int) -> list[str]:
-    """Return the `tc` commands that set the first limit of the rate at which packets leave an interface."""
-    return [f"qdisc add dev {name} root handle 5: htb default 1", *reshape_commands(name, mbps, mtu)]
+def queue_bytes(mbps: float) -> int:
+    """Return how much waits at most in a shaped link: 200 ms at its rate, and 1 MiB or more."""
+    return max(1 << 20, int(mbps * 1e6 / 8 * QUEUE_S))
 
 
-def reshape_commands(name: str, mbps: float, mtu: int) -> list[str]:
-    """Return the `tc` commands that change the limit of an interface; its queue stays."""
-    burst = burst_bytes(mbps, mtu)
-    limit = f"rate {mbps * 1e6:.0f}bit burst {burst}b cburst {burst}b quantum 60000"
-    return [f"class replace dev {name} parent 5: classid 5:1 htb {limit}"]
+def shape_command(name: str, mbps: float, mtu: int) -> str:
+    """Return the `tc` command that limits the rate at which packets leave an interface.
+
+    If the interface has such a limit, the limit changes and the queue stays. The kernel segments a coalesced packet
+    that is larger than the bucket.
+    """
+    limit = f"rate {mbps * 1e6:.0f}bit burst {burst_bytes(mbps, mtu)}b limit {queue_bytes(mbps)}b"
+    return f"qdisc replace dev {name} root handle 5: tbf {limit}"
 
 
 def unshape(name: str) -> None:
@@ -103,10 +113,15 @@ def unshape(name: str) -> None:
     subprocess.run(["tc", "qdisc", "del", "dev", name, "root"], capture_output=True, check=False)
 
 
-def disable_offloads(name: str) -> None:
-    """Turn off every offload that would change packets on the link; NetworkError names an offload that stays on."""
+def disable_offloads(name: str, *, coalesced: bool = False) -> None:
+    """Turn off every offload that would change packets on the link; NetworkError names an offload that stays on.
+
+    With `coalesced`, coalesced UDP datagrams may cross the link.
+    """
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
         for offload, command in OFFLOADS.items():
+            if coalesced and offload in NEEDED:
+                continue
             _ethtool(control, name, command, 0)
             if _ethtool(control, name, command - 1, 0):
                 raise NetworkError(f"interface {name}: {offload} offload must be off, but cannot be turned off")

@@ -10,7 +10,7 @@ PORTS_MAX = 64
 """A member bitmap has 64 bits, so a switch has at most 64 hosts, on ports 1 to 64; an uplink may be on port 65."""
 
 RATE_MBPS = (0.1, 100_000.0)
-"""The least and the largest bandwidth that htb can keep, in Mbit/s. Below 0.1, one 9000-byte frame takes a second;
+"""The least and the largest bandwidth that tbf can keep, in Mbit/s. Below 0.1, one 9000-byte frame takes a second;
 above 100,000, a veth is slower."""
 
 

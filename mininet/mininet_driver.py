@@ -45,7 +45,7 @@ class ShapedIntf(TCIntf):  # type: ignore[misc]
 
     def bwCmds(self, bw: float | None = None, **_: Any) -> tuple[list[str], str]:  # noqa: N802  # Mininet's name
         """Return our commands in Mininet's form: '%s' stands for tc, and the interface's name is in the text."""
-        commands = interfaces.shape_commands(self.name, bw, self.mtu) if bw else []
+        commands = [interfaces.shape_command(self.name, bw, self.mtu)] if bw else []
         return [f"%s {line.replace(self.name, '%s', 1)}" for line in commands], " parent 5:1 "
 
 

@@ -42,6 +42,8 @@ class NetworkPlan:
     driver: str
     management: IPv4Network
     mtu: int
+    coalesced: bool = False
+    """Whether coalesced UDP datagrams may cross the data links."""
 
     def management_address(self, rank: int) -> IPv4Address:
         """Return the address of a host by rank; -1 is the root namespace, which has the first address."""
@@ -80,7 +82,7 @@ class Network:
         self._driver, self.reason = drivers.make(self.plan.driver, self.topology, self.plan.mtu, self.record)
         stack.callback(self._driver.close)
         for name in self._switch_interfaces():
-            _plain(name, self.plan.mtu)
+            _plain(name, self.plan)
         for host in self.topology.hosts:
             with self.namespace(host.name).entered():
                 self._configure(host)
@@ -106,7 +108,7 @@ class Network:
     def _configure(self, host: Host) -> None:
         """Finish a host's data interface, from inside the host."""
         interfaces.ip(["link set lo up"])
-        _plain(host.interface, self.plan.mtu)
+        _plain(host.interface, self.plan)
         others = [other for other in self.topology.hosts if other is not host]
         peers = [(other.ip.ip, other.mac) for other in others] + [(SERVICE_IP, SERVICE_MAC)]
         interfaces.ip(
@@ -162,14 +164,13 @@ class Network:
         if host_name not in hosts:
             raise NetworkError(f"the host must be one of {', '.join(hosts)}, got {host_name!r}")
         host = hosts[host_name]
-        commands = interfaces.shape_commands if self.rates[host_name] is None else interfaces.reshape_commands
         switch_end = (self.root, self.topology.interface(host.place))
         for namespace, name in (switch_end, (self.namespace(host_name), host.interface)):
             with namespace.entered():
                 if mbps is None:
                     interfaces.unshape(name)
                 else:
-                    interfaces.tc(commands(name, mbps, self.plan.mtu))
+                    interfaces.tc([interfaces.shape_command(name, mbps, self.plan.mtu)])
         self.rates[host.name] = mbps
 
     def describe(self) -> dict[str, Any]:
@@ -207,11 +208,11 @@ class Network:
         }
 
 
-def _plain(name: str, mtu: int) -> None:
-    """Switch all offloads of an interface off, so that packets pass unchanged; then set it up."""
+def _plain(name: str, plan: NetworkPlan) -> None:
+    """Switch an interface's offloads off, so that packets pass unchanged; then set it up."""
     interfaces.disable_ipv6(name)
-    interfaces.disable_offloads(name)
-    interfaces.ip([f"link set {name} mtu {mtu} up"])
+    interfaces.disable_offloads(name, coalesced=plan.coalesced)
+    interfaces.ip([f"link set {name} mtu {plan.mtu} up"])
 
 
 def check_machine(plan: NetworkPlan) -> None:

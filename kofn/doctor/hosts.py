@@ -73,7 +73,7 @@ class Hosts:
         """Return the measured rates. If a rate is wrong, measure everything once again."""
         cores = os.cpu_count()
         busy = f"this machine's load is {os.getloadavg()[0]:.1f} on {cores} cores: a busy switch loses packets"
-        advice = f"tc -s class show dev DEVICE, at both ends of the link; {busy}"
+        advice = f"tc -s qdisc show dev DEVICE, at both ends of the link; {busy}"
         try:
             return await self._measured("rate", advice)
         except CheckError:

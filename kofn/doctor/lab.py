@@ -96,6 +96,7 @@ class Laboratory:
                 self.commands.topology,
                 driver=settings.driver,
                 management=settings.management,
+                coalesced=settings.coalesced,
                 log=self.folder / "boot.log",
             )
         except (KofnError, SecurityError) as error:

@@ -18,6 +18,7 @@ from kofn.run.preconditions import check_machine, check_ports
 from kofn.run.switch_identity import bmv2
 from kofn_common.config.errors import KofnError
 from kofn_common.config.schema import Config
+from kofn_common.gso import OLDEST, gso_works
 from kofn_switch.identity import BMV2
 
 TIMEOUT_S = 20.0
@@ -28,8 +29,7 @@ CAPABILITIES = {"CAP_NET_ADMIN": 12, "CAP_NET_RAW": 13, "CAP_SYS_ADMIN": 21}
 KERNEL = {
     "veth": "ip link add kofn-a type veth peer name kofn-b",
     "bridge": "ip link add kofn-bridge type bridge",
-    "htb": "tc qdisc add dev kofn-a root handle 5: htb default 1",
-    "an htb class": "tc class replace dev kofn-a parent 5: classid 5:1 htb rate 1mbit burst 15k",
+    "tbf": "tc qdisc add dev kofn-a root handle 5: tbf rate 1mbit burst 15k limit 1m",
 }
 """The parts of a network, with commands that need them; later commands use the interfaces of earlier commands."""
 
@@ -144,8 +144,9 @@ def _kernel() -> str:
         result = _run("unshare", "--net", "sh", "-c", f"{tried}true")
         if result.returncode:
             detail = f"no {feature}: `{command}`: {_last_line(result.stderr)}"
-            raise CheckError(detail, "the kernel needs veth, bridge and sch_htb: modprobe, or another kernel")
-    return f"namespaces, {', '.join(KERNEL)}"
+            raise CheckError(detail, "the kernel needs veth, bridge and sch_tbf: modprobe, or another kernel")
+    needed = "" if gso_works() else f"no coalesced packets, which need Linux {'.'.join(map(str, OLDEST))}"
+    return f"namespaces, {', '.join(KERNEL)}, {needed or 'coalesced packets'}"
 
 
 def _ports(config: Config) -> str:

@@ -48,11 +48,12 @@ class Commands:
         faults: Iterable[FaultRule] = (),
         fault_seed: int = 0,
         pcap: Path | None = None,
+        counts: Path | None = None,
     ) -> list[str]:
         """Return a switch's command line; `number` is 0 for the only switch or the root, 1 + R for the leaf of rack R.
 
-        The command line is the same for both targets; only the embedded switch can have faults and traces. `pcap` is
-        the folder for the frames of the switch's links.
+        The command line is the same for both targets; only the embedded switch can have faults and traces, and count in
+        the file `counts`. `pcap` is the folder for the frames of the switch's links.
         """
         embedded = self.network.target == "embedded"
         name = [sys.executable, "-m", "kofn_switch"] if embedded else [shutil.which(BMV2) or BMV2]
@@ -63,6 +64,8 @@ class Commands:
         if self.network.trace:
             rules += ["--trace", str(self.network.trace), "--trace-udp-port", str(self.packets_port)]
         rules += [f"--pcap={pcap.resolve()}"] if pcap is not None else []
+        rules += [f"--counts={counts.resolve()}"] if counts is not None else []
+        rules += ["--no-gso"] if embedded and not self.network.gso else []
         device = str(self.network.device_id + number)
         return [*name, "--no-p4", *ports, *rules, "--device-id", device, "--", *grpc_flags]
 

@@ -18,7 +18,7 @@ import msgspec
 from kofn.run.errors import LeftoversError, RunError
 from kofn_common.config.errors import KofnError
 from kofn_common.places import folder_of
-from kofn_common.results.link_bytes import LinkBytes, interface_bytes
+from kofn_common.results.link_bytes import LinkBytes, interface_bytes, port_bytes
 from kofn_common.results.logs import tail
 
 SYSTEM_PYTHON = Path("/usr/bin/python3")
@@ -58,11 +58,9 @@ class Ready(msgspec.Struct, frozen=True):
     management_interface: str = ""  # the root namespace's interface in the management network
 
     @property
-    def uplinks(self) -> dict[str, str]:
-        """The interface of each leaf towards the root, by the leaf's name."""
-        return {
-            switch.name: switch.interfaces[str(switch.uplink)] for switch in self.switches if switch.uplink is not None
-        }
+    def uplinks(self) -> dict[str, int]:
+        """The port of each leaf towards the root, by the leaf's name."""
+        return {switch.name: switch.uplink for switch in self.switches if switch.uplink is not None}
 
 
 class LinkCheck(msgspec.Struct, frozen=True):
@@ -108,6 +106,8 @@ class NetworkClient:
 
     def __init__(self, process: asyncio.subprocess.Process, log: Path) -> None:
         self.ready: Ready
+        self.counts: dict[str, Path] = {}
+        """The file in which a switch counts, by the name of each switch that does; else the kernel counts."""
         self._process = process
         self._log = log
         self._waiting: dict[tuple[str, str], asyncio.Future[dict[str, Any]]] = {}
@@ -118,9 +118,20 @@ class NetworkClient:
         self._reader = asyncio.create_task(self._read())
 
     @classmethod
-    async def start(cls, topology: Path, *, driver: str, management: str, log: Path, timeout_s: float = 60.0) -> Self:
-        """Create the network. Raise RunError with boot.py's message if that fails."""
+    async def start(
+        cls,
+        topology: Path,
+        *,
+        driver: str,
+        management: str,
+        log: Path,
+        coalesced: bool = False,
+        timeout_s: float = 60.0,
+    ) -> Self:
+        """Create the network; with `coalesced`, coalesced packets may cross its links. Raise RunError with boot.py's
+        message if that fails."""
         argv = [SYSTEM_PYTHON, BOOT, "--topology", topology, "--driver", driver, "--management", management]
+        argv += ["--gso"] if coalesced else []
         with log.open("ab") as stderr:
             process = await asyncio.create_subprocess_exec(
                 *map(str, argv),
@@ -183,11 +194,17 @@ class NetworkClient:
         await self._wait("shaped", "", timeout_s)
 
     def link_bytes(self) -> LinkBytes:
-        """Return, for each link, the bytes that the kernel has counted at the switch's end. The bytes of an uplink are
-        counted at its leaf's end."""
-        counted = interface_bytes()
-        links = {name: counted[host.interface] for name, host in self.ready.hosts.items()}
-        return links | {leaf: counted[interface][::-1] for leaf, interface in self.ready.uplinks.items()}
+        """Return, for each link, the bytes received and sent at the switch's end; for an uplink, the bytes sent and
+        received at its leaf's end."""
+        kernels = interface_bytes()
+        switches = {switch.name: switch for switch in self.ready.switches}
+
+        def bytes_at(switch: str, port: int) -> tuple[int, int]:
+            counts = self.counts.get(switch)
+            return port_bytes(counts, port) if counts else kernels[switches[switch].interfaces[str(port)]]
+
+        links = {name: bytes_at(host.switch, host.port) for name, host in self.ready.hosts.items()}
+        return links | {leaf: bytes_at(leaf, port)[::-1] for leaf, port in self.ready.uplinks.items()}
 
     async def check(self, timeout_s: float = 80.0) -> AsyncIterator[LinkCheck]:
         """Verify reachability and link rates, in order; the slowest possible link takes 60 s."""

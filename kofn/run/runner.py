@@ -266,7 +266,11 @@ async def _train(
     begin = time.monotonic()
     settings = plan.shared.network
     network = await NetworkClient.start(
-        folder.topology, driver=settings.driver, management=settings.management, log=folder.path / "boot.log"
+        folder.topology,
+        driver=settings.driver,
+        management=settings.management,
+        coalesced=settings.coalesced,
+        log=folder.path / "boot.log",
     )
     try:
         folder.update_record(driver=network.ready.driver)

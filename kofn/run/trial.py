@@ -118,8 +118,11 @@ class Trial:
         pcap = self._entries[0].shared / "pcap" if network.pcap else None
         if pcap is not None:
             pcap.mkdir(parents=True, exist_ok=True)
+        counts = self._entries[0].shared / "logs" / f"{name}.counts" if network.target == "embedded" else None
+        if counts is not None:
+            self._network.counts[name] = counts
         argv = self._commands.switch(
-            switch.interfaces, number=number, faults=rules, fault_seed=self._limits.seed, pcap=pcap
+            switch.interfaces, number=number, faults=rules, fault_seed=self._limits.seed, pcap=pcap, counts=counts
         )
         return await self._launch(name, argv)
 

@@ -94,6 +94,10 @@ void link_lead(struct link *link, void (*take)(void *whom, struct frame *frame),
     link->whom = whom;
 }
 
+static int64_t bytes_of(const struct frame *frame) {
+    return KOFN_FRAME_BYTES + KOFN_HEADER_BYTES + frame->size;
+}
+
 static double burst_s(const struct link *link) {
     return link->byte_s ? later(BURST_S, BURST_BYTES * link->byte_s) : 0;
 }
@@ -105,7 +109,7 @@ static int64_t arrive(void *whom, void *what) {
     if (!link->underway.first || link->underway.first->leaves_s + LATENCY_S > link->clock->now_s)
         return 0;
     struct frame *frame = frames_next(&link->underway);
-    link->queued -= frame->entries;
+    link->queued -= bytes_of(frame);
     if (link->take) {
         link->take(link->whom, frame);
         return 0;
@@ -114,30 +118,37 @@ static int64_t arrive(void *whom, void *what) {
     return link->call;
 }
 
-static void pass(struct link *link, struct frame *frame, double leaves_s, int32_t entries) {
+static void pass(struct link *link, struct frame *frame, double leaves_s) {
     frame->leaves_s = leaves_s;
-    frame->entries = entries;
-    link->queued += entries;
+    link->queued += bytes_of(frame);
     frames_add(&link->underway, frame);
     clock_at(link->clock, leaves_s + LATENCY_S, arrive, link, NULL);
 }
 
+/* Whether the queue has room for so many bytes. */
+static int has_room(const struct link *link, int64_t bytes) {
+    return !link->byte_s || (double)(link->queued + bytes) <= later(QUEUE_BYTES, QUEUE_S / link->byte_s);
+}
+
 void link_send_together(struct link *link, struct frames *frames) {
-    const double now_s = link->clock->now_s, leaves_s = later(now_s, link->free_s);
-    const int full = link->queued >= QUEUED_MOST;
+    const double now_s = link->clock->now_s;
     int64_t bytes = 0;
-    int32_t entries = 1;
-    for (struct frame *frame; (frame = frames_next(frames)); entries = 0) {
+    for (const struct frame *frame = frames->first; frame; frame = frame->next) {
         link->packets++;
         link->bytes += KOFN_HEADER_BYTES + frame->size;
-        bytes += KOFN_FRAME_BYTES + KOFN_HEADER_BYTES + frame->size;
-        if (full)
-            free(frame);
-        else
-            pass(link, frame, leaves_s, entries);
+        bytes += bytes_of(frame);
     }
-    if (!full)
-        link->free_s = later(link->free_s, leaves_s - burst_s(link)) + (double)bytes * link->byte_s;
+    const int whole = (double)bytes * link->byte_s <= burst_s(link), room = has_room(link, bytes);
+    double paid_s = later(link->free_s, now_s - burst_s(link)) + (whole && room ? (double)bytes * link->byte_s : 0);
+    for (struct frame *frame; (frame = frames_next(frames));) {
+        if (whole ? !room : !has_room(link, bytes_of(frame))) {
+            free(frame);
+            continue;
+        }
+        paid_s += whole ? 0 : (double)bytes_of(frame) * link->byte_s;
+        pass(link, frame, later(now_s, paid_s));
+    }
+    link->free_s = paid_s;
 }
 
 void link_send(struct link *link, struct frame *frame) {

@@ -10,7 +10,8 @@
 #define LATENCY_S 50e-6
 #define BURST_S 2e-3       /* an idle link passes the bytes of this time at once, */
 #define BURST_BYTES 36056  /* or these bytes if they are more: burst_bytes() of mininet/interfaces.py */
-#define QUEUED_MOST 1000   /* entries of a link's queue: the kernel's default for an interface */
+#define QUEUE_S 0.2        /* a full queue leaves in this time, */
+#define QUEUE_BYTES (1 << 20) /* or has these bytes if they are more: queue_bytes() of mininet/interfaces.py */
 
 /* A packet in transit. */
 struct frame {
@@ -18,7 +19,6 @@ struct frame {
     int64_t launch;  /* the sender's attempt */
     int64_t link_bytes; /* its size for the sender's pacer */
     double leaves_s; /* time at which it leaves the sender's pacer, then the link */
-    int32_t entries; /* in the link's queue: 1; 0: part of the frame before */
     struct frame *next;
     int32_t size;
     uint8_t body[]; /* bitmaps and values */
@@ -51,15 +51,15 @@ void machine_work(struct machine *machine, double duration_s, happening *happen,
 
 /* -- one direction of a link: packets arrive in the order in which they were sent
  *
- * The link is a token bucket with a queue, as the kernel's htb is: while there are tokens, packets leave at once. A packet that
- * finds the queue full is lost. */
+ * The link is a token bucket with a queue, as the kernel's tbf is: a packet leaves when there are tokens for all its bytes. A packet
+ * for which the queue has no room is lost. Coalesced packets are one, unless they are larger than the bucket. */
 
 struct link {
     int64_t packets, bytes;
     struct clock *clock;
     double byte_s;
     double free_s; /* when all bytes that left are paid for; earlier than now: tokens remain */
-    int64_t queued; /* entries */
+    int64_t queued; /* bytes */
     struct frames underway, arrived; /* `arrived`: for Python */
     void (*take)(void *whom, struct frame *frame); /* NULL: call number `call` */
     void *whom;

@@ -75,6 +75,7 @@ async def run(options: Options) -> None:
     engine = Engine(
         options.ports,
         take_outgoing=options.take_outgoing,
+        gso=options.gso,
         cpu_port=options.cpu_port,
         faults=options.faults,
         fault_seed=options.fault_seed,
@@ -83,6 +84,7 @@ async def run(options: Options) -> None:
         priority_queues=options.priority_queues,
         files=options.inside.files,
         pcap=options.inside.pcap,
+        counts=options.inside.counts,
         trace=_trace(options.inside),
         dump_c=options.inside.dump_c,
     )

@@ -39,7 +39,7 @@ PORT_DOWN = ctypes.CFUNCTYPE(None, c_uint32)  # called by the packet thread
 Limbs = POINTER(c_uint64)
 Words: TypeAlias = "ctypes.Array[c_uint32]"
 SIGNATURES: Signatures = {
-    "core_new": (c_void_p, [c_int, c_int, c_int, PORT_DOWN]),
+    "core_new": (c_void_p, [c_int, c_int, c_int, c_int, PORT_DOWN]),
     "core_free": (None, [c_void_p]),
     "core_swap": (c_void_p, [c_void_p, c_void_p]),
     "core_open_port": (c_int, [c_void_p, c_uint32, c_char_p]),
@@ -50,6 +50,7 @@ SIGNATURES: Signatures = {
     "core_trace": (c_int, [c_void_p, c_int, c_uint64, c_uint32, POINTER(c_char_p)]),
     "core_open_queues": (c_int, [c_void_p, c_uint32]),
     "core_set_queue": (None, [c_void_p, c_int, c_int, c_int64, c_int64]),
+    "core_share_counts": (c_int, [c_void_p, c_char_p]),
     "core_close_ports": (None, [c_void_p]),
     "core_start": (c_int, [c_void_p]),
     "core_stop": (None, [c_void_p]),

@@ -104,7 +104,8 @@ def test_wrong_rate_is_detected(machine: Machine, driver: str, rate: str, expect
     with machine.boot("--hosts", "2", "--mbps", "100", "--driver", driver) as boot:
         ready = boot.expect("ready")
         machine.bridge(ready)
-        change = ("tc", "class", "change", "dev", "{}", "parent", "5:", "classid", "5:1", "htb", "rate", rate)
+        limit = ("tbf", "rate", rate, "burst", "75kb", "limit", "1mb")
+        change = ("tc", "qdisc", "change", "dev", "{}", "root", "handle", "5:", *limit)
         machine.run(*(part.format("s1-eth2") for part in change))
         machine.run(*(part.format("h1-eth0") for part in change), inside=ready["hosts"]["h1"]["namespace"])
         good, found = boot.check()

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from kofn.sim.clock import VirtualClock
 from kofn.sim.controller import MANAGEMENT_S, PUSH_S, Controller
 from kofn.sim.machine import Machine
-from kofn.sim.network import BURST_BYTES, BURST_S, FRAME_BYTES, LATENCY_S, QUEUED_MOST, Link
+from kofn.sim.network import BURST_BYTES, BURST_S, FRAME_BYTES, LATENCY_S, QUEUE_BYTES, QUEUE_S, Link
 from kofn_common.config.faults import FaultSection
 from kofn_common.config.interventions import EventSection
 from kofn_common.config.policy import PolicySection
@@ -93,26 +93,28 @@ def test_idle_link_passes_a_burst_at_once_then_keeps_its_rate() -> None:
     count, burst = 300, max(BURST_BYTES, 2000)
     clock.after(1.0, send, link, range(count))
     clock.run()
-    paid_s = [max(0, block * PACKET_BYTES - burst) * 1e-6 for block in range(count)]
+    paid_s = [max(0, (block + 1) * PACKET_BYTES - burst) * 1e-6 for block in range(count)]
     assert [block for block, _ in seen] == list(range(count))
     assert [when for _, when in seen] == pytest.approx([1.0 + late_s + LATENCY_S for late_s in paid_s])
     assert (link.packets, link.payload_bytes) == (count, count * (HEADER_BYTES + 256))
 
 
 @pytest.mark.parametrize("mbps", [0.5, 20.0, 200.0, 2000.0])
-def test_burst_is_that_of_the_emulated_network(mbps: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bucket_and_queue_are_those_of_the_emulated_network(mbps: float, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "mininet"))
     interfaces = importlib.import_module("interfaces")
     assert max(mbps * 1e6 / 8 * BURST_S, BURST_BYTES) == interfaces.burst_bytes(mbps, 9000)
+    assert max(mbps * 1e6 / 8 * QUEUE_S, QUEUE_BYTES) == interfaces.queue_bytes(mbps)
 
 
 def test_packet_that_finds_the_queue_full_is_lost() -> None:
     clock, seen = VirtualClock(), list[tuple[int, float]]()
     link = link_of(clock, 8.0, seen)
-    clock.after(1.0, send, link, range(QUEUED_MOST + 500))
+    most = QUEUE_BYTES // PACKET_BYTES
+    clock.after(1.0, send, link, range(most + 500))
     clock.after(10.0, send, link, range(5000, 5001))
     clock.run()
-    assert [block for block, _ in seen] == [*range(QUEUED_MOST), 5000], "packets beyond the queue's length are lost"
+    assert [block for block, _ in seen] == [*range(most), 5000], "packets beyond the queue's length are lost"
 
 
 @given(
@@ -140,7 +142,7 @@ def test_transfer_takes_as_long_as_the_links_rates_imply(
         carried = sum(
             max(0.0, min(end, left_s) - begin) * mbps for (begin, mbps), end in zip(steps, until, strict=True)
         )
-        assert carried * 1e6 / 8 == pytest.approx(max(0, block * PACKET_BYTES - BURST_BYTES), rel=1e-6, abs=1e-6)
+        assert carried * 1e6 / 8 == pytest.approx(max(0, (block + 1) * PACKET_BYTES - BURST_BYTES), rel=1e-6, abs=1e-6)
 
 
 def test_packet_sent_after_a_rate_change_waits_for_earlier_ones() -> None:
@@ -150,7 +152,7 @@ def test_packet_sent_after_a_rate_change_waits_for_earlier_ones() -> None:
     clock.after(paid_s / 2, link.shape, 4.0)
     clock.after(paid_s, send, link, range(first, first + 2))
     clock.run()
-    left_s = [1.5 * paid_s, 1.5 * paid_s + 2 * PACKET_BYTES * 1e-6]
+    left_s = [1.5 * paid_s + number * PACKET_BYTES * 2e-6 for number in (1, 2)]
     assert [when for _, when in seen[first:]] == pytest.approx([each + LATENCY_S for each in left_s])
 
 

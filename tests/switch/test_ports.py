@@ -59,10 +59,10 @@ def without_ipv6() -> None:
         Path(f"/proc/sys/net/ipv6/conf/{scope}/disable_ipv6").write_text("1")
 
 
-def links(count: int) -> list[socket.socket]:
+def links(count: int, mtu: int = MTU) -> list[socket.socket]:
     """Create veth pairs s1-h1, s2-h2, ... and return sockets at the h ends."""
     for number in range(1, count + 1):
-        pair = f"ip link add s{number} mtu {MTU} type veth peer name h{number} mtu {MTU}"
+        pair = f"ip link add s{number} mtu {mtu} type veth peer name h{number} mtu {mtu}"
         for command in (pair, f"ip link set s{number} up", f"ip link set h{number} up"):
             subprocess.run(command.split(), check=True)
     until(lambda: are_up(2 * count))  # before, the kernel drops all that is sent

@@ -8,6 +8,7 @@ from msgspec import Meta
 
 from kofn_common.config.errors import ConfigError
 from kofn_common.config.section import Mbps, Section, WholeNumber
+from kofn_common.gso import gso_works
 
 
 class NetworkSection(Section, frozen=True):
@@ -28,12 +29,18 @@ class NetworkSection(Section, frozen=True):
     )
     trace: WholeNumber = 0  # number of packets whose way through the program the switch writes to switch.log
     pcap: bool = False  # keep every frame of every link of the switch, in pcap/ below the trial
+    gso: bool = True  # packets may cross links to the embedded switch coalesced, at less cost
     tls: bool = True  # workers, peers, controller and commands authenticate (docs/explanation/security.md)
 
     def p4runtime_ports(self, switches: int) -> list[int]:
         """Return each switch's TCP port for P4Runtime: the ports from p4runtime_port on, except controller_port."""
         ports = range(self.p4runtime_port, self.p4runtime_port + switches + 1)
         return [port for port in ports if port != self.controller_port][:switches]
+
+    @property
+    def coalesced(self) -> bool:
+        """Whether packets are coalesced between this machine's workers and the switch: if both and the kernel can."""
+        return self.gso and self.target == "embedded" and gso_works()
 
     def check(self) -> None:
         """Check that the two ports differ, that hosts can use the management network, and that no packets are traced on

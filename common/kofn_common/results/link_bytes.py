@@ -1,5 +1,9 @@
-"""The bytes on the links of a trial: Ethernet frames at the switch's ends, counted by the kernel."""
+"""The bytes on the links of a trial: Ethernet frames at the switch's ends.
 
+The embedded switch counts its frames itself: for the kernel's counters, coalesced packets are one frame.
+"""
+
+import struct
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -13,11 +17,23 @@ NET_DEV = Path("/proc/net/dev")
 namespace."""
 
 
+_PORT = struct.Struct("=4Q")
+"""Frames and bytes received, frames and bytes sent."""
+
+
 def interface_bytes() -> dict[str, tuple[int, int]]:
     """Return the received and sent bytes of every interface of this network namespace."""
     rows = (line.partition(":") for line in NET_DEV.read_text().splitlines()[2:])
     fields = {name.strip(): numbers.split() for name, _, numbers in rows}
     return {name: (int(numbers[0]), int(numbers[8])) for name, numbers in fields.items()}
+
+
+def port_bytes(counts: Path, port: int) -> tuple[int, int]:
+    """Return the received and sent bytes of a switch's port, from the file of `kofn-switch --counts`."""
+    with counts.open("rb") as file:
+        file.seek(port * _PORT.size)
+        _, received, _, sent = _PORT.unpack(file.read(_PORT.size))
+    return received, sent
 
 
 def write_links(path: Path, hosts: Iterable[str], before: LinkBytes, after: LinkBytes) -> None:

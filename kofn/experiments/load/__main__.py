@@ -9,7 +9,7 @@ ends with the process.
 import argparse
 from dataclasses import asdict
 
-from kofn.experiments.load.targets import TARGETS, laboratory, running
+from kofn.experiments.load.targets import COMMANDS, laboratory, running
 from kofn_common.json_text import json_text
 
 WINDOW = 32
@@ -28,8 +28,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="kofn.experiments.load", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    switches = [name for name in TARGETS if name != "reflector"]
-    parser.add_argument("--target", choices=switches, default="embedded")
+    parser.add_argument("--target", choices=COMMANDS, default="embedded")
     parser.add_argument("--workers", type=int, choices=range(1, 65), metavar="N", default=4)
     parser.add_argument("--values", type=int, choices=range(64, 2049, 64), metavar="N", default=2048)
     parser.add_argument("--seconds", type=float, default=0.5, help="of each turn")

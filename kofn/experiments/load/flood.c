@@ -20,7 +20,7 @@ int main(int argc, char **argv) {
     struct iovec part = {frame, (size_t)size};
     for (int i = 0; i < BATCH; i++) messages[i].msg_hdr = (struct msghdr){.msg_iov = &part, .msg_iovlen = 1};
     const double seconds = atof(argv[1]), rate = atof(argv[2]), start = now();
-    const int fd = open_interface(argv[3]);
+    const int fd = open_interface(argv[3], 0);
     double sent = 0, passed;
     while ((passed = now() - start) < seconds) {
         double due = rate > 0 ? passed * rate - sent : BATCH;

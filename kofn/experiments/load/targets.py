@@ -40,8 +40,16 @@ DEVICE_ID = 9
 GENERATION = 1
 START_S = 30
 EMBEDDED = [sys.executable, "-m", "kofn_switch"]
-COMMANDS = {"embedded": EMBEDDED, "unchecked": EMBEDDED, "bmv2": [BMV2]}
-TARGETS = (*COMMANDS, "reflector")
+COMMANDS = {
+    "embedded": EMBEDDED,
+    "no-gso": [*EMBEDDED, "--no-gso"],
+    "unchecked": EMBEDDED,
+    "bmv2": [BMV2],
+}
+REFLECTORS = ("reflector", "gso-reflector")
+GSO = ("embedded", "unchecked", "gso-reflector")
+"""The targets whose packets may be coalesced."""
+TARGETS = (*COMMANDS, *REFLECTORS)
 TIMES = "time for each packet received:"
 
 
@@ -72,7 +80,7 @@ class LoadTarget:
     def command(self, *, seconds: float, size: int, window: int, check: bool = False, lanes: int = 0) -> list[str]:
         """Return the workers' command line; a contribution has `size` bytes of values, and `lanes` is the code of its
         lanes."""
-        numbers = (seconds, size, window, GENERATION, int(check), lanes)
+        numbers = (seconds, size, window, GENERATION, int(check), lanes, int(self.name in GSO))
         return [str(self.folder / "switch_loop"), *map(str, numbers), *self.interfaces]
 
     def times(self) -> dict[str, float]:
@@ -132,15 +140,16 @@ def running(name: str, folder: Path, ports: int) -> Iterator[LoadTarget]:
     """Run a target with `ports` ports, set up for a job of `ports` workers with k = n."""
     with (
         links(name, ports) as (inner, outer),
-        reflector(folder, inner) if name == "reflector" else switch(name, folder, inner) as pid,
+        reflector(name, folder, inner) if name in REFLECTORS else switch(name, folder, inner) as pid,
     ):
         yield LoadTarget(name=name, folder=folder, interfaces=outer, pid=pid)
 
 
 @contextlib.contextmanager
 def links(name: str, ports: int) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
-    """Yield the switch's ends and the hosts' ends of a target's links: NAME-s1 and NAME-h1, and so on."""
-    pairs = [(f"{name}-s{port}", f"{name}-h{port}") for port in range(1, ports + 1)]
+    """Yield the switch's ends and the hosts' ends of a target's links: tN-s1, tN-h1, ... of target number N."""
+    number = TARGETS.index(name)
+    pairs = [(f"t{number}-s{port}", f"t{number}-h{port}") for port in range(1, ports + 1)]
     for switch_end, host_end in pairs:
         link = f"ip link add {switch_end} mtu 9000 type veth peer name {host_end} mtu 9000"
         for command in (link, f"ip link set {switch_end} up", f"ip link set {host_end} up"):
@@ -162,9 +171,9 @@ def process(command: list[str], **streams: Any) -> Iterator["subprocess.Popen[by
 
 
 @contextlib.contextmanager
-def reflector(folder: Path, interfaces: Sequence[str]) -> Iterator[int]:
-    log = folder / "reflector.log"
-    with log.open("wb") as out, process([str(folder / "reflector"), *interfaces], stdout=out) as started:
+def reflector(name: str, folder: Path, interfaces: Sequence[str]) -> Iterator[int]:
+    log, command = folder / f"{name}.log", [str(folder / "reflector"), str(int(name in GSO)), *interfaces]
+    with log.open("wb") as out, process(command, stdout=out) as started:
         while b"ready\n" not in log.read_bytes():
             if started.poll() is not None:
                 raise SystemExit("the reflector ended; its message is above")

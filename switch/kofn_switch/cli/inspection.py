@@ -14,6 +14,8 @@ looking inside:
                         each packet sent is in its file at once; the switch goes on until a signal ends it
   --trace [N]           for the first N packets (default: for all): parser states, tables with key and entry, actions,
                         register accesses, conditions, where copies go; such a program is compiled with these calls
+  --counts FILE         for each port from 0 on four 64-bit numbers in this machine's order: frames and bytes in, frames
+                        and bytes out; the numbers of a file that exists go on
   kill -USR1 PID        print each port's traffic, and the dropped packets by reason; also printed at the end"""
 
 EXAMPLES = """\
@@ -27,6 +29,7 @@ class Inside:
 
     wait_s: int | None  # the value of --use-files; None: interfaces are used
     pcap: Path | None  # the folder for captures
+    counts: Path | None  # the file for the ports' counters
     trace: int  # packets to trace, 0: none
     trace_udp_port: int | None  # only packets to this port are traced
     dump_c: Path | None
@@ -42,6 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--use-files", type=_seconds, metavar="SECONDS", help="pcap files instead of interfaces (below)")
     add("--pcap", type=_folder, metavar="[DIRECTORY]", help="capture each interface X in X_in.pcap and X_out.pcap")
+    add("--counts", type=Path, metavar="FILE", help="count each port's frames and bytes in FILE, which others may read")
     add("--trace", type=_count, default=0, metavar="[N]", help="print the way of packets through the program (below)")
     add("--trace-udp-port", type=port_number, metavar="PORT", help="trace only IPv4 packets to this UDP port")
     add("--dump-c", type=Path, metavar="FILE", help="write the program's generated C, with the P4 lines it is from")
@@ -52,6 +56,7 @@ def read(told: argparse.Namespace) -> Inside:
     return Inside(
         wait_s=told.use_files,
         pcap=pcap,
+        counts=told.counts,
         trace=told.trace,
         trace_udp_port=told.trace_udp_port,
         dump_c=told.dump_c,

@@ -82,6 +82,7 @@ class Options:
     program: Path | None  # p4c's JSON; None: wait for the controller's
     ports: dict[int, str]  # port number to interface
     take_outgoing: bool  # packets that other programs send out of the interfaces come in as well
+    gso: bool  # coalesced packets come and leave as one
     device_id: int
     address: str | None  # address of the P4Runtime server: HOST:PORT or unix:PATH; None: no server
     tls: Tls | None  # TLS of the P4Runtime server
@@ -123,6 +124,7 @@ def parse(arguments: Sequence[str]) -> Options:
         program=_program(told.program, told.no_p4),
         ports=ports,
         take_outgoing=told.take_outgoing,
+        gso=not told.no_gso,
         device_id=told.device_id,
         address=None if told.no_p4runtime else _address(aimed.grpc_server_addr),
         tls=_tls(aimed),
@@ -201,6 +203,11 @@ def _general_parser() -> _Parser:
     add("--no-p4runtime", action="store_true", help="serve no P4Runtime, as BMv2's simple_switch does")
     add("-i", "--interface", action="append", default=[], metavar="PORT@INTERFACE", help="a port; repeat for each")
     add("--take-outgoing", action="store_true", help="take in packets that other programs send out of the interfaces")
+    add(
+        "--no-gso",
+        action="store_true",
+        help="take and send each datagram by itself, never coalesced",
+    )
     add("--device-id", type=_unsigned, default=0, metavar="ID", help="P4Runtime's device id (default 0)")
     add("--fault", action="append", default=[], metavar="RULE", help="inject faults at a port (below); may be repeated")
     add("--fault-seed", type=_unsigned, default=0, metavar="N", help="seed of the random faults (default 0)")

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Event
 
+from kofn_common.gso import gso_works
 from kofn_switch.compiler.build import Built, build_program
 from kofn_switch.compiler.codegen.codegen import generate
 from kofn_switch.compiler.ir.program import DROP_PORT, PORT_MAX, Target
@@ -51,11 +52,13 @@ class Engine(TableControls, CellControls, CopyControls, Outcomes):
         cpu_port: int | None = None,
         qdisc_bypass: bool = False,
         take_outgoing: bool = False,
+        gso: bool = True,
         faults: Sequence[FaultRule] = (),
         fault_seed: int = 0,
         fault_udp_port: int = 0,
         files: bool = False,
         pcap: Path | None = None,
+        counts: Path | None = None,
         trace: Trace | None = None,
         dump_c: Path | None = None,
         drop_port: int = DROP_PORT,
@@ -65,7 +68,9 @@ class Engine(TableControls, CellControls, CopyControls, Outcomes):
 
         Packets sent to `cpu_port` go to `take_packet_ins`. With `qdisc_bypass`, frames bypass the interfaces' queueing
         disciplines, which is faster, but wrong if an interface of the switch is shaped. With `take_outgoing`, packets
-        that other programs send out of the interfaces come in as well. Raises PortError.
+        that other programs send out of the interfaces come in as well. With `gso`, which `qdisc_bypass` turns off,
+        datagrams that the kernel may coalesce (runtime/gso.h) come and leave together, at less cost; the program gets
+        each frame by itself. Raises PortError.
 
         An interface that goes down or is removed is logged; the other ports go on.
 
@@ -75,6 +80,7 @@ class Engine(TableControls, CellControls, CopyControls, Outcomes):
 
         With `files` there are no interfaces: frames come by `receive`, and frames for the port of interface X go to the
         pcap file X_out.pcap. `pcap` is a folder in which X_in.pcap and X_out.pcap get the frames of each interface X.
+        `counts` is a file in which the ports' counters are while the switch runs, as `kofn-switch --help` says.
 
         With `trace`, programs are compiled so that they print the ways of packets. `dump_c` is a file for each
         program's C with its P4 lines (the log has this C at level debug).
@@ -88,8 +94,9 @@ class Engine(TableControls, CellControls, CopyControls, Outcomes):
         self._ports = dict(ports)
         self._cpu_port = cpu_port
         self._port_down = warner(self._ports)  # the native part holds no reference to it
+        self.gso = gso and not qdisc_bypass and not files and gso_works()
         cpu = -1 if cpu_port is None else cpu_port
-        core: int = runtime().core_new(cpu, qdisc_bypass, take_outgoing, self._port_down) or 0
+        core: int = runtime().core_new(cpu, qdisc_bypass, take_outgoing, self.gso, self._port_down) or 0
         if not core:
             raise SwitchError("not enough memory for a switch: it needs about 20 MB")
         super().__init__(core)
@@ -97,6 +104,8 @@ class Engine(TableControls, CellControls, CopyControls, Outcomes):
         self._running = False
         self._programmed = Event()
         self._io = Ports(self._core, self._ports, files=files, pcap=pcap)
+        if counts is not None:
+            self._io.share_counts(counts)
         self._dump_c = dump_c
         if self._native.core_open_queues(self._core, priority_queues) < 0:
             raise SwitchError("not enough memory for queues")

@@ -56,6 +56,12 @@ class Ports:
             if self._native.core_set_faults(self._core, array, len(rules), numbers, count, seed, udp_port) < 0:
                 raise SwitchError("not enough memory for the rules for injected faults")
 
+    def share_counts(self, path: Path) -> None:
+        """Count in this file from now on. Raise PortError if it cannot be written."""
+        result = self._native.core_share_counts(self._core, os.fsencode(path))
+        if result < 0:
+            raise PortError(f"the counters' file {path} cannot be written: {os.strerror(-result)}")
+
     @property
     def _known(self) -> str:
         return ", ".join(map(str, self._interfaces)) or "none"

@@ -63,15 +63,18 @@ void core_free(struct core *core) {
     faults_free(core);
     captures_close(core);
     queues_free(core);
+    counts_free(core);
     free(core->captures);
     trace_free(core);
     free(core->arena);
     free(core->buffers);
+    free(core->segments);
+    free(core->coalesced);
     free(core);
 }
 
 // Make a core. Return NULL when there is not enough memory.
-struct core *core_new(int cpu_port, int bypass, int outgoing, void (*port_down)(uint32_t port)) {
+struct core *core_new(int cpu_port, int bypass, int outgoing, int gso, void (*port_down)(uint32_t port)) {
     struct core *core = calloc(1, sizeof *core);
     if (!core) return NULL;
     core->services = (struct services){
@@ -79,6 +82,7 @@ struct core *core_new(int cpu_port, int bypass, int outgoing, void (*port_down)(
     pthread_mutex_init(&core->turn, NULL);
     pthread_mutex_init(&core->state, NULL);
     for (int i = 0; i < PORTS; i++) core->ports[i].socket = -1;
+    core->counts = core->own_counts;
     core->process = core_process;
     core->cpu_port = cpu_port;
     core->bypass = bypass;
@@ -88,9 +92,12 @@ struct core *core_new(int cpu_port, int bypass, int outgoing, void (*port_down)(
     core->started_ns = core_clock_ns();
     core->seed = core->started_ns | 1;
     core->arena = malloc(ARENA_BYTES);
-    core->buffers = malloc((size_t)BATCH * (HEADROOM + PACKET_BYTES));
+    core->buffers = malloc((size_t)BATCH * (HEADROOM + RECEIVED_BYTES));
+    core->segments = malloc(SEGMENTS_BYTES);
+    core->coalesced = gso ? malloc(sizeof *core->coalesced) : NULL;
     int result = ring_open(&core->digests) | ring_open(&core->reports) | ring_open(&core->packet_ins);
-    if (result == 0 && core->arena && core->buffers) return core;
+    const int enough = core->arena && core->buffers && core->segments && (core->coalesced || !gso);
+    if (result == 0 && enough) return core;
     core_free(core);
     return NULL;
 }
@@ -143,16 +150,22 @@ void core_packet_out(struct core *core, const uint8_t *packet, uint32_t length) 
     core_unlock(core);
 }
 
-// Process a frame that came to a port by other means than its interface.
-void core_receive(struct core *core, uint32_t number, const uint8_t *frame, uint32_t length) {
-    struct port *port = &core->ports[number % PORTS];
-    core_lock(core);
-    port->received_packets++;
-    port->received_bytes += length;
+// Take a frame that came to a port. The caller holds the lock and flushes.
+void core_arrived(struct core *core, uint32_t number, const uint8_t *frame, uint32_t length) {
+    const struct iovec part = {(void *)frame, length};
+    core->counts[number].received_packets++;
+    core->counts[number].received_bytes += length;
+    if (captures_at(core)) captured(core, FAULT_IN, number, &part, 1);
     if (faults_at(core, FAULT_IN, number))
-        faults_pass(core, FAULT_IN, number, &(struct iovec){(void *)frame, length}, 1);
+        faults_pass(core, FAULT_IN, number, &part, 1);
     else
         core_process(core, number, frame, length);
+}
+
+// Take a frame that came to a port by other means than its interface.
+void core_receive(struct core *core, uint32_t number, const uint8_t *frame, uint32_t length) {
+    core_lock(core);
+    core_arrived(core, number % PORTS, frame, length);
     core_flush(core);
     core_unlock(core);
 }
@@ -193,9 +206,7 @@ int64_t core_take_packet_ins(struct core *core, uint8_t *to, uint64_t space, int
 
 void core_stats(struct core *core, uint32_t port, uint64_t *four, uint64_t *drops) {
     core_lock(core);
-    struct port *p = &core->ports[port % PORTS];
-    uint64_t now[] = {p->received_packets, p->received_bytes, p->sent_packets, p->sent_bytes};
-    memcpy(four, now, sizeof now);
+    memcpy(four, &core->counts[port % PORTS], sizeof *core->counts);
     memcpy(drops, core->drops, sizeof core->drops);
     core_unlock(core);
 }

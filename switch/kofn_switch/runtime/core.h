@@ -8,25 +8,31 @@
 #include <sys/uio.h>
 
 #include "faults.h"
+#include "gso.h"
 #include "program.h"
 #include "queues.h"
 
 #define PORTS FAULT_PORTS   // port numbers are bit<9>
 #define GROUPS 65536
 #define BATCH 32            // packets received at once
-#define PACKET_BYTES 9728   // bytes of a receive buffer: a frame of 9,216 and its encapsulations
+#define RECEIVED_BYTES 66560  // bytes of a receive buffer: a coalesced packet; an odd number of cache lines with HEADROOM
 #define HEADROOM 64         // before the buffer: a VLAN tag that the kernel removed is restored there
+#define SEGMENTS_BYTES (4u << 20)  // the frames of received coalesced packets
 #define SEND_QUEUE 1024     // packets sent at once
 #define ARENA_BYTES (8u << 20)  // headers of the packets waiting to be sent
 #define RING_BYTES (4u << 20)
 #define SOCKET_BUFFER (32 << 20)
 
-_Static_assert(HEADROOM + PACKET_BYTES <= PACKET_MAX, "a received packet must not be longer than PACKET_MAX");
 
 struct port {
     int socket;  // -1: not open
     int is_file;  // the port has a pcap file instead of an interface
     int index;   // the interface's index
+    uint32_t mtu;  // of the interface
+};
+
+// A port's frames and their bytes. The file of core_share_counts() has these numbers, too.
+struct port_counts {
     uint64_t received_packets, received_bytes, sent_packets, sent_bytes;
 };
 
@@ -43,6 +49,21 @@ struct ring {
 struct sending {
     uint32_t port, count;  // count: the number of parts
     struct iovec parts[PARTS_MAX];
+};
+
+// The headers before the first coalesced packet's bytes.
+struct coalesced_head {
+    struct virtio_net_hdr offload;
+    uint8_t headers[42];
+};
+
+// Messages of one or more frames each, for a socket with the option PACKET_VNET_HDR.
+struct coalesced {
+    struct mmsghdr messages[SEND_QUEUE];
+    uint32_t frames[SEND_QUEUE];  // of each message
+    struct iovec parts[SEND_QUEUE * (PARTS_MAX + 1)];
+    struct coalesced_head heads[SEND_QUEUE / 2];
+    uint32_t parts_count, heads_count;
 };
 
 // The packet thread's time without waiting, in nanoseconds.
@@ -62,6 +83,7 @@ struct core {
     struct instance *instance;
     uint32_t swaps;  // number of swaps of the instance
     struct port ports[PORTS];
+    struct port_counts own_counts[PORTS], *counts;  // counts: own_counts, or a file's memory
     void (*process)(struct core *core, uint32_t port, const uint8_t *packet, uint32_t length);  // core_process
     int cpu_port;  // -1: none
     void (*port_down)(uint32_t port);  // called by the packet thread without the lock
@@ -76,13 +98,17 @@ struct core {
     struct sending queue[SEND_QUEUE];
     uint8_t *arena;
     uint32_t arena_used;
+    int borrowed;  // a queued packet has bytes outside of the arena, in a received packet
     struct ring *collect;  // inject: outputs go here instead of to the ports
 
     pthread_t thread;
     int running, wake;  // wake: an eventfd
     struct packet_time time;
     atomic_int stopping;
-    uint8_t *buffers;   // BATCH buffers of HEADROOM + PACKET_BYTES bytes
+    uint8_t *buffers;   // BATCH buffers of HEADROOM + RECEIVED_BYTES bytes
+    uint8_t *segments;
+    uint32_t segments_used;
+    struct coalesced *coalesced;  // NULL: without GSO
     struct mmsghdr messages[SEND_QUEUE > BATCH ? SEND_QUEUE : BATCH];
     struct iovec vectors[BATCH];
     uint8_t control[BATCH][64];  // the kernel's control message for each packet: its VLAN tag
@@ -115,6 +141,7 @@ void core_flush(struct core *core);
 
 // core.c
 void core_process(struct core *core, uint32_t port, const uint8_t *packet, uint32_t length);
+void core_arrived(struct core *core, uint32_t number, const uint8_t *frame, uint32_t length);
 
 // Return whether the frames of a port in one direction go through faults_pass.
 static inline int faults_at(const struct core *core, enum fault_direction direction, uint32_t port) {
@@ -127,6 +154,7 @@ void captured(struct core *core, enum fault_direction direction, uint32_t port, 
               size_t count);
 void captures_close(struct core *core);
 void trace_free(struct core *core);
+void counts_free(struct core *core);
 int pcap_write(int file, const struct iovec *parts, size_t count);
 
 int ring_open(struct ring *ring);

@@ -22,6 +22,11 @@ void core_size_buffer(struct core *core, uint32_t port) {
     if (socket >= 0 && !core->ports[port].is_file) core_set_buffer(socket, SO_SNDBUFFORCE, SO_SNDBUF, bytes);
 }
 
+static void count_sent(struct core *core, uint32_t port, uint64_t length) {
+    core->counts[port].sent_packets++;
+    core->counts[port].sent_bytes += length;
+}
+
 static void count_failure(struct core *core, int error) {
     if (error == EMSGSIZE)
         core->drops[DROP_SENT_TOO_LONG]++;
@@ -49,38 +54,49 @@ static int block(struct core *core, uint32_t port, const struct iovec *parts, si
     return 1;
 }
 
+static ssize_t send_frame(const struct core *core, const struct port *to, const uint8_t *bytes, uint32_t length) {
+    struct iovec parts[] = {{(void *)&gso_alone, core->coalesced ? sizeof gso_alone : 0}, {(void *)bytes, length}};
+    const struct msghdr message = {.msg_iov = parts, .msg_iovlen = 2};
+    return sendmsg(to->socket, &message, MSG_DONTWAIT);
+}
+
 // Send the first waiting frame of a port; return 0 if there is none, or the interface still does not take it.
 int core_unblock(struct core *core, uint32_t port) {
     struct blocked *one = core->queues->blocked[port];
     struct port *to = &core->ports[port];
     if (!one) return 0;
-    if (to->socket >= 0 && send(to->socket, one->bytes, one->length, MSG_DONTWAIT) < 0) {
+    if (to->socket >= 0 && send_frame(core, to, one->bytes, one->length) < 0) {
         if (errno == EAGAIN) return 0;
         core->drops[errno == ENOBUFS ? DROP_SEND_QUEUE_FULL : DROP_SEND_FAILED]++;
     } else {
-        to->sent_packets++;
-        to->sent_bytes += one->length;
+        count_sent(core, port, one->length);
     }
     core->queues->blocked[port] = one->next;
     free(one);
     return 1;
 }
 
-// Send `count` prepared messages through one port; count and drop those that the kernel does not take.
+// Count a frame that has left, or that the kernel did not take.
+static void sent_one(struct core *core, uint32_t number, uint64_t length, const struct msghdr *frame, int error) {
+    if (!error) {
+        count_sent(core, number, length);
+    } else if (error != EAGAIN || !block(core, number, frame->msg_iov, frame->msg_iovlen)) {
+        count_failure(core, error);
+    }
+}
+
+// Send the first `count` prepared messages through one port; count and drop those that the kernel does not take.
 static void send_messages(struct core *core, uint32_t number, const uint64_t *lengths, uint32_t count) {
-    struct port *port = &core->ports[number];
-    for (uint32_t done = 0; done < count;) {
-        const struct msghdr *first = &core->messages[done].msg_hdr;
-        int sent = sendmmsg(port->socket, core->messages + done, count - done, MSG_DONTWAIT);
-        if (sent <= 0) {
-            if (errno != EAGAIN || !block(core, number, first->msg_iov, first->msg_iovlen))
-                count_failure(core, errno);
-            done++;
-            continue;
-        }
-        for (int i = 0; i < sent; i++, done++) {
-            port->sent_packets++;
-            port->sent_bytes += lengths[done];
+    const struct port *port = &core->ports[number];
+    struct coalesced *coalesced = core->coalesced;
+    struct mmsghdr *messages = coalesced ? coalesced->messages : core->messages;
+    if (coalesced) count = gso_coalesce(core, port->mtu, lengths, count);
+    for (uint32_t done = 0, frame = 0; done < count;) {
+        int sent = sendmmsg(port->socket, messages + done, count - done, MSG_DONTWAIT);
+        const int error = sent <= 0 ? errno : 0;
+        for (const uint32_t until = done + (error ? 1 : (uint32_t)sent); done < until; done++) {
+            const uint32_t end = frame + (coalesced ? coalesced->frames[done] : 1);
+            for (; frame < end; frame++) sent_one(core, number, lengths[frame], &core->messages[frame].msg_hdr, error);
         }
     }
 }
@@ -92,15 +108,15 @@ static int write_frame(const struct port *port, const struct iovec *parts, size_
     return result < 0 ? -1 : 0;
 }
 
-static void write_messages(struct core *core, struct port *port, const uint64_t *lengths, uint32_t count) {
+static void write_messages(struct core *core, uint32_t number, const uint64_t *lengths, uint32_t count) {
+    const struct port *port = &core->ports[number];
     for (uint32_t i = 0; i < count; i++) {
         const struct msghdr *message = &core->messages[i].msg_hdr;
         if (write_frame(port, message->msg_iov, message->msg_iovlen) < 0) {
             count_failure(core, errno);
             continue;
         }
-        port->sent_packets++;
-        port->sent_bytes += lengths[i];
+        count_sent(core, number, lengths[i]);
     }
 }
 
@@ -118,11 +134,10 @@ void core_send_frame(struct core *core, uint32_t port, const uint8_t *bytes, uin
         return;
     }
     if (captures_at(core)) captured(core, FAULT_OUT, port, &frame, 1);
-    if ((to->is_file ? write_frame(to, &frame, 1) : send(to->socket, bytes, length, MSG_DONTWAIT)) < 0) {
+    if ((to->is_file ? write_frame(to, &frame, 1) : send_frame(core, to, bytes, length)) < 0) {
         count_failure(core, errno);
     } else {
-        to->sent_packets++;
-        to->sent_bytes += length;
+        count_sent(core, port, length);
     }
 }
 
@@ -131,7 +146,7 @@ void core_send_messages(struct core *core, uint32_t number, const uint64_t *leng
     struct port *port = &core->ports[number];
     if (captures_at(core)) capture_messages(core, number, count);
     if (port->is_file)
-        write_messages(core, port, lengths, count);
+        write_messages(core, number, lengths, count);
     else
         send_messages(core, number, lengths, count);
 }

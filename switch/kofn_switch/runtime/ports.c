@@ -7,6 +7,7 @@
 #include <poll.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include "core.h"
@@ -24,12 +25,19 @@ static int attach(const struct core *core, int socket, int index) {
     struct packet_mreq promiscuous = {.mr_ifindex = index, .mr_type = PACKET_MR_PROMISC};
     core_set_buffer(socket, SO_RCVBUFFORCE, SO_RCVBUF, SOCKET_BUFFER);
     if (set_option(socket, SOL_PACKET, PACKET_AUXDATA, 1) < 0) return -errno;
+    if (core->coalesced && set_option(socket, SOL_PACKET, PACKET_VNET_HDR, 1) < 0) return -errno;
     // With and without this option, the kernel does not return a socket's own frames to the socket.
     if (!core->outgoing && set_option(socket, SOL_PACKET, PACKET_IGNORE_OUTGOING, 1) < 0) return -errno;
     if (core->bypass && set_option(socket, SOL_PACKET, PACKET_QDISC_BYPASS, 1) < 0) return -errno;
     if (setsockopt(socket, SOL_PACKET, PACKET_ADD_MEMBERSHIP, &promiscuous, sizeof promiscuous) < 0) return -errno;
     if (bind(socket, (struct sockaddr *)&address, sizeof address) < 0) return -errno;
     return 0;
+}
+
+static uint32_t mtu_of(int socket, const char *interface) {
+    struct ifreq request = {0};
+    strncpy(request.ifr_name, interface, IFNAMSIZ - 1);
+    return ioctl(socket, SIOCGIFMTU, &request) < 0 ? 0 : (uint32_t)request.ifr_mtu;
 }
 
 // Open one port, while the thread does not run. Return 0 or a negative error number.
@@ -46,6 +54,7 @@ int core_open_port(struct core *core, uint32_t port, const char *interface) {
     }
     core->ports[port].socket = opened;
     core->ports[port].index = index;
+    core->ports[port].mtu = mtu_of(opened, interface);
     core_size_buffer(core, port);
     return 0;
 }
@@ -63,8 +72,8 @@ void core_close_ports(struct core *core) {
 
 static void prepare_buffers(struct core *core, struct mmsghdr *messages) {
     for (int i = 0; i < BATCH; i++) {
-        uint8_t *buffer = core->buffers + (size_t)i * (HEADROOM + PACKET_BYTES) + HEADROOM;
-        core->vectors[i] = (struct iovec){buffer, PACKET_BYTES};
+        uint8_t *buffer = core->buffers + (size_t)i * (HEADROOM + RECEIVED_BYTES) + HEADROOM;
+        core->vectors[i] = (struct iovec){buffer, RECEIVED_BYTES};
         messages[i].msg_hdr = (struct msghdr){
             .msg_iov = &core->vectors[i], .msg_iovlen = 1, .msg_control = core->control[i]};
     }
@@ -86,20 +95,16 @@ static uint8_t *restore_tag(uint8_t *packet, uint32_t *length, struct msghdr *me
 }
 
 static void process_batch(struct core *core, uint32_t number, struct mmsghdr *messages, int count) {
-    struct port *port = &core->ports[number];
-    const int faulty = faults_at(core, FAULT_IN, number);
+    core->segments_used = 0;
     for (int i = 0; i < count; i++) {
-        uint32_t length = messages[i].msg_len;
-        uint8_t *packet = restore_tag(core->vectors[i].iov_base, &length, &messages[i].msg_hdr);
-        port->received_packets++;
-        port->received_bytes += length;
-        if (captures_at(core)) captured(core, FAULT_IN, number, &(struct iovec){packet, length}, 1);
-        if (messages[i].msg_hdr.msg_flags & MSG_TRUNC)
-            core->drops[DROP_RECEIVED_TOO_LONG]++;
-        else if (faulty)
-            faults_pass(core, FAULT_IN, number, &(struct iovec){packet, length}, 1);
-        else
-            core_process(core, number, packet, length);
+        struct virtio_net_hdr offload = {0};
+        const uint32_t before = core->coalesced ? sizeof offload : 0;
+        uint32_t length = messages[i].msg_len - before;
+        uint8_t *received = core->vectors[i].iov_base;
+        memcpy(&offload, received, before);
+        uint8_t *packet = restore_tag(received + before, &length, &messages[i].msg_hdr);
+        offload.csum_start += (uint16_t)(received + before - packet);
+        gso_arrived(core, number, packet, length, &offload, core_arrived);
     }
 }
 

@@ -17,10 +17,14 @@ static int deliver_in_memory(struct core *core, uint32_t port, const struct iove
     return 1;
 }
 
-// Keep bytes of the arena until they are sent.
+// Keep bytes of the arena until they are sent; note bytes outside of it.
 static void keep(struct core *core, const uint8_t *bytes, uint32_t count) {
     const uint8_t *end = bytes + count;
-    if (bytes < core->arena || bytes > core->arena + ARENA_BYTES || end <= core->arena + core->arena_used) return;
+    if (bytes < core->arena || bytes > core->arena + ARENA_BYTES) {
+        core->borrowed |= count > 0;
+        return;
+    }
+    if (end <= core->arena + core->arena_used) return;
     core->arena_used = (uint32_t)((end - core->arena + 63) & ~63);
 }
 
@@ -39,6 +43,7 @@ void core_emit(struct core *core, uint32_t port, const uint8_t *head, uint32_t h
     struct iovec parts[] = {{(void *)head, head_bytes}, {(void *)tail, tail_bytes}, {(void *)payload, payload_bytes}};
     keep(core, head, head_bytes);
     keep(core, tail, tail_bytes);
+    keep(core, payload, payload_bytes);
     if (deliver_in_memory(core, port, parts)) return;
     if (port >= PORTS || core->ports[port].socket < 0) {
         core->drops[DROP_UNKNOWN_PORT]++;
@@ -84,6 +89,7 @@ void core_flush(struct core *core) {
     }
     if (core->faults) faults_recycle(core->faults);
     core->queued = 0;
+    core->borrowed = 0;
     core->arena_used = 0;
     core->services.flushes++;
 }

@@ -1,0 +1,87 @@
+"""Coalesced UDP datagrams at a packet socket with PACKET_VNET_HDR, in Python: a model of what the kernel does.
+
+opened = socket_of("h1")
+opened.send(coalesced(frames))                # one packet, which the kernel may segment
+frames = segmented(opened.recv(1 << 17))      # the frames of a received packet
+"""
+
+import socket
+import struct
+from collections.abc import Sequence
+
+SOL_PACKET, PACKET_IGNORE_OUTGOING, PACKET_VNET_HDR = 263, 23, 15
+SO_RCVBUFFORCE = 33
+ETH_P_ALL = 0x0003
+OFFLOAD = struct.Struct("=BBHHHH")  # struct virtio_net_hdr
+NEEDS_CSUM, UDP_L4 = 1, 5
+IP, UDP, BODY = 14, 34, 42
+
+
+def socket_of(interface: str) -> socket.socket:
+    """Return a packet socket whose packets begin with a virtio_net_hdr."""
+    opened = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ETH_P_ALL))
+    for option in (PACKET_IGNORE_OUTGOING, PACKET_VNET_HDR):
+        opened.setsockopt(SOL_PACKET, option, 1)
+    opened.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 64 << 20)
+    opened.bind((interface, ETH_P_ALL))
+    opened.settimeout(60)
+    return opened
+
+
+def checksum(data: bytes) -> int:
+    """Return the Internet checksum of bytes (RFC 1071)."""
+    total = sum(struct.unpack(f">{len(data) // 2}H", data[: len(data) // 2 * 2]))
+    total += data[-1] << 8 if len(data) % 2 else 0
+    while total >> 16:
+        total = (total & 0xFFFF) + (total >> 16)
+    return ~total & 0xFFFF
+
+
+def pseudo(frame: bytes, length: int) -> bytes:
+    return frame[IP + 12 : IP + 20] + struct.pack(">HH", socket.IPPROTO_UDP, length)
+
+
+def with_udp_checksum(frame: bytes) -> bytes:
+    """Return the frame with the right UDP checksum."""
+    zeroed = frame[: UDP + 6] + bytes(2) + frame[BODY:]
+    found = checksum(pseudo(frame, len(frame) - UDP) + zeroed[UDP:]) or 0xFFFF
+    return zeroed[: UDP + 6] + found.to_bytes(2, "big") + frame[BODY:]
+
+
+def with_ip(frame: bytes, total: int, identification: int) -> bytes:
+    """Return the frame with these fields in IPv4's header, and the right checksum there."""
+    head = bytearray(frame[IP:UDP])
+    head[2:4], head[4:6], head[10:12] = total.to_bytes(2, "big"), (identification % 65536).to_bytes(2, "big"), bytes(2)
+    head[10:12] = checksum(bytes(head)).to_bytes(2, "big")
+    return frame[:IP] + bytes(head) + frame[UDP:]
+
+
+def alone(frame: bytes) -> bytes:
+    """Return a packet of one frame."""
+    return bytes(OFFLOAD.size) + frame
+
+
+def coalesced(frames: Sequence[bytes]) -> bytes:
+    """Return a packet of frames of one flow; all have the first one's size, but the last one may be shorter."""
+    size, body = len(frames[0]) - BODY, b"".join(frame[BODY:] for frame in frames)
+    head = with_ip(frames[0][:BODY], BODY - IP + len(body), int.from_bytes(frames[0][IP + 4 : IP + 6], "big"))
+    length = BODY - UDP + len(body)
+    partial = ~checksum(pseudo(head, length)) & 0xFFFF
+    udp = head[UDP : UDP + 4] + struct.pack(">HH", length, partial)
+    return OFFLOAD.pack(NEEDS_CSUM, UDP_L4, BODY, size, UDP, 6) + head[:UDP] + udp + body
+
+
+def segmented(packet: bytes) -> list[bytes]:
+    """Return the frames of a received packet, as the kernel would make them."""
+    _, kind, _, size, start, _ = OFFLOAD.unpack(packet[: OFFLOAD.size])
+    frame = packet[OFFLOAD.size :]
+    if kind == 0:
+        return [frame]
+    assert (kind, start) == (UDP_L4, UDP)
+    first, frames = int.from_bytes(frame[IP + 4 : IP + 6], "big"), []
+    for number, at in enumerate(range(BODY, len(frame), size)):
+        body = frame[at : at + size]
+        head = with_ip(frame[:BODY], BODY - IP + len(body), first + number)
+        head = head[: UDP + 4] + (BODY - UDP + len(body)).to_bytes(2, "big") + head[UDP + 6 :]
+        frames.append(with_udp_checksum(head + body))
+    return frames
