@@ -62,6 +62,10 @@ LAZY = {
 """The commands by name.  A command whose package is not installed is not listed."""
 
 
+UNMAPPED = "failed to map segment"
+"""The dynamic linker's words for a library for which there is not enough memory."""
+
+
 class LazyGroup(click.Group):
     """A group that imports its commands when they are used."""
 
@@ -84,11 +88,17 @@ class LazyGroup(click.Group):
             formatter.write_dl([(name, LAZY[name].text) for name in self.list_commands(context)])
 
     def invoke(self, context: click.Context) -> object:
-        """Run the command; end with 130 after a Ctrl-C that the command does not handle."""
+        """Run the command; end with 130 after a Ctrl-C that the command does not handle, and with 1 and one line if
+        there is not enough memory."""
         try:
             return super().invoke(context)
         except KeyboardInterrupt:
             sys.exit(130)
+        except (ImportError, MemoryError) as error:
+            if isinstance(error, ImportError) and UNMAPPED not in str(error):
+                raise
+            click.echo(f"kofn: out of memory, see `ulimit -v` and the container's limit ({error})", err=True)
+            sys.exit(1)
 
     def resolve_command(
         self, context: click.Context, args: list[str]

@@ -332,3 +332,14 @@ def test_misspelt_command_is_answered_with_a_suggestion() -> None:
     assert result.exit_code == 2
     assert "no command 'simulat': did you mean 'simulate'?" in result.stderr
     assert "No such command 'xyzzy'" in invoke("xyzzy").stderr
+
+
+@pytest.mark.parametrize("error", [ImportError("libblas.so: failed to map segment from shared object"), MemoryError()])
+def test_too_little_memory_is_one_line(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    def without_memory(_: str) -> None:
+        raise error
+
+    monkeypatch.setattr(cli.importlib, "import_module", without_memory)
+    ended = CliRunner().invoke(main, ["simulate"])
+    assert (ended.exit_code, ended.output.count("\n")) == (1, 1)
+    assert ended.output.startswith("kofn: out of memory, see `ulimit -v`")
