@@ -26,7 +26,7 @@ from kofn_common.wire.packet import EVERYONE, Kind, KofnHeader, Lanes
 from kofn_common.wire.sizes import JOB_MAX, PARTS, WEIGHT_MAX
 from kofn_host.errors import HostError
 from kofn_host.protocol.slots import Answer, NativeSlots
-from kofn_host.transport.datagrams import Datagrams
+from kofn_host.transport.datagrams import BATCH, Datagrams
 from kofn_host.transport.udp import udp_socket
 
 log = logging.getLogger(__name__)
@@ -72,7 +72,8 @@ class ParameterServer:
         poll.register(self._socket, select.POLLIN)
         while True:
             poll.poll()
-            self.receive()
+            while self.receive() == BATCH:  # more may wait, although the socket is not readable
+                pass
 
     def receive(self) -> int:
         """Handle at most a batch of waiting datagrams; return their number."""
