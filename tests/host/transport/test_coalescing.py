@@ -1,9 +1,14 @@
 """Datagrams that the kernel coalesces: received as if they came singly, and coalesced only where that is allowed."""
 
+import json
+import os
 import select
 import socket
 import struct
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,6 +21,7 @@ from kofn_common.wire.packet import HEADER_BYTES, PACKET_BYTES_MAX, WORD_BYTES, 
 from kofn_host.transport.datagrams import BATCH, Datagrams, Packet, Received
 from kofn_host.transport.udp import may_join, udp_socket
 
+ROOT = Path(__file__).parents[3]
 ONE, TWO, OTHER, PORT = "127.0.78.1", "127.0.78.2", "127.0.78.3", 19312
 UDP_SEGMENT, UDP_GRO = 103, 104  # linux/udp.h; Python has no names for them
 ONE_WORD = HEADER_BYTES + WORD_BYTES
@@ -175,3 +181,38 @@ def test_only_a_socket_that_datagrams_receives_from_gets_coalesced_messages(line
     Datagrams(plain).send([packet(0)])
     assert lines.socket.getsockopt(socket.IPPROTO_UDP, UDP_GRO)
     assert not plain.getsockopt(socket.IPPROTO_UDP, UDP_GRO)
+
+
+INTERFACES = f"""
+import json, subprocess, sys
+sys.path.insert(0, {str(ROOT / "mininet")!r})
+import interfaces
+from kofn_host.transport.udp import may_join, udp_socket
+
+for line in ("link set lo up", "link add one type veth peer name two", "addr add 10.9.0.1/24 dev one",
+             "addr add 10.8.0.1/24 dev two", "link set one up", "link set two up"):
+    subprocess.run(["ip", *line.split()], check=True)
+found = []
+for ready in ([], ["one"], ["two"]):
+    for name in ready:
+        interfaces.disable_offloads(name)
+    for local in ("127.0.0.1", "10.9.0.1", "10.8.0.1", ""):
+        with udp_socket(local, 7) as opened:
+            found.append([may_join(opened), may_join(opened, switch_segments=True)])
+print(json.dumps(found))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
+def test_packets_are_coalesced_where_every_interface_allows_it() -> None:
+    """An interface allows it if it computes no checksums; the switch may allow it everywhere."""
+    command = ["unshare", "--net", sys.executable, "-c", INTERFACES]
+    found = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True).stdout)
+    assert all(switch for _, switch in found)
+    loopback_only, one_ready, both_ready = (
+        [kernel for kernel, _ in found[begin : begin + 4]] for begin in range(0, 12, 4)
+    )
+    assert loopback_only == [True, False, False, False]
+    assert one_ready == [True, True, False, False]
+    assert both_ready == [True, True, True, True]
