@@ -176,11 +176,12 @@ static void fill_in(uint8_t *heads, int64_t head, int64_t checksum, const uint8_
     }
 }
 
-/* The number of datagrams, from the first on, that can be coalesced: all have the same size, but the last one may be shorter. */
-static int64_t alike(int64_t head, const int64_t *sizes, int64_t count) {
+/* The number of datagrams, from the first on, that can be coalesced: all have the same destination and size, but the last one may
+ * be shorter. `places`: their destinations; NULL: the connected peer. */
+static int64_t alike(int64_t head, const int64_t *sizes, const uint32_t *places, int64_t count) {
     int64_t found = 1, bytes = head + sizes[0];
     while (found < count && sizes[found - 1] == sizes[0] && sizes[found] <= sizes[0] &&
-           (bytes += head + sizes[found]) <= JOINED_BYTES)
+           (!places || places[found] == places[0]) && (bytes += head + sizes[found]) <= JOINED_BYTES)
         found++;
     return found;
 }
@@ -195,12 +196,12 @@ static void cut_into(struct msghdr *message, union cut *cut, int64_t size) {
 
 /* Set up messages of datagrams whose parts are set; `joined` gets each message's number of datagrams. Returns the number of
  * messages. */
-static int64_t put_messages(struct batch *batch, int64_t head, const int64_t *sizes, int64_t count, int placed, int joins,
-                            int64_t *joined) {
+static int64_t put_messages(struct batch *batch, int64_t head, const int64_t *sizes, const uint32_t *places, int64_t count,
+                            int joins, int64_t *joined) {
     int64_t messages = 0;
     for (int64_t at = 0; at < count; at += joined[messages++]) {
-        joined[messages] = joins ? alike(head, sizes + at, count - at) : 1;
-        struct msghdr *message = put_message(batch, messages, at, joined[messages], placed);
+        joined[messages] = joins ? alike(head, sizes + at, places ? places + at : NULL, count - at) : 1;
+        struct msghdr *message = put_message(batch, messages, at, joined[messages], places != NULL);
         if (joined[messages] > 1)
             cut_into(message, batch->cuts + messages, head + sizes[at]);
     }
@@ -226,7 +227,8 @@ int64_t datagrams_send(int socket, uint8_t *heads, int64_t head, int64_t checksu
             if (places)
                 batch.places[i] = (struct sockaddr_in){AF_INET, port, {places[at]}, {0}};
         }
-        const int64_t messages = put_messages(&batch, head, sizes + done, wanted, places != NULL, !places && *joins, joined);
+        const int64_t messages =
+            put_messages(&batch, head, sizes + done, places ? places + done : NULL, wanted, *joins, joined);
         const int64_t went = sendmmsg(socket, batch.messages, (unsigned)messages, 0);
         for (int64_t message = 0; message < went; done += joined[message++]) {
             memset(left + done, 1, (size_t)joined[message]);

@@ -24,7 +24,7 @@ from tests.waiting import PATIENCE_S
 PORT = 19301
 OWN = "127.0.94.254"
 ADDRESSES = ["127.0.94.1", "127.0.94.2", "127.0.94.3"]
-UDP_SEGMENT = 103  # linux/udp.h; Python has no name for it
+UDP_SEGMENT, UDP_GRO = 103, 104  # linux/udp.h; Python has no names for them
 VALUES = pack(np.arange(64, dtype=np.int32), 32)
 
 
@@ -141,6 +141,22 @@ def test_packets_that_arrive_together_are_answered_together(table: Table) -> Non
     for worker in table.sockets[:3]:
         assert [wire.decode_header(worker.recv(9000)).block for _ in range(2)] == [3, 4]
     assert (table.server.counts.sent, table.server.counts.dropped) == (6, {"MALFORMED": 1})
+
+
+def test_answers_to_one_worker_are_coalesced(table: Table) -> None:
+    packet_bytes = wire.HEADER_BYTES + len(VALUES)
+    for worker in table.sockets[:3]:
+        worker.setsockopt(socket.IPPROTO_UDP, UDP_GRO, 1)
+    for block in range(1, 9):
+        for sender in (0, 2):
+            header = KofnHeader(job=7, worker=sender, generation=5, block=block, slot=block)
+            table.sockets[sender].sendto(wire.encode(header, VALUES), (OWN, PORT))
+    assert table.server.receive() == 16
+    for worker in table.sockets[:3]:
+        heard = worker.recv(1 << 16)
+        assert len(heard) == 8 * packet_bytes
+        starts = [heard[at : at + packet_bytes] for at in range(0, len(heard), packet_bytes)]
+        assert [wire.decode_header(start).block for start in starts] == [1, 2, 3, 4, 5, 6, 7, 8]
 
 
 def test_server_does_not_wait_while_received_packets_are_left(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:

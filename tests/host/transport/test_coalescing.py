@@ -183,6 +183,25 @@ def test_only_a_socket_that_datagrams_receives_from_gets_coalesced_messages(line
     assert not plain.getsockopt(socket.IPPROTO_UDP, UDP_GRO)
 
 
+def test_consecutive_packets_to_one_address_are_coalesced(lines: Lines) -> None:
+    """Their order stays; a refused address does not keep the others from leaving."""
+    opened = lines.senders[0]
+    with udp_socket(ONE, PORT + 1) as sender:
+        for receiver in (opened, lines.senders[1]):
+            receiver.connect((ONE, PORT + 1))
+            receiver.setsockopt(socket.IPPROTO_UDP, UDP_GRO, 1)
+        places = [
+            wire_place(address) for address in (ONE, ONE, "255.255.255.255", "255.255.255.255", ONE, TWO, TWO, TWO)
+        ]
+        sent = Datagrams(sender, joins=may_join(sender)).send([packet(number) for number in range(8)], places, PORT)
+        assert sent.accepted == [True, True, False, False, True, True, True, True]
+        assert sent.error
+        heard = [receiver.recv(1 << 16) for receiver in (opened, opened, lines.senders[1])]
+    assert [len(message) // ONE_WORD for message in heard] == [2, 1, 3]
+    starts = [message[at : at + ONE_WORD] for message in heard for at in range(0, len(message), ONE_WORD)]
+    assert [wire.decode_header(start).block for start in starts] == [0, 1, 4, 5, 6, 7]
+
+
 INTERFACES = f"""
 import json, subprocess, sys
 sys.path.insert(0, {str(ROOT / "mininet")!r})
