@@ -15,7 +15,7 @@ from kofn_host.errors import LedgerError
 HERE = Path(__file__).parent
 FOLDERS = [folder_of("kofn_common") / "wire", *(HERE / name for name in ("protocol", "compression", "engine"))]
 
-_CORE = _ENGINE = _PORT = _SLOTS = _LEAF = c_void_p
+_CORE = _ENGINE = _PORT = _SLOTS = _LEAF = _INCOMING = c_void_p
 _OWN: Signatures = {
     "core_open": (_CORE, [c_int32, c_int32, c_void_p, *[c_int64] * 2, c_double, *[c_int64] * 2, *[c_int32] * 3]),
     "core_close": (None, [_CORE]),
@@ -73,7 +73,9 @@ _OWN: Signatures = {
     "pacer_drop": (None, [c_void_p]),
     "pacer_release": (c_int64, [c_void_p, c_double]),
     "pacer_set": (None, [c_void_p, c_double]),
-    "datagrams_receive": (c_int64, [c_int32, c_void_p, c_int64, c_void_p, c_int64, c_int64, *[c_void_p] * 3]),
+    "incoming_open": (_INCOMING, [c_int32]),
+    "incoming_close": (None, [_INCOMING]),
+    "datagrams_receive": (c_int64, [_INCOMING, c_void_p, c_int64, c_void_p, c_int64, c_int64, *[c_void_p] * 3]),
     "datagrams_send": (
         c_int64,
         [

@@ -16,6 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 
 import click
 
@@ -26,8 +27,8 @@ from kofn_common.wire.packet import EVERYONE, Kind, KofnHeader, Lanes
 from kofn_common.wire.sizes import JOB_MAX, PARTS, WEIGHT_MAX
 from kofn_host.errors import HostError
 from kofn_host.protocol.slots import Answer, NativeSlots
-from kofn_host.transport.datagrams import Datagrams
-from kofn_host.transport.udp import udp_socket
+from kofn_host.transport.datagrams import BATCH, Datagrams
+from kofn_host.transport.udp import may_join, udp_socket
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +65,7 @@ class ParameterServer:
         self._socket, self._rules, self._job = opened, rules, job
         self._port = opened.getsockname()[1]
         self._places = [place_of(address) for address in addresses]
-        self._datagrams = Datagrams(opened, senders=True)
+        self._datagrams = Datagrams(opened, senders=True, joins=may_join(opened))
 
     def serve(self) -> None:
         """Serve until a signal handler raises."""
@@ -72,7 +73,8 @@ class ParameterServer:
         poll.register(self._socket, select.POLLIN)
         while True:
             poll.poll()
-            self.receive()
+            while self.receive() == BATCH:  # more may wait, although the socket is not readable
+                pass
 
     def receive(self) -> int:
         """Handle at most a batch of waiting datagrams; return their number."""
@@ -87,8 +89,10 @@ class ParameterServer:
             self._send(answers)
         return len(sizes)
 
-    def _send(self, answers: Sequence[Answer]) -> None:
-        """Send the answers to their workers."""
+    def _send(self, answers: list[Answer]) -> None:
+        """Send the answers to their workers, each worker's in their order."""
+        if self._datagrams.joins:
+            answers.sort(key=itemgetter(0))  # the answers to one worker can be coalesced
         packets = [(header, values) for _, header, values in answers]
         self.counts.sent += len(packets)  # counted first: a worker that has its answer may end this process
         left, error = self._datagrams.send(packets, [self._places[rank] for rank, _, _ in answers], self._port)

@@ -4,19 +4,48 @@
 #include <netinet/in.h>
 #include <netinet/udp.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 
 /* The limits of a message that the kernel segments: 64 datagrams, and little more than 65,000 bytes. */
 enum { AT_ONCE = 64, JOINED_BYTES = 65000 };
 
-/* The size of each datagram of a coalesced message. */
+/* Messages that are received at once; bytes of the longest one; and bytes between two, so that they lie in different cache sets. */
+enum { MESSAGES = 16, MESSAGE_BYTES = 1 << 16, MESSAGE_STRIDE = MESSAGE_BYTES + 33 * 64 };
+
+/* The size of each datagram of a coalesced message that is sent. */
 union cut {
     char room[CMSG_SPACE(sizeof(uint16_t))];
     struct cmsghdr head;
 };
 
-/* The arguments of one system call. */
+/* The size of each datagram of a coalesced message that was received. */
+union told {
+    char room[CMSG_SPACE(sizeof(int))];
+    struct cmsghdr head;
+};
+
+struct incoming {
+    int socket;
+    int64_t first, count; /* the messages from `first` on are not split yet */
+    int64_t at;           /* bytes of the first of these that are split off */
+    struct mmsghdr messages[MESSAGES];
+    struct iovec parts[MESSAGES];
+    struct sockaddr_in places[MESSAGES];
+    union told sizes[MESSAGES];
+    uint8_t bytes[MESSAGES][MESSAGE_STRIDE];
+};
+
+/* A received datagram. */
+struct datagram {
+    const uint8_t *bytes;
+    int64_t size;
+    int truncated;
+    uint32_t sender;
+};
+
+/* The arguments of one system call that sends. */
 struct batch {
     struct mmsghdr messages[AT_ONCE];
     struct iovec parts[AT_ONCE][2];
@@ -60,28 +89,78 @@ static uint64_t sum_of(const uint8_t *data, int64_t size) {
     return sum + rest;
 }
 
-int64_t datagrams_receive(int socket, uint8_t *heads, int64_t head, uint8_t *const *bodies, int64_t room, int64_t most,
-                          int64_t *sizes, uint16_t *sums, uint32_t *senders) {
-    struct batch batch;
-    int64_t done = 0, wanted, came;
-    do {
-        wanted = at_most(most - done, AT_ONCE);
-        for (int64_t i = 0; i < wanted; i++) {
-            put_parts(&batch, i, heads + (done + i) * head, head, bodies[done + i], room);
-            put_message(&batch, i, i, 1, senders != NULL);
-        }
-        came = recvmmsg(socket, batch.messages, (unsigned)wanted, MSG_DONTWAIT | MSG_TRUNC, NULL);
-        for (int64_t i = 0; i < came; i++, done++) {
-            const int64_t size = sizes[done] = batch.messages[i].msg_len;
-            const int whole = head <= size && size <= head + room;
-            const uint64_t sum = whole ? sum_of(heads + done * head, head) + sum_of(bodies[done], size - head) : 1;
-            sums[done] = (uint16_t)(sum % 0xFFFF);
-            if (senders)
-                senders[done] = batch.places[i].sin_addr.s_addr;
-        }
-    } while (came == wanted && done < most);
-    return done;
+/* -- in */
+
+struct incoming *incoming_open(int socket) {
+    const int coalesced = 1;
+    struct incoming *opened = malloc(sizeof *opened); /* unused messages never become resident */
+    if (!opened)
+        return NULL;
+    opened->socket = socket;
+    opened->first = opened->count = opened->at = 0;
+    for (int64_t i = 0; i < MESSAGES; i++)
+        opened->parts[i] = (struct iovec){opened->bytes[i], MESSAGE_BYTES};
+    setsockopt(socket, IPPROTO_UDP, UDP_GRO, &coalesced, sizeof coalesced); /* if refused, each message is one datagram */
+    return opened;
 }
+
+void incoming_close(struct incoming *incoming) {
+    free(incoming);
+}
+
+/* Receive messages once all earlier messages are split; returns whether the socket may have more. */
+static int receive_messages(struct incoming *incoming, int64_t wanted) {
+    for (int64_t i = 0; i < wanted; i++)
+        incoming->messages[i].msg_hdr = (struct msghdr){
+            .msg_name = incoming->places + i, .msg_namelen = sizeof *incoming->places, .msg_iov = incoming->parts + i,
+            .msg_iovlen = 1, .msg_control = incoming->sizes + i, .msg_controllen = sizeof *incoming->sizes};
+    const int64_t came = recvmmsg(incoming->socket, incoming->messages, (unsigned)wanted, MSG_DONTWAIT | MSG_TRUNC, NULL);
+    incoming->first = 0;
+    incoming->count = came > 0 ? came : 0;
+    return came == wanted;
+}
+
+/* The size of a message's datagrams, of which the last one may be shorter. A truncated message counts as one datagram. */
+static int64_t size_of_each(struct mmsghdr *message) {
+    const int64_t whole = message->msg_len;
+    int size = 0;
+    for (struct cmsghdr *told = CMSG_FIRSTHDR(&message->msg_hdr); told; told = CMSG_NXTHDR(&message->msg_hdr, told))
+        if (told->cmsg_level == IPPROTO_UDP && told->cmsg_type == UDP_GRO)
+            memcpy(&size, CMSG_DATA(told), sizeof size);
+    return size > 0 && whole <= MESSAGE_BYTES ? size : whole;
+}
+
+static struct datagram split_off(struct incoming *incoming) {
+    const int64_t message = incoming->first, at = incoming->at, whole = incoming->messages[message].msg_len;
+    const int64_t size = at_most(size_of_each(incoming->messages + message), whole - at);
+    incoming->at = at + size;
+    if (incoming->at == whole)
+        incoming->first++, incoming->at = 0;
+    return (struct datagram){incoming->bytes[message] + at, size, whole > MESSAGE_BYTES,
+                             incoming->places[message].sin_addr.s_addr};
+}
+
+int64_t datagrams_receive(struct incoming *incoming, uint8_t *heads, int64_t head, uint8_t *const *bodies, int64_t room,
+                          int64_t most, int64_t *sizes, uint16_t *sums, uint32_t *senders) {
+    int64_t done = 0;
+    for (int more = 1;; more = receive_messages(incoming, at_most(most - done, MESSAGES))) {
+        for (; done < most && incoming->first < incoming->count; done++) {
+            const struct datagram next = split_off(incoming);
+            const int fits = head <= next.size && next.size <= head + room && !next.truncated;
+            memcpy(heads + done * head, next.bytes, (size_t)at_most(head, next.size));
+            if (fits)
+                memcpy(bodies[done], next.bytes + head, (size_t)(next.size - head));
+            sizes[done] = next.size;
+            sums[done] = (uint16_t)((fits ? sum_of(next.bytes, next.size) : 1) % 0xFFFF);
+            if (senders)
+                senders[done] = next.sender;
+        }
+        if (done == most || !more)
+            return done;
+    }
+}
+
+/* -- out */
 
 /* Write checksums into the heads, at byte `checksum`; consecutive datagrams often share a body. */
 static void fill_in(uint8_t *heads, int64_t head, int64_t checksum, const uint8_t *const *bodies, const int64_t *sizes,
@@ -97,11 +176,12 @@ static void fill_in(uint8_t *heads, int64_t head, int64_t checksum, const uint8_
     }
 }
 
-/* The number of datagrams, from the first on, that can be coalesced: all have the same size, but the last one may be shorter. */
-static int64_t alike(int64_t head, const int64_t *sizes, int64_t count) {
+/* The number of datagrams, from the first on, that can be coalesced: all have the same destination and size, but the last one may
+ * be shorter. `places`: their destinations; NULL: the connected peer. */
+static int64_t alike(int64_t head, const int64_t *sizes, const uint32_t *places, int64_t count) {
     int64_t found = 1, bytes = head + sizes[0];
     while (found < count && sizes[found - 1] == sizes[0] && sizes[found] <= sizes[0] &&
-           (bytes += head + sizes[found]) <= JOINED_BYTES)
+           (!places || places[found] == places[0]) && (bytes += head + sizes[found]) <= JOINED_BYTES)
         found++;
     return found;
 }
@@ -116,12 +196,12 @@ static void cut_into(struct msghdr *message, union cut *cut, int64_t size) {
 
 /* Set up messages of datagrams whose parts are set; `joined` gets each message's number of datagrams. Returns the number of
  * messages. */
-static int64_t put_messages(struct batch *batch, int64_t head, const int64_t *sizes, int64_t count, int placed, int joins,
-                            int64_t *joined) {
+static int64_t put_messages(struct batch *batch, int64_t head, const int64_t *sizes, const uint32_t *places, int64_t count,
+                            int joins, int64_t *joined) {
     int64_t messages = 0;
     for (int64_t at = 0; at < count; at += joined[messages++]) {
-        joined[messages] = joins ? alike(head, sizes + at, count - at) : 1;
-        struct msghdr *message = put_message(batch, messages, at, joined[messages], placed);
+        joined[messages] = joins ? alike(head, sizes + at, places ? places + at : NULL, count - at) : 1;
+        struct msghdr *message = put_message(batch, messages, at, joined[messages], places != NULL);
         if (joined[messages] > 1)
             cut_into(message, batch->cuts + messages, head + sizes[at]);
     }
@@ -147,7 +227,8 @@ int64_t datagrams_send(int socket, uint8_t *heads, int64_t head, int64_t checksu
             if (places)
                 batch.places[i] = (struct sockaddr_in){AF_INET, port, {places[at]}, {0}};
         }
-        const int64_t messages = put_messages(&batch, head, sizes + done, wanted, places != NULL, !places && *joins, joined);
+        const int64_t messages =
+            put_messages(&batch, head, sizes + done, places ? places + done : NULL, wanted, *joins, joined);
         const int64_t went = sendmmsg(socket, batch.messages, (unsigned)messages, 0);
         for (int64_t message = 0; message < went; done += joined[message++]) {
             memset(left + done, 1, (size_t)joined[message]);

@@ -64,6 +64,7 @@ struct engine {
     struct outgoing *outgoing; /* packets that wait for the pacer */
     int64_t outgoing_capacity, unused;
 
+    struct incoming *incoming;
     double read_s; /* all datagrams that arrived before this time are read */
     uint8_t *bodies[AT_ONCE];
     uint8_t heads[AT_ONCE * KOFN_HEADER_BYTES];
@@ -342,7 +343,7 @@ static int receive(struct engine *engine) {
     int64_t sizes[AT_ONCE];
     uint16_t sums[AT_ONCE];
     engine->read_s = clock_s();
-    const int64_t came = datagrams_receive(engine->socket, engine->heads, KOFN_HEADER_BYTES, engine->bodies, engine->room,
+    const int64_t came = datagrams_receive(engine->incoming, engine->heads, KOFN_HEADER_BYTES, engine->bodies, engine->room,
                                            AT_ONCE, sizes, sums, NULL);
     pthread_mutex_lock(&engine->lock);
     const double now = clock_s();
@@ -510,7 +511,8 @@ struct engine *engine_open(struct core *const *cores, const int64_t *batches, in
     engine->wake_fd = eventfd(0, EFD_CLOEXEC);
     pacer_open(&engine->pacer, mbps, burst_bytes, late_s);
     lock_open(&engine->lock);
-    int opened = engine->wake_fd >= 0;
+    engine->incoming = incoming_open(socket);
+    int opened = engine->wake_fd >= 0 && engine->incoming;
     while (opened && engine->ports_count < count) {
         const int64_t at = engine->ports_count++;
         opened = port_open(engine->ports + at, engine, cores[at], batches[at]);
@@ -531,6 +533,7 @@ void engine_close(struct engine *engine) {
         free(engine->bodies[at]);
     for (int64_t at = 0; at < engine->ports_count; at++)
         port_close(engine->ports + at);
+    incoming_close(engine->incoming);
     close(engine->wake_fd);
     pthread_mutex_destroy(&engine->lock);
     pacer_close(&engine->pacer);

@@ -3,11 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* An unused buffer. */
-struct buffer {
-    struct buffer *next;
-};
-
 int history_open(struct history *history, int64_t blocks, int64_t ahead, int64_t values, int64_t keep,
                  int64_t keep_members) {
     *history = (struct history){
@@ -15,18 +10,37 @@ int history_open(struct history *history, int64_t blocks, int64_t ahead, int64_t
     return 1;
 }
 
+/* Make room for one more item at the end of a queue of items of this size, which lie in [*first, *end). */
+static void *with_room(void *items, size_t size, int64_t *first, int64_t *end, int64_t *capacity) {
+    if (*end < *capacity)
+        return items;
+    if (*first > *capacity / 2) {
+        memmove(items, (char *)items + (size_t)*first * size, (size_t)(*end - *first) * size);
+        *end -= *first;
+        *first = 0;
+        return items;
+    }
+    const int64_t larger = *capacity ? 2 * *capacity : 16;
+    void *moved = realloc(items, (size_t)larger * size);
+    if (moved)
+        *capacity = larger;
+    return moved;
+}
+
 uint8_t *history_buffer(struct history *history) {
-    struct buffer *buffer = history->unused;
-    if (!buffer)
-        return malloc((size_t)history->room);
-    history->unused = buffer->next;
-    return (uint8_t *)buffer;
+    return history->unused_count ? history->unused[--history->unused_count] : malloc((size_t)history->room);
 }
 
 void history_release(struct history *history, uint8_t *buffer) {
-    struct buffer *unused = (struct buffer *)(void *)buffer;
-    unused->next = history->unused;
+    int64_t first = 0;
+    void *unused =
+        with_room(history->unused, sizeof *history->unused, &first, &history->unused_count, &history->unused_capacity);
+    if (!unused) {
+        free(buffer);
+        return;
+    }
     history->unused = unused;
+    history->unused[history->unused_count++] = buffer;
 }
 
 static void release_all(struct history *history, struct iteration_results *of) {
@@ -48,29 +62,11 @@ void history_close(struct history *history) {
         release_all(history, history->whole + at);
     for (int64_t at = history->members_first; at < history->members_end; at++)
         free_members(history->members + at);
-    for (struct buffer *next; history->unused; history->unused = next) {
-        next = history->unused->next;
-        free(history->unused);
-    }
+    while (history->unused_count)
+        free(history->unused[--history->unused_count]);
+    free(history->unused);
     free(history->whole);
     free(history->members);
-}
-
-/* Make room for one more item at the end of a queue of items of this size, which lie in [*first, *end). */
-static void *with_room(void *items, size_t size, int64_t *first, int64_t *end, int64_t *capacity) {
-    if (*end < *capacity)
-        return items;
-    if (*first > *capacity / 2) {
-        memmove(items, (char *)items + (size_t)*first * size, (size_t)(*end - *first) * size);
-        *end -= *first;
-        *first = 0;
-        return items;
-    }
-    const int64_t larger = *capacity ? 2 * *capacity : 16;
-    void *moved = realloc(items, (size_t)larger * size);
-    if (moved)
-        *capacity = larger;
-    return moved;
 }
 
 /* The place among the complete results where an iteration is, or would be. */

@@ -55,7 +55,8 @@ struct history {
     int64_t first, end, capacity;
     struct iteration_members *members;
     int64_t members_first, members_end, members_capacity;
-    struct buffer *unused;
+    uint8_t **unused; /* buffers, which are not in the cache: so none of them points to the next one */
+    int64_t unused_count, unused_capacity;
 };
 
 int history_open(struct history *history, int64_t blocks, int64_t ahead, int64_t values, int64_t keep,

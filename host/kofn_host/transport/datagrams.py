@@ -2,8 +2,10 @@
 
 import ctypes
 import socket
+import weakref
 from collections.abc import Sequence
-from ctypes import c_char_p, c_int32, c_int64
+from ctypes import c_char_p, c_int32, c_int64, c_void_p
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -53,8 +55,9 @@ class Datagrams:
     """The packets of one socket.
 
     With `senders`, receive() returns the senders' IPv4 addresses as numbers.  With `joins`, packets may be coalesced
-    (udp.may_join).  receive() never waits; send() waits for room if the socket blocks.  Raises CompilerMissing without
-    a C compiler.
+    (udp.may_join).  receive() never waits; send() waits for room if the socket blocks.  From the first receive() on,
+    nothing else may read the socket, since the kernel may coalesce what it receives.  Raises CompilerMissing without a
+    C compiler.
     """
 
     def __init__(self, opened: socket.socket, *, senders: bool = False, joins: bool = False) -> None:
@@ -77,9 +80,17 @@ class Datagrams:
         """Whether packets are still coalesced: the kernel may have refused."""
         return bool(self._joins.value)
 
+    @cached_property
+    def _incoming(self) -> c_void_p:
+        found = self._library.incoming_open(self._socket.fileno())
+        if not found:
+            raise MemoryError("no memory to receive datagrams")
+        weakref.finalize(self, self._library.incoming_close, found)
+        return c_void_p(found)
+
     def receive(self) -> Received:
-        """Receive at most a batch of waiting datagrams."""
-        count = self._library.datagrams_receive(self._socket.fileno(), *self._buffers)
+        """Receive at most BATCH waiting datagrams; after BATCH datagrams, more may wait in an unreadable socket."""
+        count = self._library.datagrams_receive(self._incoming, *self._buffers)
         sizes, sums = self._sizes[:count].tolist(), self._sums[:count].tolist()
         packets, wrong, good, errors = list[Packet](), set[int](), self._body_bytes, list[WireError]()
         headers = headers_of(self._head_bytes[: count * HEADER_BYTES])

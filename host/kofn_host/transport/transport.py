@@ -40,10 +40,15 @@ class Transport:
         """Whether packets may be coalesced on the socket that open() has returned (udp.may_join)."""
         self._relay: Relay | None = None
 
-    def open(self, loop: asyncio.AbstractEventLoop, packets: ModuleType = wire) -> socket.socket:
-        """Return the engine's socket; `packets`: the module that encodes and decodes each packet."""
+    def open(
+        self, loop: asyncio.AbstractEventLoop, packets: ModuleType = wire, *, switch_segments: bool = False
+    ) -> socket.socket:
+        """Return the engine's socket.
+
+        `packets`: the module that encodes and decodes each packet; `switch_segments`: as in udp.may_join.
+        """
         if not self._sending and not self._receiving and packets is wire:
-            self.joins = may_join(self._socket)
+            self.joins = may_join(self._socket, switch_segments=switch_segments)
             return self._socket
         self._relay = Relay(self._socket, loop, packets, sending=self._sending, receiving=self._receiving)
         return self._relay.inner

@@ -1,15 +1,16 @@
 """UDP sockets of the data network.
 
 UDP's checksum is off, since packets have kofn's own checksum (p4src/checksum.p4).  UDP's checksum must be on only where
-the kernel segments coalesced packets.
+packets may be coalesced.
 """
 
 import contextlib
 import ctypes
 import fcntl
-import ipaddress
 import socket
 import struct
+from collections.abc import Iterator
+from ipaddress import IPv4Address
 
 from kofn_common.wire.packet import PORT
 
@@ -56,33 +57,42 @@ def udp_socket(local: str, port: int, interface: str = "") -> socket.socket:
     return opened
 
 
-def may_join(opened: socket.socket) -> bool:
-    """Return whether packets of a connected socket may be coalesced, and set its UDP checksum accordingly.
+def may_join(opened: socket.socket, *, switch_segments: bool = False) -> bool:
+    """Return whether packets of a bound socket may be coalesced, and set its UDP checksum accordingly.
 
-    The kernel segments coalesced packets before an interface that computes no checksums, such as the interfaces of
-    kofn's network.  On loopback the kernel segments coalesced packets before they are received.  Before an interface
-    that computes checksums the kernel may leave packets coalesced: then the other end of a virtual cable to a switch,
-    for instance, would see one large packet.
+    They may be coalesced on every interface if the switch segments coalesced packets itself (`switch_segments`).  If it
+    does not, the kernel must segment them.  It does so before an interface that computes no checksums, such as the
+    interfaces of kofn's network; on loopback, before they are received.  Before an interface that computes checksums
+    the kernel may leave packets coalesced: then the other end of a virtual cable to a switch, for instance, would see
+    one large packet.  A socket that is bound to all addresses may use every interface.
     """
-    local = opened.getsockname()[0]
-    found = ipaddress.ip_address(local).is_loopback or _checksums_here(opened, local)
+    found = switch_segments or _is_segmented(opened, IPv4Address(opened.getsockname()[0]))
     opened.setsockopt(socket.SOL_SOCKET, _SO_NO_CHECK, not found)
     return found
 
 
-def _checksums_here(opened: socket.socket, local: str) -> bool:
-    """Return whether the kernel computes checksums for the interface with this address; False if there is none."""
+def _is_segmented(opened: socket.socket, local: IPv4Address) -> bool:
+    """Return whether the kernel segments coalesced packets from this address; False if no interface has it."""
+    if local.is_loopback:
+        return True
+    everywhere = local.is_unspecified
+    used = [name for name, at in _addresses(opened) if at == local or (everywhere and not at.is_loopback)]
+    return bool(used) and not any(_computes_checksums(opened, name) for name in used)
+
+
+def _addresses(opened: socket.socket) -> Iterator[tuple[str, IPv4Address]]:
+    """Yield each interface that has an address, and the address."""
     for _, name in socket.if_nameindex():
-        with contextlib.suppress(OSError):  # no address, no such setting, or the interface is gone
-            found = fcntl.ioctl(opened, _SIOCGIFADDR, struct.pack("16s24x", name.encode()))
-            if socket.inet_ntoa(found[20:24]) == local:
-                return not _computes_checksums(opened, name)
-    return False
+        with contextlib.suppress(OSError):  # no address, or the interface is gone
+            answer = fcntl.ioctl(opened, _SIOCGIFADDR, struct.pack("16s24x", name.encode()))
+            yield name, IPv4Address(answer[20:24])
 
 
 def _computes_checksums(opened: socket.socket, interface: str) -> bool:
-    setting = ctypes.create_string_buffer(struct.pack("=II", _ETHTOOL_GTXCSUM, 0), 8)
-    fcntl.ioctl(opened, _SIOCETHTOOL, struct.pack("16sQ16x", interface.encode(), ctypes.addressof(setting)))
+    """Return whether an interface computes checksums; True if it does not say."""
+    setting = ctypes.create_string_buffer(struct.pack("=II", _ETHTOOL_GTXCSUM, 1), 8)
+    with contextlib.suppress(OSError):
+        fcntl.ioctl(opened, _SIOCETHTOOL, struct.pack("16sQ16x", interface.encode(), ctypes.addressof(setting)))
     return bool(struct.unpack("=II", setting.raw)[1])
 
 

@@ -1,8 +1,11 @@
 """The parameter server answers valid packets, drops others with a reason, and has a command."""
 
+import contextlib
 import socket
+import struct
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,12 +17,14 @@ from kofn_common.wire.packet import Kind, KofnHeader
 from kofn_host.collectives.parameter_server import ParameterServer, place_of
 from kofn_host.kernels.lanes import pack, unpack
 from kofn_host.protocol.slots import NativeSlots
-from kofn_host.transport.udp import udp_socket
+from kofn_host.transport.udp import may_join, udp_socket
 from tests.host.teams import served
+from tests.waiting import PATIENCE_S
 
 PORT = 19301
 OWN = "127.0.94.254"
 ADDRESSES = ["127.0.94.1", "127.0.94.2", "127.0.94.3"]
+UDP_SEGMENT, UDP_GRO = 103, 104  # linux/udp.h; Python has no names for them
 VALUES = pack(np.arange(64, dtype=np.int32), 32)
 
 
@@ -136,6 +141,50 @@ def test_packets_that_arrive_together_are_answered_together(table: Table) -> Non
     for worker in table.sockets[:3]:
         assert [wire.decode_header(worker.recv(9000)).block for _ in range(2)] == [3, 4]
     assert (table.server.counts.sent, table.server.counts.dropped) == (6, {"MALFORMED": 1})
+
+
+def test_answers_to_one_worker_are_coalesced(table: Table) -> None:
+    packet_bytes = wire.HEADER_BYTES + len(VALUES)
+    for worker in table.sockets[:3]:
+        worker.setsockopt(socket.IPPROTO_UDP, UDP_GRO, 1)
+    for block in range(1, 9):
+        for sender in (0, 2):
+            header = KofnHeader(job=7, worker=sender, generation=5, block=block, slot=block)
+            table.sockets[sender].sendto(wire.encode(header, VALUES), (OWN, PORT))
+    assert table.server.receive() == 16
+    for worker in table.sockets[:3]:
+        heard = worker.recv(1 << 16)
+        assert len(heard) == 8 * packet_bytes
+        starts = [heard[at : at + packet_bytes] for at in range(0, len(heard), packet_bytes)]
+        assert [wire.decode_header(start).block for start in starts] == [1, 2, 3, 4, 5, 6, 7, 8]
+
+
+def test_server_does_not_wait_while_received_packets_are_left(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three coalesced messages have more packets than one batch."""
+    server, worker, receive = table.server, table.sockets[0], table.server.receive
+    server.receive()  # from now on the kernel may coalesce
+    assert may_join(worker)
+    packets = [wire.encode(KofnHeader(job=7, generation=5, block=block), VALUES) for block in range(180)]
+    size = struct.pack("H", len(packets[0]))
+    for begin in range(0, 180, 60):
+        together = b"".join(packets[begin : begin + 60])
+        worker.sendmsg([together], [(socket.IPPROTO_UDP, UDP_SEGMENT, size)], 0, (OWN, PORT))
+
+    def received() -> int:
+        count = receive()
+        if server.counts.received == len(packets):
+            sys.exit()  # as the command's signal handler does
+        return count
+
+    def serve() -> None:
+        with contextlib.suppress(SystemExit):
+            server.serve()
+
+    monkeypatch.setattr(server, "receive", received)
+    serving = threading.Thread(target=serve, daemon=True)
+    serving.start()
+    serving.join(PATIENCE_S)
+    assert server.counts.received == len(packets)
 
 
 def test_pull_needs_no_weight(table: Table) -> None:

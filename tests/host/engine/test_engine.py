@@ -3,6 +3,7 @@
 import ctypes
 import select
 import socket
+import struct
 import threading
 import time
 from collections.abc import Iterable, Iterator
@@ -45,6 +46,12 @@ from tests.waiting import until
 HERE = Path(__file__).parent
 SOON_S = 20.0
 """Limit of every wait."""
+
+UDP_SEGMENT = 103
+"""From linux/udp.h; Python has no name for it."""
+
+AT_ONCE = 64
+"""The packets that engine.c receives in one call."""
 
 SO_TIMESTAMPNS = 35
 """From asm-generic/socket.h; Python has no name for it."""
@@ -222,6 +229,23 @@ def test_many_packets_are_summed_and_counted_both_ways() -> None:
         )
         assert counted.wire_bytes == WORD_BYTES * traffic.packets_sent
         one.close()
+
+
+def test_engine_does_not_wait_while_received_packets_are_left() -> None:
+    """The engine first handles as many packets as it can at a time, all of another job, so no timer wakes it."""
+    with bench(rto_s=10 * SOON_S) as one:
+        one.begin(range(16))
+        for _ in range(16):
+            one.arrived()
+        assert may_join(one.switch)
+        with one.protocol.held():
+            one.answer(0, job=2)
+            until(lambda: not select.select([one.ours], [], [], 0)[0])  # the engine has read the packet, and waits
+            for answers in ([result(0, job=2)] * AT_ONCE, [result(block) for block in range(16)]):
+                packets = [encode(answer, ZEROS) for answer in answers]
+                size = struct.pack("H", len(packets[0]))
+                one.switch.sendmsg([b"".join(packets)], [(socket.IPPROTO_UDP, UDP_SEGMENT, size)])
+        assert one.closed(16) == list(range(16))
 
 
 def told_of(one: Bench, iteration: int) -> list[Result]:

@@ -3,6 +3,7 @@
  * encodes and averages itself, from a gradient that arrives in pieces: the mean of one worker is its gradient. */
 #include <arpa/inet.h>
 #include <math.h>
+#include <netinet/udp.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -14,6 +15,7 @@
 #include "engine.h"
 
 enum { BLOCKS = 40, WORDS = 4, BYTES = WORDS * KOFN_WORD_BYTES, LANES = BYTES / 4, ELEMENTS = BLOCKS * LANES - 100 };
+enum { PACKET = KOFN_HEADER_BYTES + BYTES, TRAIN = 40 };
 enum { SCALE = 20, RECORD = 72, SENT = 32, JOURNAL = 8 * 12, PLACES = KOFN_PARTS * 2 * BLOCKS };
 
 static uint64_t draw(uint64_t *random, uint64_t below) {
@@ -32,7 +34,21 @@ struct peer {
     int socket;
     uint64_t random;
     atomic_int closing;
+    uint8_t train[TRAIN * PACKET]; /* answers that leave in one message, which the kernel does not segment */
+    size_t train_bytes;
 };
+
+static void leave(struct peer *peer) {
+    union {
+        char room[CMSG_SPACE(sizeof(uint16_t))];
+        struct cmsghdr head;
+    } size = {.head = {CMSG_LEN(sizeof(uint16_t)), IPPROTO_UDP, UDP_SEGMENT}};
+    struct iovec part = {peer->train, peer->train_bytes};
+    const struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = &size, .msg_controllen = sizeof size};
+    memcpy(CMSG_DATA(&size.head), &(uint16_t){PACKET}, sizeof(uint16_t));
+    sendmsg(peer->socket, &message, 0);
+    peer->train_bytes = 0;
+}
 
 static void answer(struct peer *peer, uint8_t *packet, size_t size) {
     struct header header = header_read(packet);
@@ -44,20 +60,29 @@ static void answer(struct peer *peer, uint8_t *packet, size_t size) {
     memcpy(packet + KOFN_AT_CHECKSUM - KOFN_FRAME_BYTES, &field, 2);
     if (!draw(&peer->random, 50))
         packet[draw(&peer->random, size)] ^= 1;
-    for (int copies = 1 + !draw(&peer->random, 20); copies; copies--)
-        send(peer->socket, packet, draw(&peer->random, 100) ? size : draw(&peer->random, size), 0);
+    for (int copies = 1 + !draw(&peer->random, 20); copies; copies--) {
+        const size_t bytes = draw(&peer->random, 100) ? size : draw(&peer->random, size);
+        memcpy(peer->train + peer->train_bytes, packet, bytes);
+        peer->train_bytes += bytes;
+        if (bytes < size || peer->train_bytes == sizeof peer->train)
+            leave(peer);
+    }
 }
 
 static void *peer_run(void *argument) {
     struct peer *peer = argument;
-    uint8_t packet[KOFN_HEADER_BYTES + BYTES + 1];
+    uint8_t packet[PACKET + 1];
     while (!atomic_load(&peer->closing)) {
         struct pollfd waits = {.fd = peer->socket, .events = POLLIN};
         if (poll(&waits, 1, 20) <= 0)
             continue;
-        const ssize_t size = recv(peer->socket, packet, sizeof packet, MSG_DONTWAIT);
-        if (size == KOFN_HEADER_BYTES + BYTES && draw(&peer->random, 30))
-            answer(peer, packet, (size_t)size);
+        ssize_t size;
+        do {
+            size = recv(peer->socket, packet, sizeof packet, MSG_DONTWAIT);
+            if (size == PACKET && draw(&peer->random, 30))
+                answer(peer, packet, PACKET);
+        } while (size >= 0 && draw(&peer->random, 10));
+        leave(peer);
     }
     return NULL;
 }

@@ -94,11 +94,11 @@ def test_packets_leave_singly_if_the_kernel_refuses_to_coalesce(ends: tuple[sock
 
 
 CABLE = f"""
-import json, socket, subprocess, sys
+import asyncio, json, socket, subprocess, sys
 sys.path.insert(0, {str(ROOT / "mininet")!r})
 import interfaces
 from kofn_host.transport.datagrams import Datagrams
-from kofn_host.transport.udp import connected_socket, may_join
+from kofn_host.transport.transport import Transport
 from kofn_common.wire.packet import KofnHeader
 
 for line in ("link add here type veth peer name there", "link set here mtu 9000 up", "link set there mtu 9000 up",
@@ -110,22 +110,30 @@ seen = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x0800))
 seen.setsockopt(socket.SOL_SOCKET, 33, 4 << 20)  # SO_RCVBUFFORCE
 seen.bind(("there", 0))
 seen.settimeout(10)
-with connected_socket("10.9.0.2", "10.9.0.1") as opened:
-    sender = Datagrams(opened, joins=may_join(opened))
-    sender.send([(KofnHeader(words=32, block=block), bytes(8192)) for block in range(20)])
-    print(json.dumps([sender.joins, [len(seen.recv(1 << 17)) for _ in range(20)]]))
+transport = Transport("10.9.0.2", "10.9.0.1")
+opened = transport.open(asyncio.new_event_loop(), switch_segments=sys.argv[2] == "switch")
+sender = Datagrams(opened, joins=transport.joins)
+sender.send([(KofnHeader(words=32, block=block), bytes(8192)) for block in range(20)])
+sizes = []
+while sum(sizes) < 20 * 8192:
+    sizes.append(len(seen.recv(1 << 17)))
+print(json.dumps([sender.joins, sizes]))
 """
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
-@pytest.mark.parametrize("cable", ["kofn's", "any"])
-def test_switch_sees_single_packets(cable: str) -> None:
-    """Coalesced packets are segmented before the cable; on another network packets are not coalesced."""
-    command = ["unshare", "--net", sys.executable, "-c", CABLE, cable]
+@pytest.mark.parametrize(
+    ("cable", "segments", "messages"),
+    [("kofn's", "kernel", [1] * 20), ("any", "kernel", [1] * 20), ("any", "switch", [7, 7, 6])],
+)
+def test_switch_sees_single_packets(cable: str, segments: str, messages: list[int]) -> None:
+    """Coalesced packets are segmented before the cable.  On another network packets are coalesced only if the switch
+    segments them."""
+    command = ["unshare", "--net", sys.executable, "-c", CABLE, cable, segments]
     joins, sizes = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True).stdout)
-    assert joins == (cable == "kofn's")
-    assert sizes == [wire.FRAME_BYTES + HEADER_BYTES + 8192] * 20
+    assert joins == (cable == "kofn's" or segments == "switch")
+    assert sizes == [wire.FRAME_BYTES + packets * (HEADER_BYTES + 8192) for packets in messages]
 
 
 def test_packets_are_read_together_as_singly(ends: tuple[socket.socket, socket.socket]) -> None:
