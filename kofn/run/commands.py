@@ -137,6 +137,7 @@ class Commands:
             *("--k", str(k)),
             *("--job", str(job.id)),
             *("--slots", str(job.slots)),
+            *(["--switch-segments"] if self.network.coalesced else []),
         ]
 
     def management(self) -> str:

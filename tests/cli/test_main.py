@@ -339,7 +339,7 @@ def test_too_little_memory_is_one_line(error: Exception, monkeypatch: pytest.Mon
     def without_memory(_: str) -> None:
         raise error
 
-    monkeypatch.setattr(cli.importlib, "import_module", without_memory)
+    monkeypatch.setattr("kofn.cli.main.importlib.import_module", without_memory)
     ended = CliRunner().invoke(main, ["simulate"])
     assert (ended.exit_code, ended.output.count("\n")) == (1, 1)
     assert ended.output.startswith("kofn: out of memory, see `ulimit -v`")

@@ -31,7 +31,8 @@ class JobCollective:
     server: ClassVar[str] = ""
     """The module of a server on a separate host, which `python -m` runs before the workers; empty: there is none.
 
-    Its options are those of `parameter_server`: --address, --worker for each worker by rank, --k, --job and --slots.
+    Its options are those of `parameter_server`: --address, --worker for each worker by rank, --k, --job, --slots,
+    and --switch-segments if the switch segments coalesced packets itself.
     """
     simulated: ClassVar[bool] = False
     """Whether `kofn simulate` supports the collective."""

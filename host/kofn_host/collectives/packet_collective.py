@@ -107,7 +107,8 @@ class PacketCollective(LaneCommunicator):
         sending, receiving = faults_of(config, rank)
 
         def transport(port: int) -> Transport:
-            return Transport(SERVICE, sending=sending, receiving=receiving, port=port)
+            segments = config.network.coalesced
+            return Transport(SERVICE, sending=sending, receiving=receiving, port=port, switch_segments=segments)
 
         return cls(rank, addresses, job=config.job, transports=transport)
 

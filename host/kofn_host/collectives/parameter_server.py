@@ -56,16 +56,26 @@ class Counts:
 class ParameterServer:
     """A server for job `job`, whose workers have these addresses, by rank, and use the socket's port.
 
+    `switch_segments`: as in udp.may_join.
+
     The server adopts each later generation that a worker's packet has.  It may do so because the controller lets
     workers send in a new generation only after all workers have left the old generation.
     """
 
-    def __init__(self, opened: socket.socket, rules: NativeSlots, job: int, addresses: Sequence[str]) -> None:
+    def __init__(
+        self,
+        opened: socket.socket,
+        rules: NativeSlots,
+        job: int,
+        addresses: Sequence[str],
+        *,
+        switch_segments: bool = False,
+    ) -> None:
         self.counts = Counts()
         self._socket, self._rules, self._job = opened, rules, job
         self._port = opened.getsockname()[1]
         self._places = [place_of(address) for address in addresses]
-        self._datagrams = Datagrams(opened, senders=True, joins=may_join(opened))
+        self._datagrams = Datagrams(opened, senders=True, joins=may_join(opened, switch_segments=switch_segments))
 
     def serve(self) -> None:
         """Serve until a signal handler raises."""
@@ -167,7 +177,10 @@ def address_of(place: int) -> str:
 @click.option("--job", type=click.IntRange(1, JOB_MAX), default=1, show_default=True)
 @click.option("--slots", type=click.IntRange(min=2), default=1024, show_default=True, help="As job.slots.")
 @click.option("--port", type=click.IntRange(1, 65535), default=wire.FORWARDED_PORT, show_default=True)
-def main(address: str, workers: tuple[str, ...], k: int | None, job: int, slots: int, port: int) -> None:
+@click.option("--switch-segments", is_flag=True, help="The switch segments coalesced packets itself.")
+def main(
+    address: str, workers: tuple[str, ...], k: int | None, job: int, slots: int, port: int, *, switch_segments: bool
+) -> None:
     """Run a parameter server, which sums like the switch, until SIGTERM.
 
     It prints a line when it serves, and its counters at the end.
@@ -179,7 +192,7 @@ def main(address: str, workers: tuple[str, ...], k: int | None, job: int, slots:
             raise HostError(f"--k must be 1 to {len(workers)}, the number of workers, got {k}")
         rules = NativeSlots.open(workers=len(workers), k=k, slots=slots)
         opened = udp_socket(address, port)
-        server = ParameterServer(opened, rules, job, workers)
+        server = ParameterServer(opened, rules, job, workers, switch_segments=switch_segments)
     except (HostError, OSError) as error:
         sys.exit(f"kofn server: {address}:{port}: {error}")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))

@@ -19,7 +19,8 @@ from kofn_host.transport.udp import connected_socket, may_join
 class Transport:
     """A UDP socket connected to `service`, bound to `local` and `interface` (empty: all addresses and interfaces).
 
-    Packets leave the engine at this `pace`, and faults apply after that; None: unpaced.
+    Packets leave the engine at this `pace`, and faults apply after that; None: unpaced.  `switch_segments`: as in
+    udp.may_join.
     """
 
     def __init__(
@@ -32,23 +33,19 @@ class Transport:
         pace: PacingRate | None = None,
         port: int = PORT,
         interface: str = "",
+        switch_segments: bool = False,
     ) -> None:
         self.pace, self.port = pace, port
-        self._sending, self._receiving = sending, receiving
+        self._sending, self._receiving, self._switch_segments = sending, receiving, switch_segments
         self._socket = connected_socket(service, local, port, interface)
         self.joins = False
         """Whether packets may be coalesced on the socket that open() has returned (udp.may_join)."""
         self._relay: Relay | None = None
 
-    def open(
-        self, loop: asyncio.AbstractEventLoop, packets: ModuleType = wire, *, switch_segments: bool = False
-    ) -> socket.socket:
-        """Return the engine's socket.
-
-        `packets`: the module that encodes and decodes each packet; `switch_segments`: as in udp.may_join.
-        """
+    def open(self, loop: asyncio.AbstractEventLoop, packets: ModuleType = wire) -> socket.socket:
+        """Return the engine's socket; `packets`: the module that encodes and decodes each packet."""
         if not self._sending and not self._receiving and packets is wire:
-            self.joins = may_join(self._socket, switch_segments=switch_segments)
+            self.joins = may_join(self._socket, switch_segments=self._switch_segments)
             return self._socket
         self._relay = Relay(self._socket, loop, packets, sending=self._sending, receiving=self._receiving)
         return self._relay.inner

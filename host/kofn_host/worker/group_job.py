@@ -178,6 +178,7 @@ class GroupReducer(PeerToPeer):
                 self._place.service,
                 pace=pacing_rate(self._config.pace_mbps(1), words),
                 interface=self._place.interface,
+                switch_segments=self._config.network.coalesced,
             ),
             addresses=self._place.workers,
             compress=self._compress,

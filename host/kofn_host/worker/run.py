@@ -114,7 +114,13 @@ def _transport(config: Config, place: WorkerPlace, shape: BlockLayout) -> Transp
     collective = load_collective(config.job.collective)
     pace = pacing_rate(config.pace_mbps(config.job.workers if collective.server else 1), shape.words_most)
     return Transport(
-        place.service, sending=sending, receiving=receiving, pace=pace, port=collective.port, interface=place.interface
+        place.service,
+        sending=sending,
+        receiving=receiving,
+        pace=pace,
+        port=collective.port,
+        interface=place.interface,
+        switch_segments=config.network.coalesced,
     )
 
 
