@@ -48,9 +48,11 @@ static int check_recipient(struct core *core, const struct header *answer) {
 }
 
 static int check_racks(struct core *core, const struct header *answer) {
-    const int racks = answer->bitmaps ? answer->bitmaps : 1;
-    return racks == core->racks ? 0
-                                : core_fail(core, "job.racks must be that of the switches, %d, got %d", racks, core->racks);
+    const int wanted = core->racks > 1 ? core->racks : 0; /* history.ahead has room for as many */
+    return answer->bitmaps == wanted
+               ? 0
+               : core_fail(core, "a result must have %d member bitmaps in a job with job.racks = %d, got %d", wanted,
+                           core->racks, answer->bitmaps);
 }
 
 /* The members of all racks: in a tree they are in front of the values, otherwise in the header. */

@@ -411,6 +411,16 @@ def test_sum_for_one_recipient_is_checked_against_the_plan():
     assert [len(result.values) for result in p.results_of(1)] == [0, 256]
 
 
+@pytest.mark.parametrize("bitmaps", [1, 2, 255])
+def test_member_bitmaps_in_a_job_without_racks_are_refused(bitmaps):
+    """Otherwise the bitmaps' bytes would count as values."""
+    p = protocol(blocks=1)
+    p.begin(1, 0.0)
+    p.contribute(0, Packed(bytes(256), 7, 0, 1), now=0.0)
+    with pytest.raises(ProtocolError, match=f"0 member bitmaps in a job with job.racks = 1, got {bitmaps}"):
+        p.packet_in(answer(iteration=1, block=0, bitmaps=bitmaps), bytes(32 * bitmaps + 256), 0.01)
+
+
 def test_refused_block_is_encoded_again_at_the_slots_scale():
     p = protocol(blocks=1)
     p.begin(1, 0.0)

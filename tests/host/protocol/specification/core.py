@@ -448,8 +448,11 @@ class Protocol:
         short = header.recipient not in (EVERYONE, self._places[self.rank]) and not header.words
         if not short and (block == blocks.layout.blocks or blocks.sums.get(header.lanes) != header.words):
             check_words(blocks.layout, header)
-        if (header.bitmaps or 1) != self._racks:
-            raise ProtocolError(f"job.racks must be that of the switches, {header.bitmaps or 1}, got {self._racks}")
+        wanted = self._racks if self._racks > 1 else 0
+        if header.bitmaps != wanted:
+            raise ProtocolError(
+                f"a result must have {wanted} member bitmaps in a job with job.racks = {self._racks}, got {header.bitmaps}"
+            )
         self._check_recipient(header)
         told = hint(header) if header.kind == _RESULT else None
         self._note(_result(header, values), told, news, to_again=bool(header.flags & Flag.AGAIN))
