@@ -1,5 +1,6 @@
 """Coalesced packets: the program, captures, faults and counters have the same frames as without GSO."""
 
+import ctypes
 import random
 import socket
 import struct
@@ -12,6 +13,7 @@ import pytest
 from kofn_common.gso import gso_works
 from kofn_switch.engine.engine import Engine
 from kofn_switch.engine.faults import FaultRule
+from kofn_switch.native import runtime
 from tests.switch import gso
 from tests.switch.gso import BODY, IP, UDP
 from tests.switch.test_ports import alone, links, pcap_packets
@@ -177,6 +179,29 @@ def test_faults_captures_and_counters_have_frames(tmp_path: Path) -> None:
         assert (ports[2].sent_packets, ports[2].sent_bytes) == (7, 7 * size)
         counts = struct.unpack("=12Q", (tmp_path / "counts").read_bytes()[: 3 * 32])
         assert counts[4:] == (8, 8 * size, 0, 0, 0, 0, 7, 7 * size)
+
+    alone(body)
+
+
+def test_wrong_checksum_leaves_unchanged() -> None:
+    """The kernel would write the right checksum into a coalesced frame."""
+
+    def body() -> None:
+        for opened in links(2):
+            opened.close()
+        one, two = gso.socket_of("h1"), gso.socket_of("h2")
+        routed, frames = engine(), datagrams(9)
+        frames[4] = frames[4][: UDP + 6] + b"\x12\x34" + frames[4][BODY:]
+        runtime().core_lock(
+            ctypes.c_void_p(routed._core)
+        )  # so that the frames leave in one batch, or all but the first
+        for frame in frames:
+            one.send(gso.alone(frame))
+        runtime().core_unlock(ctypes.c_void_p(routed._core))
+        got = received(two, 9)
+        assert [len(packet) for packet in got][-3:] in ([4, 1, 4], [3, 1, 4])
+        assert [frame[UDP:] for packet in got for frame in packet] == [frame[UDP:] for frame in frames]
+        routed.stop()
 
     alone(body)
 
