@@ -192,12 +192,11 @@ def test_wrong_checksum_leaves_unchanged() -> None:
         one, two = gso.socket_of("h1"), gso.socket_of("h2")
         routed, frames = engine(), datagrams(9)
         frames[4] = frames[4][: UDP + 6] + b"\x12\x34" + frames[4][BODY:]
-        runtime().core_lock(
-            ctypes.c_void_p(routed._core)
-        )  # so that the frames leave in one batch, or all but the first
+        core = ctypes.c_void_p(routed._core)
+        runtime().core_lock(core)  # so that the frames leave in one batch, or all but the first
         for frame in frames:
             one.send(gso.alone(frame))
-        runtime().core_unlock(ctypes.c_void_p(routed._core))
+        runtime().core_unlock(core)
         got = received(two, 9)
         assert [len(packet) for packet in got][-3:] in ([4, 1, 4], [3, 1, 4])
         assert [frame[UDP:] for packet in got for frame in packet] == [frame[UDP:] for frame in frames]
