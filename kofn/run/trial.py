@@ -118,7 +118,7 @@ class Trial:
         pcap = self._entries[0].shared / "pcap" if network.pcap else None
         if pcap is not None:
             pcap.mkdir(parents=True, exist_ok=True)
-        counts = self._entries[0].shared / "logs" / f"{name}.counts" if network.target == "embedded" else None
+        counts = self._entries[0].counts(name) if network.target == "embedded" else None
         if counts is not None:
             self._network.counts[name] = counts
         argv = self._commands.switch(

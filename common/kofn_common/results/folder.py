@@ -16,6 +16,7 @@ runs/NAME-YYYYmmdd-HHMMSS/
   TRIAL/checkpoints/             with run.checkpoint_every, the newest checkpoints (kofn run --resume)
   TRIAL/decisions.jsonl          the controller's journal
   TRIAL/logs/NAME.log            the output of every process
+  TRIAL/logs/SWITCH.counts       the counters of the embedded switch's ports (kofn-switch --help)
   metrics.jsonl summary.json report.html
   alone/worker-0.jsonl           with run.alone, the training of one worker alone
   seed-N/                        with run.seeds, one whole run for each seed; summary.json and report.html cover all
@@ -106,6 +107,10 @@ class TrialFolder:
     def shared_log(self, name: str) -> Path:
         """Return the path of the output of switch or controller."""
         return self.shared / "logs" / f"{name}.log"
+
+    def counts(self, switch: str) -> Path:
+        """Return the file in which a switch counts."""
+        return self.shared / "logs" / f"{switch}.counts"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,7 +28,7 @@ struct port {
     int socket;  // -1: not open
     int is_file;  // the port has a pcap file instead of an interface
     int index;   // the interface's index
-    uint32_t mtu;  // of the interface
+    uint32_t mtu;  // of the interface, when it was opened
 };
 
 // A port's frames and their bytes. The file of core_share_counts() has these numbers, too.
@@ -54,7 +54,7 @@ struct sending {
 // The headers before the first coalesced packet's bytes.
 struct coalesced_head {
     struct virtio_net_hdr offload;
-    uint8_t headers[42];
+    uint8_t headers[GSO_HEADERS];
 };
 
 // Messages of one or more frames each, for a socket with the option PACKET_VNET_HDR.

@@ -13,7 +13,6 @@ enum {
     TYPE_AT = 12,  // of the EtherType in a frame
     TAG_BYTES = 4,
     UDP_BYTES = 8,
-    HEADERS = ETH_HLEN + 20 + UDP_BYTES,  // of a coalesced packet that is sent: Ethernet, IPv4 without options, UDP
     IP_AT = ETH_HLEN,
     UDP_AT = IP_AT + 20,
     HEADERS_MOST = 128,        // of a received packet
@@ -165,9 +164,9 @@ static int checksum_fits(const struct msghdr *message, const uint8_t *frame) {
 // lengths and checksums.
 static int is_segment(const struct msghdr *message, uint64_t length) {
     const uint8_t *frame = message->msg_iov[0].iov_base;
-    return message->msg_iov[0].iov_len >= HEADERS && get(frame + TYPE_AT) == ETH_P_IP && frame[IP_AT] == 0x45 &&
+    return message->msg_iov[0].iov_len >= GSO_HEADERS && get(frame + TYPE_AT) == ETH_P_IP && frame[IP_AT] == 0x45 &&
            frame[IP_AT + 9] == IPPROTO_UDP && !(get(frame + IP_AT + 6) & ~DONT_FRAGMENT) &&
-           get(frame + IP_AT + 2) == length - ETH_HLEN && get(frame + UDP_AT + 4) == length - UDP_AT && length > HEADERS &&
+           get(frame + IP_AT + 2) == length - ETH_HLEN && get(frame + UDP_AT + 4) == length - UDP_AT && length > GSO_HEADERS &&
            folded(sum_of(frame + IP_AT, 20)) == 0xffff && checksum_fits(message, frame);
 }
 
@@ -186,7 +185,7 @@ static uint32_t alike(const struct mmsghdr *messages, const uint64_t *lengths, u
     if (count == 1 || lengths[0] > mtu + ETH_HLEN || !is_segment(&messages[0].msg_hdr, lengths[0])) return 1;
     const uint8_t *first = messages[0].msg_hdr.msg_iov[0].iov_base;
     while (found < count && found < FRAMES_MOST && lengths[found - 1] == lengths[0] && lengths[found] <= lengths[0] &&
-           (bytes += lengths[found] - HEADERS) <= COALESCED_MOST && is_segment(&messages[found].msg_hdr, lengths[found]) &&
+           (bytes += lengths[found] - GSO_HEADERS) <= COALESCED_MOST && is_segment(&messages[found].msg_hdr, lengths[found]) &&
            follows(first, messages[found].msg_hdr.msg_iov[0].iov_base, found))
         found++;
     return found;
@@ -196,11 +195,11 @@ static uint32_t alike(const struct mmsghdr *messages, const uint64_t *lengths, u
 static void put_coalesced(struct coalesced_head *head, const uint8_t *first, uint32_t bytes, uint32_t each) {
     head->offload = (struct virtio_net_hdr){.flags = VIRTIO_NET_HDR_F_NEEDS_CSUM,
                                             .gso_type = VIRTIO_NET_HDR_GSO_UDP_L4,
-                                            .hdr_len = HEADERS,
-                                            .gso_size = (uint16_t)(each - HEADERS),
+                                            .hdr_len = GSO_HEADERS,
+                                            .gso_size = (uint16_t)(each - GSO_HEADERS),
                                             .csum_start = UDP_AT,
                                             .csum_offset = 6};
-    memcpy(head->headers, first, HEADERS);
+    memcpy(head->headers, first, GSO_HEADERS);
     change_field(head->headers + IP_AT, 2, bytes - IP_AT);
     put(head->headers + UDP_AT + 4, bytes - UDP_AT);
     const uint16_t sum = folded(pseudo_sum(head->headers + IP_AT) + htons((uint16_t)(bytes - UDP_AT)));
@@ -211,19 +210,19 @@ static void put_coalesced(struct coalesced_head *head, const uint8_t *first, uin
 static void coalesce(struct coalesced *to, struct msghdr *message, const struct mmsghdr *from, const uint64_t *lengths,
                      uint32_t frames) {
     const uint32_t begin = to->parts_count;
-    uint32_t bytes = HEADERS;
+    uint32_t bytes = GSO_HEADERS;
     struct coalesced_head *head = NULL;
     if (frames > 1) {
         head = &to->heads[to->heads_count++];
-        to->parts[to->parts_count++] = (struct iovec){head, sizeof head->offload + HEADERS};
+        to->parts[to->parts_count++] = (struct iovec){head, sizeof head->offload + GSO_HEADERS};
     } else {
         to->parts[to->parts_count++] = (struct iovec){(void *)&gso_alone, sizeof gso_alone};
     }
     for (uint32_t i = 0; i < frames; i++) {
         const struct msghdr *one = &from[i].msg_hdr;
-        bytes += (uint32_t)lengths[i] - HEADERS;
+        bytes += (uint32_t)lengths[i] - GSO_HEADERS;
         for (size_t k = 0; k < one->msg_iovlen; k++) {
-            const size_t skipped = head && !k ? HEADERS : 0;
+            const size_t skipped = head && !k ? GSO_HEADERS : 0;
             struct iovec part = {(uint8_t *)one->msg_iov[k].iov_base + skipped, one->msg_iov[k].iov_len - skipped};
             if (part.iov_len) to->parts[to->parts_count++] = part;
         }

@@ -17,6 +17,8 @@
 #define VIRTIO_NET_HDR_GSO_UDP_L4 5
 #endif
 
+#define GSO_HEADERS 42  // bytes of a sent coalesced packet's headers: Ethernet, IPv4 without options, UDP
+
 struct core;
 
 extern const struct virtio_net_hdr gso_alone;  // what is before a single frame
