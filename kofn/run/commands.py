@@ -10,6 +10,7 @@ from pathlib import Path
 from kofn_common.config.job import JobSection
 from kofn_common.config.network import NetworkSection
 from kofn_common.config.torch_script import TorchSection
+from kofn_common.gso import coalesced_bytes
 from kofn_common.results.folder import TrialFolder
 from kofn_common.wire.packet import PORT
 from kofn_switch.engine.faults import FaultRule
@@ -49,11 +50,13 @@ class Commands:
         fault_seed: int = 0,
         pcap: Path | None = None,
         counts: Path | None = None,
+        slowest_mbps: float | None = None,
     ) -> list[str]:
         """Return a switch's command line; `number` is 0 for the only switch or the root, 1 + R for the leaf of rack R.
 
         The command line is the same for both targets; only the embedded switch can have faults and traces, and count in
         the file `counts`. `pcap` is the folder for the frames of the switch's links.
+        `slowest_mbps`: the rate of the slowest link, which bounds the size of coalesced packets; None: not shaped.
         """
         embedded = self.network.target == "embedded"
         name = [sys.executable, "-m", "kofn_switch"] if embedded else [shutil.which(BMV2) or BMV2]
@@ -65,7 +68,8 @@ class Commands:
             rules += ["--trace", str(self.network.trace), "--trace-udp-port", str(self.packets_port)]
         rules += [f"--pcap={pcap.resolve()}"] if pcap is not None else []
         rules += [f"--counts={counts.resolve()}"] if counts is not None else []
-        rules += ["--no-gso"] if embedded and not self.network.gso else []
+        if embedded:
+            rules += ["--gso", str(coalesced_bytes(slowest_mbps) if self.network.gso else 0)]
         device = str(self.network.device_id + number)
         return [*name, "--no-p4", *ports, *rules, "--device-id", device, "--", *grpc_flags]
 

@@ -39,6 +39,7 @@ class EmulatedHost(msgspec.Struct, frozen=True):
     interface: str
     switch: str = "s1"
     mbps: float | None = None  # the rate of the host's link in the topology; None: not shaped
+    uplink_mbps: float | None = None  # the rate of its leaf's link to the root; None: not shaped
 
 
 class EmulatedSwitch(msgspec.Struct, frozen=True):
@@ -56,6 +57,13 @@ class Ready(msgspec.Struct, frozen=True):
     hosts: dict[str, EmulatedHost]
     switches: tuple[EmulatedSwitch, ...]
     management_interface: str = ""  # the root namespace's interface in the management network
+
+    @property
+    def slowest_mbps(self) -> float | None:
+        """The rate of the slowest link in the topology; None: no link is shaped."""
+        hosts = self.hosts.values()
+        rates = [rate for host in hosts for rate in (host.mbps, host.uplink_mbps) if rate is not None]
+        return min(rates, default=None)
 
     @property
     def uplinks(self) -> dict[str, int]:
@@ -107,7 +115,8 @@ class NetworkClient:
     def __init__(self, process: asyncio.subprocess.Process, log: Path) -> None:
         self.ready: Ready
         self.counts: dict[str, Path] = {}
-        """The file in which a switch counts, by the name of each switch that does; else the kernel counts."""
+        """The file in which a switch counts, by the name in the topology of each switch that does; else the kernel
+        counts."""
         self._process = process
         self._log = log
         self._waiting: dict[tuple[str, str], asyncio.Future[dict[str, Any]]] = {}

@@ -120,9 +120,15 @@ class Trial:
             pcap.mkdir(parents=True, exist_ok=True)
         counts = self._entries[0].counts(name) if network.target == "embedded" else None
         if counts is not None:
-            self._network.counts[name] = counts
+            self._network.counts[switch.name] = counts
         argv = self._commands.switch(
-            switch.interfaces, number=number, faults=rules, fault_seed=self._limits.seed, pcap=pcap, counts=counts
+            switch.interfaces,
+            number=number,
+            faults=rules,
+            fault_seed=self._limits.seed,
+            pcap=pcap,
+            counts=counts,
+            slowest_mbps=self._network.ready.slowest_mbps,
         )
         return await self._launch(name, argv)
 

@@ -14,6 +14,7 @@ from kofn.sim.clock import VirtualClock
 from kofn.sim.controller import MANAGEMENT_S, PUSH_S, Controller
 from kofn.sim.machine import Machine
 from kofn.sim.network import BURST_BYTES, BURST_S, FRAME_BYTES, LATENCY_S, QUEUE_BYTES, QUEUE_S, Link
+from kofn_common import gso
 from kofn_common.config.faults import FaultSection
 from kofn_common.config.interventions import EventSection
 from kofn_common.config.policy import PolicySection
@@ -105,6 +106,7 @@ def test_bucket_and_queue_are_those_of_the_emulated_network(mbps: float, monkeyp
     interfaces = importlib.import_module("interfaces")
     assert max(mbps * 1e6 / 8 * BURST_S, BURST_BYTES) == interfaces.burst_bytes(mbps, 9000)
     assert max(mbps * 1e6 / 8 * QUEUE_S, QUEUE_BYTES) == interfaces.queue_bytes(mbps)
+    assert gso.coalesced_bytes(mbps) < interfaces.burst_bytes(mbps, 9000), "no bucket segments a coalesced packet"
 
 
 def test_packet_that_finds_the_queue_full_is_lost() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kofn_common.gso import gso_works
+from kofn_common.gso import COALESCED_BYTES, gso_works
 from kofn_switch.engine.engine import Engine
 from kofn_switch.engine.faults import FaultRule
 from kofn_switch.native import runtime
@@ -228,7 +228,7 @@ def test_frames_leave_alone_without_gso_and_from_a_small_bucket(coalesced: bool)
                 ["tc", "qdisc", "add", "dev", "s2", "root", "tbf", "rate", "50mbit", "burst", "3000", "limit", "1m"],
                 check=True,
             )
-        routed = engine(gso=coalesced)
+        routed = engine(gso=COALESCED_BYTES if coalesced else 0)
         frames = datagrams(30)
         for frame in frames:
             one.send(frame)

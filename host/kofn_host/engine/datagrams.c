@@ -8,8 +8,11 @@
 #include <string.h>
 #include <sys/socket.h>
 
-/* The limits of a message that the kernel segments: 64 datagrams, and little more than 65,000 bytes. */
-enum { AT_ONCE = 64, JOINED_BYTES = 65000 };
+/* The most datagrams of a message that the kernel segments. */
+enum { AT_ONCE = 64 };
+
+/* The bytes of a datagram's Ethernet, IPv4 and UDP headers. */
+enum { FRAME_BYTES = 42 };
 
 /* Messages that are received at once; bytes of the longest one; and bytes between two, so that they lie in different cache sets. */
 enum { MESSAGES = 16, MESSAGE_BYTES = 1 << 16, MESSAGE_STRIDE = MESSAGE_BYTES + 33 * 64 };
@@ -177,11 +180,11 @@ static void fill_in(uint8_t *heads, int64_t head, int64_t checksum, const uint8_
 }
 
 /* The number of datagrams, from the first on, that can be coalesced: all have the same destination and size, but the last one may
- * be shorter. `places`: their destinations; NULL: the connected peer. */
-static int64_t alike(int64_t head, const int64_t *sizes, const uint32_t *places, int64_t count) {
-    int64_t found = 1, bytes = head + sizes[0];
+ * be shorter. `places`: their destinations; NULL: the connected peer. Their frames have at most `most_bytes` bytes. */
+static int64_t alike(int64_t head, const int64_t *sizes, const uint32_t *places, int64_t count, int64_t most_bytes) {
+    int64_t found = 1, bytes = FRAME_BYTES + head + sizes[0];
     while (found < count && sizes[found - 1] == sizes[0] && sizes[found] <= sizes[0] &&
-           (!places || places[found] == places[0]) && (bytes += head + sizes[found]) <= JOINED_BYTES)
+           (!places || places[found] == places[0]) && (bytes += FRAME_BYTES + head + sizes[found]) <= most_bytes)
         found++;
     return found;
 }
@@ -200,7 +203,7 @@ static int64_t put_messages(struct batch *batch, int64_t head, const int64_t *si
                             int joins, int64_t *joined) {
     int64_t messages = 0;
     for (int64_t at = 0; at < count; at += joined[messages++]) {
-        joined[messages] = joins ? alike(head, sizes + at, places ? places + at : NULL, count - at) : 1;
+        joined[messages] = alike(head, sizes + at, places ? places + at : NULL, count - at, joins);
         struct msghdr *message = put_message(batch, messages, at, joined[messages], places != NULL);
         if (joined[messages] > 1)
             cut_into(message, batch->cuts + messages, head + sizes[at]);

@@ -24,8 +24,8 @@ int64_t datagrams_receive(struct incoming *incoming, uint8_t *heads, int64_t hea
 
 /* Fill in checksums and send datagrams to the connected peer, or to the addresses `places` at `port`, all as on the wire.
  * Datagrams that the kernel refuses are skipped; `error` gets the errno of the last refusal. Returns the number of datagrams that
- * the kernel accepted; `left` marks these. `joins`: whether datagrams to one peer may be coalesced into a message that the kernel
- * segments before the link; `joins` becomes 0 if the kernel refuses such a message. */
+ * the kernel accepted; `left` marks these. `joins`: the most bytes of the frames of coalesced datagrams to one peer, which the
+ * kernel or the switch segments; `joins` becomes 0 if the kernel refuses such a message. */
 int64_t datagrams_send(int socket, uint8_t *heads, int64_t head, int64_t checksum, const uint8_t *const *bodies,
                        const int64_t *sizes, int64_t count, const uint32_t *places, uint16_t port, uint8_t *left,
                        int32_t *joins, int32_t *error);

@@ -52,7 +52,7 @@ struct engine {
     struct port ports[PORTS];
     int64_t ports_count, room; /* bytes of the longest result, the same for all ports */
     int socket, wake_fd;
-    int32_t joins; /* packets may be coalesced */
+    int32_t joins; /* as in datagrams_send() */
     int running;
     pthread_t thread;
     pthread_mutex_t lock;

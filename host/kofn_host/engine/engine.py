@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from typing import Any, NoReturn
 
+from kofn_common.gso import coalesced_bytes
 from kofn_host import structs
 from kofn_host.compression.reduction_native import NativeReduction
 from kofn_host.engine.pacing_rate import PacingRate, pacer_fields
@@ -136,7 +137,8 @@ class WorkerEngine:
         cores = (ctypes.c_void_p * 2)(*[port.address for port in self._protocols])
         batches = (ctypes.c_int64 * 2)(batch, 0)
         rate = pacer_fields(pace)
-        found = self._library.engine_open(cores, batches, len(self._protocols), opened.fileno(), *rate, joins)
+        most = coalesced_bytes(pace.mbps if pace else None) if joins else 0
+        found = self._library.engine_open(cores, batches, len(self._protocols), opened.fileno(), *rate, most)
         if not found:
             raise AgentError("no thread, memory or file descriptors for the engine")
         self._engine = ctypes.c_void_p(found)

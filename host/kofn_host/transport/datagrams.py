@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from kofn_common.gso import COALESCED_BYTES
 from kofn_common.wire.errors import WireError
 from kofn_common.wire.packet import (
     CHECKSUM,
@@ -61,7 +62,7 @@ class Datagrams:
     """
 
     def __init__(self, opened: socket.socket, *, senders: bool = False, joins: bool = False) -> None:
-        self._joins = c_int32(joins)
+        self._joins = c_int32(COALESCED_BYTES if joins else 0)
         self._socket, self._library = opened, library()
         self._heads = np.empty(BATCH * HEADER_BYTES, np.uint8)
         self._bodies = np.empty((BATCH, _ROOM), np.uint8)

@@ -42,7 +42,7 @@ START_S = 30
 EMBEDDED = [sys.executable, "-m", "kofn_switch"]
 COMMANDS = {
     "embedded": EMBEDDED,
-    "no-gso": [*EMBEDDED, "--no-gso"],
+    "no-gso": [*EMBEDDED, "--gso", "0"],
     "unchecked": EMBEDDED,
     "bmv2": [BMV2],
 }

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
+from kofn_common.gso import COALESCED_BYTES
 from kofn_switch.cli import unused
 from kofn_switch.cli.inspection import EXAMPLES as INSIDE_EXAMPLES
 from kofn_switch.cli.inspection import HELP, TRACE_ALL, Inside, add_arguments, ignored, joined, port_number, read
@@ -82,7 +83,7 @@ class Options:
     program: Path | None  # p4c's JSON; None: wait for the controller's
     ports: dict[int, str]  # port number to interface
     take_outgoing: bool  # packets that other programs send out of the interfaces come in as well
-    gso: bool  # coalesced packets come and leave as one
+    gso: int  # the most bytes of frames that leave coalesced; 0: frames come and leave singly
     device_id: int
     address: str | None  # address of the P4Runtime server: HOST:PORT or unix:PATH; None: no server
     tls: Tls | None  # TLS of the P4Runtime server
@@ -124,7 +125,7 @@ def parse(arguments: Sequence[str]) -> Options:
         program=_program(told.program, told.no_p4),
         ports=ports,
         take_outgoing=told.take_outgoing,
-        gso=not told.no_gso,
+        gso=told.gso,
         device_id=told.device_id,
         address=None if told.no_p4runtime else _address(aimed.grpc_server_addr),
         tls=_tls(aimed),
@@ -204,9 +205,11 @@ def _general_parser() -> _Parser:
     add("-i", "--interface", action="append", default=[], metavar="PORT@INTERFACE", help="a port; repeat for each")
     add("--take-outgoing", action="store_true", help="take in packets that other programs send out of the interfaces")
     add(
-        "--no-gso",
-        action="store_true",
-        help="take and send each datagram by itself, never coalesced",
+        "--gso",
+        type=_unsigned,
+        default=COALESCED_BYTES,
+        metavar="BYTES",
+        help=f"most bytes of frames that leave coalesced; 0: frames come and leave singly (default {COALESCED_BYTES})",
     )
     add("--device-id", type=_unsigned, default=0, metavar="ID", help="P4Runtime's device id (default 0)")
     add("--fault", action="append", default=[], metavar="RULE", help="inject faults at a port (below); may be repeated")

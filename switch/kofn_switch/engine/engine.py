@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Event
 
-from kofn_common.gso import gso_works
+from kofn_common.gso import COALESCED_BYTES, gso_works
 from kofn_switch.compiler.build import Built, build_program
 from kofn_switch.compiler.codegen.codegen import generate
 from kofn_switch.compiler.ir.program import DROP_PORT, PORT_MAX, Target
@@ -52,7 +52,7 @@ class Engine(TableControls, CellControls, CopyControls, Outcomes):
         cpu_port: int | None = None,
         qdisc_bypass: bool = False,
         take_outgoing: bool = False,
-        gso: bool = True,
+        gso: int = COALESCED_BYTES,
         faults: Sequence[FaultRule] = (),
         fault_seed: int = 0,
         fault_udp_port: int = 0,
@@ -68,9 +68,8 @@ class Engine(TableControls, CellControls, CopyControls, Outcomes):
 
         Packets sent to `cpu_port` go to `take_packet_ins`. With `qdisc_bypass`, frames bypass the interfaces' queueing
         disciplines, which is faster, but wrong if an interface of the switch is shaped. With `take_outgoing`, packets
-        that other programs send out of the interfaces come in as well. With `gso`, which `qdisc_bypass` turns off,
-        datagrams that the kernel may coalesce (runtime/gso.h) come and leave together, at less cost; the program gets
-        each frame by itself. Raises PortError.
+        that other programs send out of the interfaces come in as well. Frames of a flow leave coalesced, at most `gso`
+        bytes of them together, and come coalesced (runtime/gso.h); with 0 or `qdisc_bypass`, singly. Raises PortError.
 
         An interface that goes down or is removed is logged; the other ports go on.
 
@@ -94,9 +93,9 @@ class Engine(TableControls, CellControls, CopyControls, Outcomes):
         self._ports = dict(ports)
         self._cpu_port = cpu_port
         self._port_down = warner(self._ports)  # the native part holds no reference to it
-        self.gso = gso and not qdisc_bypass and not files and gso_works()
+        single = qdisc_bypass or files or not gso_works()
         cpu = -1 if cpu_port is None else cpu_port
-        core: int = runtime().core_new(cpu, qdisc_bypass, take_outgoing, self.gso, self._port_down) or 0
+        core: int = runtime().core_new(cpu, qdisc_bypass, take_outgoing, 0 if single else gso, self._port_down) or 0
         if not core:
             raise SwitchError("not enough memory for a switch: it needs about 20 MB")
         super().__init__(core)

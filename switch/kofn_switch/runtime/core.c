@@ -73,8 +73,8 @@ void core_free(struct core *core) {
     free(core);
 }
 
-// Make a core. Return NULL when there is not enough memory.
-struct core *core_new(int cpu_port, int bypass, int outgoing, int gso, void (*port_down)(uint32_t port)) {
+// Make a core. `gso`: the most bytes of frames that leave coalesced; 0: packets come and leave singly. Return NULL when there is not enough memory.
+struct core *core_new(int cpu_port, int bypass, int outgoing, uint32_t gso, void (*port_down)(uint32_t port)) {
     struct core *core = calloc(1, sizeof *core);
     if (!core) return NULL;
     core->services = (struct services){
@@ -97,6 +97,7 @@ struct core *core_new(int cpu_port, int bypass, int outgoing, int gso, void (*po
     core->coalesced = gso ? malloc(sizeof *core->coalesced) : NULL;
     int result = ring_open(&core->digests) | ring_open(&core->reports) | ring_open(&core->packet_ins);
     const int enough = core->arena && core->buffers && core->segments && (core->coalesced || !gso);
+    if (core->coalesced) core->coalesced->most = gso;
     if (result == 0 && enough) return core;
     core_free(core);
     return NULL;

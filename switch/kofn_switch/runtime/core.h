@@ -64,6 +64,7 @@ struct coalesced {
     struct iovec parts[SEND_QUEUE * (PARTS_MAX + 1)];
     struct coalesced_head heads[SEND_QUEUE / 2];
     uint32_t parts_count, heads_count;
+    uint32_t most;  // bytes of the frames in a message
 };
 
 // The packet thread's time without waiting, in nanoseconds.

@@ -110,8 +110,8 @@ seen = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x0800))
 seen.setsockopt(socket.SOL_SOCKET, 33, 4 << 20)  # SO_RCVBUFFORCE
 seen.bind(("there", 0))
 seen.settimeout(10)
-transport = Transport("10.9.0.2", "10.9.0.1")
-opened = transport.open(asyncio.new_event_loop(), switch_segments=sys.argv[2] == "switch")
+transport = Transport("10.9.0.2", "10.9.0.1", switch_segments=sys.argv[2] == "switch")
+opened = transport.open(asyncio.new_event_loop())
 sender = Datagrams(opened, joins=transport.joins)
 sender.send([(KofnHeader(words=32, block=block), bytes(8192)) for block in range(20)])
 sizes = []

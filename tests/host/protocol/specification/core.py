@@ -450,9 +450,8 @@ class Protocol:
             check_words(blocks.layout, header)
         wanted = self._racks if self._racks > 1 else 0
         if header.bitmaps != wanted:
-            raise ProtocolError(
-                f"a result must have {wanted} member bitmaps in a job with job.racks = {self._racks}, got {header.bitmaps}"
-            )
+            found = f"{wanted} member bitmaps in a job with job.racks = {self._racks}, got {header.bitmaps}"
+            raise ProtocolError(f"a result must have {found}")
         self._check_recipient(header)
         told = hint(header) if header.kind == _RESULT else None
         self._note(_result(header, values), told, news, to_again=bool(header.flags & Flag.AGAIN))
