@@ -16,7 +16,7 @@ pytestmark = [
 ]
 
 TARGET = ("--target", os.environ.get("KOFN_TARGET", "embedded"))
-ITERATIONS = 200
+ITERATIONS = 260
 
 JOB = f"""
 [run]
@@ -42,10 +42,10 @@ workers = [3]
 mbps = 5
 at_iteration = 10
 [[event]]
-at_iteration = 80
+at_iteration = 60
 kill = "worker-0"
 [[event]]
-at_iteration = 80
+at_iteration = 60
 after_s = 1.0
 start = "worker-0"
 """
