@@ -122,12 +122,12 @@ def take_turns(case: Case, targets: Sequence[LoadTarget], options: argparse.Name
 
 def table(cases: Sequence[Case], targets: Sequence[str]) -> Iterator[str]:
     """A row for each case: median rates, and the embedded switch's ratios to the others."""
-    others = cases[0].others()
-    columns = *targets, *(f"{name}, elements" for name in targets), *map(ratio_name, others)
+    others, elements = cases[0].others(), targets if len({case.lanes for case in cases}) > 1 else ()
+    columns = *targets, *(f"{name}, elements" for name in elements), *map(ratio_name, others)
     yield " | ".join(["ports", "values", " lanes", *(f"{column:>18}" for column in columns)])
     for case in cases:
         rates = [f"{case.rate(name):,.0f}/s" for name in targets]
-        rates += [f"{case.elements(name) / 1e6:,.0f} M/s" for name in targets]
+        rates += [f"{case.elements(name) / 1e6:,.0f} M/s" for name in elements]
         cells = [*rates, *(f"{case.ratio(other):.2f}" for other in others)]
         yield " | ".join(
             [f"{case.ports:5}", f"{case.values:6}", f"{case.lanes:>6}", *(f"{cell:>18}" for cell in cells)]
