@@ -189,10 +189,12 @@ def _simulated(
     matrix: Sequence[Cell], folder: Path, console: Console, engine: TaskEngine, *, lean: bool
 ) -> Iterator[CellResult]:
     """Simulate the cells; cells with the same number of workers have the same costs."""
-    from kofn.sim.costs import known_costs  # noqa: PLC0415  # the model and its libraries
+    from kofn.sim.machine_costs import known_costs  # noqa: PLC0415  # the model and its libraries
 
     by_workers = {cell.config.job.workers: cell.config for cell in matrix}
     costs = {workers: known_costs(folder / f"costs-{workers}w.json", config) for workers, config in by_workers.items()}
+    for note in {known.load_note for known in costs.values()} - {""}:
+        say(console, note)
     for result in gone_through(matrix, folder, functools.partial(_simulate, costs), console, engine=engine):
         if lean:
             result.cell.drop()

@@ -76,10 +76,11 @@ class SeedsSummary:
 
     @property
     def notes(self) -> list[str]:
-        """The notes of each seed, and a note if the commit is unknown."""
-        known = [replace(summary, provenance=None).notes for summary in self.summaries.values()]
-        several = zip(self.summaries, known, strict=True)
-        return [*(f"seed {seed}: {note}" for seed, notes in several for note in notes), *self.provenance.notes]
+        """The notes of all seeds, those of single seeds, and a note if the commit is unknown."""
+        known = {seed: replace(summary, provenance=None).notes for seed, summary in self.summaries.items()}
+        every = [note for note in next(iter(known.values()), []) if all(note in notes for notes in known.values())]
+        single = [f"seed {seed}: {note}" for seed, notes in known.items() for note in notes if note not in every]
+        return [*every, *single, *self.provenance.notes]
 
     def to_dict(self) -> dict[str, Any]:
         return {

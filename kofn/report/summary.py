@@ -452,7 +452,8 @@ class RunSummary:
     provenance: Provenance | None = None
     """The versions, machine and command of the run."""
     load: str = ""
-    """A remark about other processes that used the cores when the run began; empty: none did."""
+    """A remark about other processes that used the cores when the run began, or while the costs of a simulation were
+    measured; empty: none did."""
 
     @property
     def failures(self) -> list[str]:

@@ -12,12 +12,15 @@ import msgspec
 import numpy as np
 import threadpoolctl
 from msgspec import Meta
+from msgspec.structs import replace
 
+from kofn.run.machine_load import FREE, LoadOfOthers
 from kofn.sim.learning import Learning
 from kofn_common.config.errors import ConfigError
 from kofn_common.config.schema import Config
-from kofn_common.config.section import NotNegative
+from kofn_common.config.section import NotNegative, Probability
 from kofn_common.json_text import json_text
+from kofn_common.results.files import write_synced
 from kofn_common.rpc import kofn_pb2 as pb
 from kofn_common.wire import packet as wire
 from kofn_common.wire.sizes import WEIGHT_UNIT
@@ -31,12 +34,13 @@ from kofn_host.training import JobCoding
 from kofn_host.transport.datagrams import Datagrams, Packet
 from kofn_host.workload import load_stragglers
 
-REPEATS = 9
+REPEATS = 40
+"""The number of times that a step is timed. The least time hardly depends on other processes."""
 
-COLD = 3.0
-"""The time of a step in a run, divided by the time of the same step repeated with warm caches. In a run, a step takes
-longer because it is called once in some milliseconds, and other processes run in between. The factor comes from the CPU
-time of workers in runs of 4 and 8 workers on two cores."""
+COLD = 3.7
+"""The time of a step in a run, divided by the least time of the same step repeated with warm caches. In a run, a step
+takes longer because it is called once in some milliseconds, and other processes run in between. The factor comes from
+the CPU time of workers in runs of 4 and 8 workers on two cores."""
 
 SLEEP_S = 0.003
 """The sleep that measures how late a process wakes up."""
@@ -44,8 +48,8 @@ SLEEP_S = 0.003
 TOGETHER = 8
 """The number of packets that are sent or received at a time."""
 
-DECISIONS = 32
-"""The number of decisions that are timed."""
+DECISIONS, DECISION_REPEATS = 32, 3
+"""The number of decisions that are timed, and the number of times that each decision is timed."""
 
 SWITCH_S, REPORT_S, TAKE_S = 25e-6, 0.5e-3, 0.7e-3
 """Costs that are not measured, because they arise in other processes and the kernel. They come from the CPU time of a
@@ -54,7 +58,7 @@ an iteration)."""
 
 
 class Costs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """CPU time of a worker's steps and of a decision, in seconds, and the number of cores."""
+    """CPU time of a worker's steps and of a decision, in seconds; the number of cores, and the load on them."""
 
     cores: Annotated[int, Meta(ge=0)]  # cores that all hosts share; 0: every host has a separate core
     wake_s: NotNegative  # from the end of a sleep, or a wake-up, until the thread runs
@@ -65,6 +69,22 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     report_s: NotNegative  # a report to the controller
     take_s: NotNegative  # one report, at the controller
     decide_s: NotNegative  # one decision, at the controller
+    others: Probability = 0.0  # share of the cores that other processes used during the measurement
+
+    @property
+    def busy(self) -> bool:
+        """Whether the machine was busy during the measurement."""
+        return self.others > FREE
+
+    @property
+    def load_note(self) -> str:
+        """A remark if the machine was busy during the measurement; empty if it was not."""
+        if not self.busy:
+            return ""
+        return (
+            "the CPU times of a worker's steps were measured on a busy machine: other processes used"
+            f" {self.others:.0%} of the cores; run kofn simulate --measure to measure again"
+        )
 
     @classmethod
     def load(cls, path: Path) -> Self:
@@ -78,20 +98,15 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             raise ConfigError(f"--costs {path}: {error}") from error
 
     def save(self, path: Path) -> None:
-        path.write_bytes(msgspec.json.format(msgspec.json.encode(self)) + b"\n")
-
-
-def known_costs(path: Path, config: Config) -> Costs:
-    """Return the costs in a file; measure and store them first if the file is missing."""
-    if not path.exists():
-        measure(config).save(path)
-    return Costs.load(path)
+        write_synced(path, msgspec.json.format(msgspec.json.encode(self)) + b"\n")
 
 
 def measure(config: Config) -> Costs:
-    """Measure the costs, as medians of a few repetitions, for a configuration's model and packets on this machine."""
+    """Measure the costs for a configuration's model, packets and stragglers on this machine."""
     with threadpoolctl.threadpool_limits(1):  # a worker of a run has one thread for arithmetic, too
-        return _measure(config)
+        load = LoadOfOthers()
+        costs = _measure(config)
+        return replace(costs, others=load.share())
 
 
 def _measure(config: Config) -> Costs:
@@ -118,10 +133,10 @@ def _measure(config: Config) -> Costs:
     return Costs(
         cores=len(os.sched_getaffinity(0)),
         wake_s=_wake_s(),
-        encode_s=COLD * _median_s(encode),
+        encode_s=COLD * _least_s(encode),
         packet_s=COLD * _packet_s(coding),
         switch_s=SWITCH_S,
-        apply_s=COLD * _median_s(apply),
+        apply_s=COLD * _least_s(apply),
         report_s=REPORT_S,
         take_s=TAKE_S,
         decide_s=_decide_s(config),
@@ -162,7 +177,7 @@ def _packet_s(coding: JobCoding) -> float:
                 answers = [(header._replace(**answer), sums) for header, _, _ in sent]
                 protocol.packets_in(exchange(answers), 0.0)
 
-        return _median_s(iterate) / (2 * len(blocks))
+        return _least_s(iterate) / (2 * len(blocks))
 
 
 def _exchange(sending: socket.socket, receiving: socket.socket) -> Callable[[Sequence[Packet]], Sequence[Packet]]:
@@ -183,8 +198,13 @@ def _power_of_two(blocks: int) -> int:
 
 
 def _decide_s(config: Config) -> float:
-    """Return the mean CPU time of a decision, in seconds. A median would hide the simulations that only some decisions
-    need."""
+    """Return the mean CPU time of a decision, in seconds, of each decision the least of a few. A median over all
+    decisions would hide the simulations that only some of them need."""
+    return float(np.min([_decisions_s(config) for _ in range(DECISION_REPEATS)], axis=0).mean())
+
+
+def _decisions_s(config: Config) -> list[float]:
+    """Return the CPU times of DECISIONS decisions, in seconds. Each call takes the same decisions."""
     workers = range(config.job.workers)
     control_loop = ControlLoop(
         workers=len(workers), policy=config.policy, average=config.model.average, racks=config.job.racks
@@ -199,24 +219,26 @@ def _decide_s(config: Config) -> float:
         begin_s = time.thread_time()
         control_loop.choose(now_s)
         times_s.append(time.thread_time() - begin_s)
-    return float(np.mean(times_s[-DECISIONS:]))
+    return times_s[-DECISIONS:]
 
 
 def _wake_s() -> float:
-    """Return the median delay, in seconds, with which a sleep ends."""
+    """Return the delay, in seconds, with which a sleep ends: the lower quartile, because other processes make many
+    sleeps longer, and a few sleeps end early."""
     late_s = []
     for _ in range(REPEATS):
         begin_s = time.perf_counter()
         time.sleep(SLEEP_S)
         late_s.append(time.perf_counter() - begin_s - SLEEP_S)
-    return float(np.median(late_s))
+    return float(np.quantile(late_s, 0.25))
 
 
-def _median_s(step: Callable[[], None]) -> float:
-    """Return the median CPU time of a call, which other processes do not affect."""
+def _least_s(step: Callable[[], None]) -> float:
+    """Return the least CPU time of a call: other processes, which displace a step's data from the caches, make a call
+    longer, never shorter."""
     times_s = []
     for _ in range(REPEATS):
         begin_s = time.thread_time()
         step()
         times_s.append(time.thread_time() - begin_s)
-    return float(np.median(times_s))
+    return min(times_s)

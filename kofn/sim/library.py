@@ -8,7 +8,8 @@ from typing import Unpack
 from kofn.report.reader import Run, read
 from kofn.run.conclusion import conclude, conclude_early
 from kofn.run.library import Progress, ended_in_order, line_console, listener, planned
-from kofn.sim.costs import Costs, measure
+from kofn.sim.costs import Costs
+from kofn.sim.machine_costs import machine_costs
 from kofn.sim.runner import execute
 from kofn_common.config.given import Given, Sections
 
@@ -35,7 +36,7 @@ def simulate(
     ):
         console = line_console(tell)
         loaded = None if costs is None else Costs.load(Path(costs))
-        known = partial(measure, plan.shared) if loaded is None else lambda: loaded
+        known = partial(machine_costs, plan.shared) if loaded is None else lambda: loaded
         folder = execute(plan, console, known, conclude_early(console, as_json=False, errors=console))
         conclude(folder, plan.configs, console, as_json=False, errors=console)
         return read(plan.folder)

@@ -2,8 +2,8 @@
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, nullcontext
 from functools import cache, partial
 from pathlib import Path
 
@@ -27,8 +27,9 @@ from kofn.run.topology import wanted_topology
 from kofn.sim.against import Pair, pairs, real_run
 from kofn.sim.against import table as compared
 from kofn.sim.clock import VirtualClock
-from kofn.sim.costs import Costs, measure
+from kofn.sim.costs import Costs
 from kofn.sim.learning import Learning
+from kofn.sim.machine_costs import machine_costs
 from kofn.sim.native import library
 from kofn.sim.scale.simulation import simulate_scale
 from kofn.sim.schedules import SimulatedSchedule, simulate_schedules
@@ -91,8 +92,11 @@ MANAGEMENT = "172.16.0.0/12"
     help="Processors that all hosts share; 0: a processor for every host.  [default: this machine's]",
 )
 @click.option(
-    "--costs", type=click.Path(path_type=Path), help="CPU times of a worker's steps, JSON.  [default: measured now]"
+    "--costs",
+    type=click.Path(path_type=Path),
+    help="CPU times of a worker's steps, JSON.  [default: this machine's, measured once and kept]",
 )
+@click.option("--measure", "anew", is_flag=True, help="Measure this machine's CPU times again, and keep them.")
 @click.option(
     "--against",
     type=click.Path(path_type=Path),
@@ -116,6 +120,7 @@ def command(
     out: Path | None,
     cores: int | None,
     costs: Path | None,
+    anew: bool,
     against: Path | None,
     times: bool,
     scale: bool,
@@ -125,22 +130,23 @@ def command(
     """Run an experiment in virtual time: no network, no waiting, no root.
 
     CONFIG is a file for kofn run. Estimator, policy, protocol, ledger, model and data are those of a real run. Links
-    and the slots of a switch or a tree are modelled. The cost of a worker's steps is first measured on this machine.
+    and the slots of a switch or a tree are modelled. The CPU times of a worker's steps are measured on this machine,
+    by the first simulation of a configuration; later simulations take the same times (--measure).
     Not simulated: kill and start of [[event]], late joiners, custom topologies, faults at the switch, several jobs, and
     every job.collective but the switch. A workload takes model.compute_ms for a gradient, however long it really takes.
     With [schedule], --times gives the time of an iteration by the model of docs/explanation/schedule.md. --scale also
     has a model of learning (docs/explanation/scale.md).
     """
     console = make_console(stderr=as_json, quiet=quiet)
-    with ending("simulate"), ExitStack() as beside:
+    with ending("simulate"):
         if scale:
             files = {"--out": out, "--costs": costs, "--against": against, "--record-stragglers": record}
-            for option, value in {"--times": times, "--cores": cores, **files}.items():
-                if value is not None and value is not False:
-                    raise ConfigError(f"--scale and {option} must not both be given")
+            _refuse_beside("--scale", {"--times": times, "--cores": cores, "--measure": anew, **files})
             scaled = simulate_scaled(config or DEFAULT_CONFIG, objectives, settings, console)
             _show(scaled, table(scaled), as_json=as_json)
             return
+        if costs is not None:
+            _refuse_beside(f"--costs {costs}", {"--measure": anew})
         real: tuple[TrialSummary, ...] = ()
         if against is not None:
             if config is not None or settings:
@@ -159,8 +165,10 @@ def command(
             _show(schedules, schedules_table(schedules), as_json=as_json)
             return
         check(plan.shared)
-        known = beside.enter_context(_known_costs(plan.shared, costs, cores))
+        known = _known_costs(plan.shared, costs, cores, anew=anew)
         if times:
+            if note := known().load_note:
+                say(console, note)
             results = simulate_times(plan.shared, known(), console)
             _show(results, table(results), as_json=as_json)
             return
@@ -174,10 +182,23 @@ def command(
         if against is not None:
             found = pairs(real, summarised(folder, plan.configs).jobs[0].trials)
             _show(found, compared(found), as_json=as_json)
-            if load := read_record(against).load:
-                say(make_console(stderr=True), f"{against}: {load}")
+            _say_loads(folder.path, against)
             return
         sys.exit(conclude(folder, plan.configs, make_console(stderr=as_json), as_json=as_json))
+
+
+def _refuse_beside(option: str, others: Mapping[str, object]) -> None:
+    """Raise ConfigError if one of the other options is given, too."""
+    for other, value in others.items():
+        if value is not None and value is not False:
+            raise ConfigError(f"{option} and {other} must not both be given")
+
+
+def _say_loads(*folders: Path) -> None:
+    """Print the remarks of runs on loaded machines."""
+    for folder in folders:
+        if load := read_record(folder).load:
+            say(make_console(stderr=True), f"{folder}: {load}")
 
 
 def execute(
@@ -203,6 +224,7 @@ def execute(
         library()  # compiled once, for all trials
         costs = known()
         costs.save(folder.costs)
+        folder.update_record(load=costs.load_note)
         trials = [partial(_simulate_trial, config, entry, costs, console) for (entry,) in folder.trials]
         if config.run.alone:
             trials[0] = partial(_beside, partial(_simulate_alone, config, folder.jobs[0], costs), trials[0])
@@ -215,17 +237,19 @@ def execute(
     return folder
 
 
-@contextmanager
-def _known_costs(config: Config, path: Path | None, cores: int | None) -> Iterator[Callable[[], Costs]]:
-    """Yield a function that returns the costs, from a file or from another process, which begins to measure now.
-
-    The measurement trains, perhaps in threads, and a process that has trained must not be forked.
-    """
+def _known_costs(config: Config, path: Path | None, cores: int | None, *, anew: bool) -> Callable[[], Costs]:
+    """Return a function that returns the costs: those in a file, or this machine's."""
     if path is not None:
-        yield partial(_with_cores, Costs.load(path), cores)
-        return
-    with forked([partial(measure, config)]) as measured:
-        yield cache(lambda: _with_cores(next(measured), cores))
+        loaded = Costs.load(path)
+        return lambda: _with_cores(loaded, cores)
+    return cache(lambda: _with_cores(_in_child(partial(machine_costs, config, anew=anew)), cores))
+
+
+def _in_child(measured: Callable[[], Costs]) -> Costs:
+    """Return the result of a call in another process. A measurement trains, perhaps in threads, and a process that has
+    trained must not be forked."""
+    with forked([measured]) as results:
+        return next(results)
 
 
 def _with_cores(costs: Costs, cores: int | None) -> Costs:

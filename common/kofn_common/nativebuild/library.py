@@ -75,9 +75,9 @@ def compile_texts(
     compiler = compiler_command()
     included = {path.name: path.read_text() for path in include.glob("*.[ch]")} if include else {}
     flags = (*FLAGS, *optimise)
-    library = _cache() / f"{_digest(texts, included, compiler, flags)}.so"
+    library = cache_folder() / f"{_digest(texts, included, compiler, flags)}.so"
     if not _is_whole(library):
-        with _one_builder(library):
+        with one_builder(library):
             if not _is_whole(library):
                 _build(library, texts, sources, include, [*compiler, *flags])
         _prune(library.parent)
@@ -86,11 +86,11 @@ def compile_texts(
 
 
 @contextlib.contextmanager
-def _one_builder(library: Path) -> Iterator[None]:
-    """Wait for other builders of the library. The kernel frees the lock of a builder that dies."""
-    path = library.with_suffix(".lock")
+def one_builder(file: Path) -> Iterator[None]:
+    """Wait for other builders of a file in the cache. The kernel frees the lock of a builder that dies."""
+    path = file.with_suffix(".lock")
     with contextlib.ExitStack() as held:
-        with contextlib.suppress(OSError):  # no lock: several processes build the library, and the last build is kept
+        with contextlib.suppress(OSError):  # no lock: several processes build the file, and the last build is kept
             lock = held.enter_context(path.open("w"))
             fcntl.flock(lock, fcntl.LOCK_EX)
             held.callback(
@@ -177,8 +177,9 @@ def compiler_command() -> list[str]:
     return command
 
 
-def _cache() -> Path:
-    """Return the folder of the libraries. Raise OSError, with a remedy, if it cannot be made."""
+def cache_folder() -> Path:
+    """Return the folder of the libraries, and of other files that are made once for a machine. Raise OSError, with a
+    remedy, if the folder cannot be made."""
     folder = Path(os.environ.get("KOFN_CACHE") or Path.home() / ".cache" / "kofn")
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -31,7 +31,8 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
         ""  # why the run ended before all trials; empty: all trials ended, the run goes on, or SIGKILL ended it
     )
     seeds: tuple[int, ...] = ()  # seeds of the runs in folders seed-N, which have the trials; empty: this is one run
-    load: str = ""  # a remark about other processes that used the cores when the run began; empty: none did
+    load: str = ""  # a remark about other processes that used the cores when the run began, or while the costs of a
+    # simulation were measured; empty: none did
     provenance: Provenance = Provenance()
 
     @property
