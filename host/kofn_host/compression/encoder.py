@@ -6,7 +6,7 @@ The encoder joins ledger, codecs and plan.  The agent drives it over real socket
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -96,7 +96,7 @@ class Encoder:
     ) -> Self:
         """Return the encoder of worker `rank`, with the ledger in this file, or in memory."""
         layout, rate = coding.layout, None
-        sizes = {"blocks": layout.blocks, "lanes": layout.elements, "width": layout.widest}
+        sizes: dict[str, Any] = {"blocks": layout.blocks, "lanes": layout.elements, "width": layout.widest}
         if file is None:
             storage = LedgerStorage.in_memory(**sizes, residual=compress.residual)
         else:

@@ -20,8 +20,9 @@ struct ledger {
     void *pending;          /* (B, lanes), in the format that `residual` names */
     int64_t *shifts;        /* (B,), used with RESIDUAL_INT8 only */
     uint8_t *packed;        /* (PARTS, GENERATIONS, B, room): rows, described by `sent` */
-    int64_t *values;        /* (lanes,), for a block that is not kept exactly */
+    int64_t *values;        /* (lanes,), for a block's values that are not in its row */
     int64_t residual;       /* enum residual */
+    int64_t in_place;       /* whether values change in their place: no later process opens the ledger */
     const struct core *core; /* knows the latest iteration to which all workers have contributed; NULL: not known */
     double lost;            /* sum of the squared rounding errors of residuals kept in fewer bits */
     int64_t busy;           /* a thread is changing the ledger; a second thread aborts the process */

@@ -87,6 +87,7 @@ def view_of(storage: LedgerStorage, most: Mapping[int, int]) -> View:
         *places,
         values.ctypes.data,
         kind,
+        storage.in_place,
         None,
     )
     view.keeps = values, factors
