@@ -287,15 +287,14 @@ static void encode(const struct ledger *ledger, const int64_t *values, int code,
     const int width = (int)LANE_WIDTHS[code], shift = (int)(FRACTION_BITS - scale);
     const int64_t most = ledger->most[code];
     int32_t lanes[CHUNK_LANES];
+    if (!most)
+        return pack_votes(values, ledger->lanes, row);
+    if (width == 32)
+        return pack_steps_32(values, ledger->lanes, shift, most, (uint32_t *)row);
     for (int64_t at = 0, size; at < ledger->lanes; at += size) {
         size = ledger->lanes - at < CHUNK_LANES ? ledger->lanes - at : CHUNK_LANES;
-        uint8_t *packed = row + at * width / 8;
-        if (!most) {
-            pack_votes(values + at, size, packed);
-            continue;
-        }
         round_all(values + at, size, shift, most, lanes);
-        pack(lanes, size, width, packed);
+        pack(lanes, size, width, row + at * width / 8);
     }
 }
 
