@@ -107,10 +107,10 @@ class Encoder:
         return cls(coding, Ledger(storage, rank, coding.codecs, place=place, feedback=compress.error_feedback), rate)
 
     @property
-    def blocks(self) -> list[int]:
+    def blocks(self) -> Integers:
         """The blocks that the current iteration sends, ascending: the plan's blocks and the summary block."""
-        blocks: list[int] = self.plan.blocks.tolist()
-        return blocks if self._layout.summary is None else [*blocks, self._layout.summary]
+        blocks = self.plan.blocks
+        return blocks if self._layout.summary is None else np.append(blocks, self._layout.summary)
 
     def begin(self, iteration: int) -> None:
         """Begin the iteration of `plan`."""
@@ -274,7 +274,7 @@ class Encoder:
         if not blocks or blocks[-1] != self._layout.summary:
             return self.ledger.noted(blocks, part)
         summary = PackedBlocks.of([(blocks[-1], self.summary.packed(part))])
-        return self.ledger.noted(blocks[:-1], part) + summary
+        return summary if len(blocks) == 1 else self.ledger.noted(blocks[:-1], part) + summary
 
     def reencode(self, block: int, iteration: int, scale: int, lanes: int, part: int = 0) -> Packed:
         """Encode a block in its slot's scale and lanes; AgentError if no codec fits."""

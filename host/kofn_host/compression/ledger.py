@@ -104,8 +104,11 @@ class Ledger:
 
     def begin(self, iteration: int) -> None:
         """Note that an iteration has begun; before a restart of this worker a later iteration may have begun."""
-        self._storage.begun[0] = max(self.begun, iteration)
-        self.sent.begin(iteration)
+        if iteration > self.begun:
+            self._storage.begun[0] = iteration
+            self.sent.current = set()  # nothing was sent in a new iteration
+        else:
+            self.sent.begin(iteration)
 
     def enter(self, gradient: Gradient, blocks: Integers) -> None:
         """Enter a gradient into these blocks.
