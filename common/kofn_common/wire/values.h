@@ -27,6 +27,18 @@ static inline void round_all(const int64_t *values, int64_t size, int shift, int
         lanes[i] = step_of(values[i], half, shift, limit);
 }
 
+/* The sum of the magnitudes, in its high and low halves so that it cannot overflow, and the largest magnitude. */
+static inline void measure(const int64_t *values, int64_t size, uint64_t *high, uint64_t *low, uint64_t *largest) {
+    uint64_t sum_high = 0, sum_low = 0, most = 0;
+    for (int64_t i = 0; i < size; i++) {
+        const uint64_t sign = (uint64_t)(values[i] >> 63), magnitude = ((uint64_t)values[i] ^ sign) - sign;
+        sum_high += magnitude >> 32;
+        sum_low += magnitude & 0xFFFFFFFFu;
+        most = magnitude > most ? magnitude : most;
+    }
+    *high = sum_high, *low = sum_low, *largest = most;
+}
+
 /* Votes: 1 for values >= 0, else 0. */
 static inline void vote_all(const int64_t *values, int64_t size, int32_t *lanes) {
     for (int64_t i = 0; i < size; i++)

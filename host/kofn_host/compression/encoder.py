@@ -201,11 +201,11 @@ class Encoder:
 
     def _prepare(self) -> None:
         """Enter the gradient if it must be complete, and choose lanes, before encoding."""
-        if self._first_whole:
+        if self._looks:
+            self.summary.magnitudes = self._entering.look()
+        elif self._first_whole:
             self.enter_rest()
         self.lanes.current = self.lanes.target
-        if self._looks:
-            self.summary.look(self.ledger.residual)
         self.lanes.bear(self.plan.expected or self.summary.magnitudes)
 
     def reduction(self, iteration: int) -> NativeReduction | None:

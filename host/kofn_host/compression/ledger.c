@@ -249,6 +249,16 @@ void ledger_add(const struct ledger *ledger, const struct gradient *gradient, co
         add(ledger, gradient, blocks[at]);
 }
 
+void ledger_look(const struct ledger *ledger, const struct gradient *gradient, uint64_t *high, uint64_t *low,
+                 uint64_t *largest) {
+    ALONE(ledger);
+    for (int64_t block = 0; block < ledger->blocks; block++) {
+        if (gradient)
+            add(ledger, gradient, block);
+        measure(values_of(ledger, block), ledger->lanes, high + block, low + block, largest + block);
+    }
+}
+
 /* Add a row's decoded lanes to values (`sign` 0), or subtract them (-1). Returns the checksum of the added values. */
 static uint64_t add_row(const struct ledger *ledger, const uint8_t *row, const struct sent *sent, int64_t sign,
                         const int64_t *before, int64_t *values) {

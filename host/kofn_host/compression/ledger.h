@@ -43,6 +43,9 @@ struct fading {
     int64_t feedback; /* whether the encoding error of aggregated values is kept */
 };
 
+/* Enter all blocks of a gradient, if given; then measure() the pending values of each block, (blocks,). */
+void ledger_look(const struct ledger *ledger, const struct gradient *gradient, uint64_t *high, uint64_t *low,
+                 uint64_t *largest);
 /* Enter blocks of a gradient, if given; then encode and record the blocks that were not sent yet in this iteration. `scale`:
  * the scales of all blocks of the ledger. */
 void ledger_send(const struct ledger *ledger, const struct gradient *gradient, int64_t iteration, int part, int lanes,
