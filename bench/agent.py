@@ -8,8 +8,10 @@ processor time of all the worker's threads an all-reduce, `packet_us` that for e
 `python_ms` are all threads but the engine's, `passes_ms` its passes over ledger and values (by the clock), and
 `moving_us` the rest: sending, receiving and the protocol, for each packet.
 `of_bare`: the time to send and receive as many packets of that size through a socket without reading them, over the
-worker's. `of_ring`: the time of an all-reduce of the same gradient for a worker of a ring of two over TCP, which sends
-and receives as many numbers in float32, over the worker's. Medians over rounds, in which all three take turns.
+worker's. `of_coalesced`: the same with packets that the kernel takes and gives coalesced (UDP_SEGMENT, UDP_GRO).
+`of_ring`: the time of an all-reduce of the same gradient for a worker of a ring of two over TCP, which sends and
+receives as many numbers in float32, over the worker's. `of_gloo`: the same for one of two workers with gloo, if PyTorch
+is installed. Medians over rounds, in which all of them take turns.
 `memory`: bytes of an element that the worker keeps between two all-reduces, beside gradient and mean, as the process
 has grown; true of ten million elements or more.
 """
@@ -25,8 +27,10 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from datetime import timedelta
+from importlib.util import find_spec
 from pathlib import Path
-from typing import NamedTuple, get_args
+from typing import NamedTuple, Protocol, get_args
 
 import numpy as np
 
@@ -40,13 +44,17 @@ from kofn_host.collectives import InNetwork, Ring, StreamedGradient
 from kofn_host.engine.pacing_rate import pacing_rate
 from kofn_host.errors import HostError
 from kofn_host.transport.transport import Transport
-from kofn_host.transport.udp import udp_socket
+from kofn_host.transport.udp import may_join, udp_socket
 
 OWN, SERVER, PORT, RING_PORT = "127.0.92.1", "127.0.92.2", 19301, 19302
 KEPT = 3
 """All-reduces, after which a worker keeps no more with further ones."""
 AT_ONCE = 64
 """Packets on their way: as many as are in flight by default."""
+UDP_SEGMENT, UDP_GRO = 103, 104
+"""Options of linux/udp.h: Python has no names for them."""
+JOINED_BYTES = 65_000
+"""The most bytes of coalesced packets."""
 
 
 @contextlib.contextmanager
@@ -123,22 +131,43 @@ def resident() -> int:
 
 def engine_cpu_s() -> float:
     """Return the processor time of this process's engines."""
-    tasks = [task for task in Path("/proc/self/task").iterdir() if (task / "comm").read_text() == "kofn-engine\n"]
-    return sum(1e-9 * int((task / "schedstat").read_text().split()[0]) for task in tasks)
+    return sum(map(_engine_task_cpu_s, Path("/proc/self/task").iterdir()))
+
+
+def _engine_task_cpu_s(task: Path) -> float:
+    """Return the processor time of a thread of an engine; 0 for other threads, which may end meanwhile."""
+    try:
+        is_engine = (task / "comm").read_text() == "kofn-engine\n"
+        return 1e-9 * int((task / "schedstat").read_text().split()[0]) if is_engine else 0.0
+    except (FileNotFoundError, ProcessLookupError):
+        return 0.0
+
+
+class Anchor(Protocol):
+    """A cost that a worker is compared with."""
+
+    def cpu_s(self) -> float:
+        """Return the processor time of the same as one all-reduce."""
+
+    def close(self) -> None: ...
 
 
 @dataclass
 class Bare:
-    """A socket whose packets are not read, and its other end."""
+    """A socket whose packets are not read, and its other end; up to `joined` packets are coalesced."""
 
     packets: int
     payload: int
+    joined: int = 1
     _ends: list[socket.socket] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._ends = [udp_socket(address, RING_PORT) for address in (OWN, SERVER)]
-        for end, other in zip(self._ends, (SERVER, OWN), strict=True):
-            end.connect((other, RING_PORT))
+        self._ends = [udp_socket(address, 0) for address in (OWN, SERVER)]
+        for end, other in zip(self._ends, reversed(self._ends), strict=True):
+            end.connect(other.getsockname())
+            if self.joined > 1 and may_join(end):
+                end.setsockopt(socket.IPPROTO_UDP, UDP_SEGMENT, self.payload)
+                end.setsockopt(socket.IPPROTO_UDP, UDP_GRO, 1)
 
     def close(self) -> None:
         for end in self._ends:
@@ -150,16 +179,17 @@ class Bare:
 
     def _turn(self, count: int) -> float:
         """One end's; what the other one does meanwhile does not count."""
-        (one, other), packet, buffer = self._ends, bytes(self.payload), bytearray(self.payload)
+        (one, other), buffer = self._ends, bytearray(self.payload * self.joined)
+        messages = [bytes(self.payload * min(self.joined, count - at)) for at in range(0, count, self.joined)]
         begin = time.thread_time()
-        for _ in range(count):
-            one.send(packet)
+        for message in messages:
+            one.send(message)
         sent = time.thread_time()
-        for _ in range(count):
+        for message in messages:
             other.recv_into(buffer)
-            other.send(packet)
+            other.send(message)
         turned = time.thread_time()
-        for _ in range(count):
+        for _ in messages:
             one.recv_into(buffer)
         return sent - begin + time.thread_time() - turned
 
@@ -185,6 +215,45 @@ class Rings:
         return (time.process_time() - begin) / 2
 
 
+class Gloo:
+    """Two workers of gloo."""
+
+    def __init__(self, gradient: Floats) -> None:
+        import torch  # noqa: PLC0415  # may not be installed
+        import torch.distributed as dist  # noqa: PLC0415
+
+        def join(rank: int) -> dist.ProcessGroupGloo:
+            options = dist.ProcessGroupGloo._Options()
+            options._devices = [dist.ProcessGroupGloo.create_device(interface="lo")]
+            options._timeout = timedelta(minutes=1)
+            return dist.ProcessGroupGloo(store, rank, 2, options)
+
+        store = dist.HashStore()
+        with ThreadPoolExecutor(2) as pool:
+            self._groups = list(pool.map(join, range(2)))
+        self._tensors = [torch.zeros(gradient.size) for _ in self._groups]
+
+    def close(self) -> None:
+        self._groups.clear()
+
+    def cpu_s(self) -> float:
+        """Half of what both take for an all-reduce: they do the same."""
+        begin = time.process_time()
+        for work in [group.allreduce([tensor]) for group, tensor in zip(self._groups, self._tensors, strict=True)]:
+            work.wait()
+        return (time.process_time() - begin) / 2
+
+
+def anchors(gradient: Floats, packets: int, payload: int) -> dict[str, Anchor]:
+    """Return the costs that a worker is compared with, by the column of the table."""
+    found: dict[str, Anchor] = {
+        "of_bare": Bare(packets, payload),
+        "of_coalesced": Bare(packets, payload, min(AT_ONCE, JOINED_BYTES // payload)),
+        "of_ring": Rings(gradient),
+    }
+    return found | {"of_gloo": Gloo(gradient)} if find_spec("torch") else found
+
+
 def measured(gradient: Floats, words: int, compress: CompressSection, mbps: float, rounds: int) -> Row:
     """A row of the table."""
     say(f"{compress.codec}, {words} words")
@@ -193,22 +262,24 @@ def measured(gradient: Floats, words: int, compress: CompressSection, mbps: floa
         worker = MeasuredWorker(gradient, words, compress, mbps)
         stack.callback(worker.close)
         memory = worker.memory()
-        bare, rings = Bare(worker.packets, worker.payload), Rings(gradient)
-        stack.callback(bare.close)
-        stack.callback(rings.close)
-        turns = [(worker.cost(), bare.cpu_s(), rings.cpu_s()) for _ in range(rounds + 1)][1:]
-    taken = statistics.median(own.whole for own, _, _ in turns)
+        compared = anchors(gradient, worker.packets, worker.payload)
+        for anchor in compared.values():
+            stack.callback(anchor.close)
+        turns = [(worker.cost(), [anchor.cpu_s() for anchor in compared.values()]) for _ in range(rounds + 1)][1:]
+    costs = [own for own, _ in turns]
+    taken = statistics.median(own.whole for own in costs)
     return {
         "codec": compress.codec,
         "words": words,
         "packets": worker.packets,
         "worker_ms": 1e3 * taken,
         "packet_us": 1e6 * taken / worker.packets,
-        "python_ms": 1e3 * statistics.median(own.whole - own.engine for own, _, _ in turns),
-        "passes_ms": 1e3 * statistics.median(own.passes for own, _, _ in turns),
-        "moving_us": 1e6 * statistics.median(own.engine - own.passes for own, _, _ in turns) / worker.packets,
-        "of_bare": statistics.median(bare / own.whole for own, bare, _ in turns),
-        "of_ring": statistics.median(ring / own.whole for own, _, ring in turns),
+        "python_ms": 1e3 * statistics.median(own.whole - own.engine for own in costs),
+        "passes_ms": 1e3 * statistics.median(own.passes for own in costs),
+        "moving_us": 1e6 * statistics.median(own.engine - own.passes for own in costs) / worker.packets,
+        **{
+            name: statistics.median(others[at] / own.whole for own, others in turns) for at, name in enumerate(compared)
+        },
         "memory": memory,
     }
 

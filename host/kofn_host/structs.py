@@ -248,6 +248,7 @@ class Ledger(ctypes.Structure):
     packed: Any
     values: Any
     residual: int
+    in_place: int
     core: Any
     lost: float
     busy: int
@@ -265,6 +266,7 @@ class Ledger(ctypes.Structure):
         ("packed", c_void_p),
         ("values", c_void_p),
         ("residual", c_int64),
+        ("in_place", c_int64),
         ("core", c_void_p),
         ("lost", c_double),
         ("busy", c_int64),

@@ -123,7 +123,7 @@ def _measure(config: Config) -> Costs:
         encoder.encode(iteration)
 
     encode()
-    results = BlockResults.of([_own(encoder.packed(block), block) for block in encoder.blocks])
+    results = BlockResults.of([_own(encoder.packed(block), block) for block in encoder.blocks.tolist()])
 
     def apply() -> None:
         done = aggregate(encoder.follow(results, 0), coding, rank=0, average=learning.average)

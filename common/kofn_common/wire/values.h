@@ -15,11 +15,28 @@ static inline int32_t clipped(int64_t rounded, int64_t limit) {
     return (int32_t)(rounded < -limit ? -limit : rounded);
 }
 
-/* Round values to steps of 2**shift: to the nearest step, halves up. */
+/* The step of 2**shift that is nearest to a value, halves up; `half` is half a step. */
+static inline int32_t step_of(int64_t value, uint64_t half, int shift, int64_t limit) {
+    return clipped((int64_t)((uint64_t)value + half) >> shift, limit);
+}
+
+/* Round values to steps of 2**shift. */
 static inline void round_all(const int64_t *values, int64_t size, int shift, int64_t limit, int32_t *lanes) {
     const uint64_t half = (uint64_t)1 << shift >> 1;
     for (int64_t i = 0; i < size; i++)
-        lanes[i] = clipped((int64_t)((uint64_t)values[i] + half) >> shift, limit);
+        lanes[i] = step_of(values[i], half, shift, limit);
+}
+
+/* The sum of the magnitudes, in its high and low halves so that it cannot overflow, and the largest magnitude. */
+static inline void measure(const int64_t *values, int64_t size, uint64_t *high, uint64_t *low, uint64_t *largest) {
+    uint64_t sum_high = 0, sum_low = 0, most = 0;
+    for (int64_t i = 0; i < size; i++) {
+        const uint64_t sign = (uint64_t)(values[i] >> 63), magnitude = ((uint64_t)values[i] ^ sign) - sign;
+        sum_high += magnitude >> 32;
+        sum_low += magnitude & 0xFFFFFFFFu;
+        most = magnitude > most ? magnitude : most;
+    }
+    *high = sum_high, *low = sum_low, *largest = most;
 }
 
 /* Votes: 1 for values >= 0, else 0. */
@@ -56,6 +73,13 @@ static inline void pack_1(const int32_t *lanes, int64_t size, uint8_t *out) {
             bits = bits << 1 | ((uint32_t)lanes[bit] & 1);
         out[i] = (uint8_t)bits;
     }
+}
+
+/* round_all(), then pack_32(). */
+static inline void pack_steps_32(const int64_t *values, int64_t size, int shift, int64_t limit, uint32_t *out) {
+    const uint64_t half = (uint64_t)1 << shift >> 1;
+    for (int64_t i = 0; i < size; i++)
+        out[i] = __builtin_bswap32((uint32_t)step_of(values[i], half, shift, limit));
 }
 
 /* vote_all(), then pack_1(). */

@@ -46,7 +46,7 @@ class Sender(Protocol):
         """The code of the lanes in which blocks are now encoded."""
 
     @property
-    def blocks(self) -> list[int]:
+    def blocks(self) -> Sequence[int] | Integers:
         """The blocks that the current iteration sends, ascending."""
 
     @property

@@ -6,7 +6,7 @@ The encoder joins ledger, codecs and plan.  The agent drives it over real socket
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -96,7 +96,7 @@ class Encoder:
     ) -> Self:
         """Return the encoder of worker `rank`, with the ledger in this file, or in memory."""
         layout, rate = coding.layout, None
-        sizes = {"blocks": layout.blocks, "lanes": layout.elements, "width": layout.widest}
+        sizes: dict[str, Any] = {"blocks": layout.blocks, "lanes": layout.elements, "width": layout.widest}
         if file is None:
             storage = LedgerStorage.in_memory(**sizes, residual=compress.residual)
         else:
@@ -107,10 +107,10 @@ class Encoder:
         return cls(coding, Ledger(storage, rank, coding.codecs, place=place, feedback=compress.error_feedback), rate)
 
     @property
-    def blocks(self) -> list[int]:
+    def blocks(self) -> Integers:
         """The blocks that the current iteration sends, ascending: the plan's blocks and the summary block."""
-        blocks: list[int] = self.plan.blocks.tolist()
-        return blocks if self._layout.summary is None else [*blocks, self._layout.summary]
+        blocks = self.plan.blocks
+        return blocks if self._layout.summary is None else np.append(blocks, self._layout.summary)
 
     def begin(self, iteration: int) -> None:
         """Begin the iteration of `plan`."""
@@ -201,11 +201,11 @@ class Encoder:
 
     def _prepare(self) -> None:
         """Enter the gradient if it must be complete, and choose lanes, before encoding."""
-        if self._first_whole:
+        if self._looks:
+            self.summary.magnitudes = self._entering.look()
+        elif self._first_whole:
             self.enter_rest()
         self.lanes.current = self.lanes.target
-        if self._looks:
-            self.summary.look(self.ledger.residual)
         self.lanes.bear(self.plan.expected or self.summary.magnitudes)
 
     def reduction(self, iteration: int) -> NativeReduction | None:
@@ -274,7 +274,7 @@ class Encoder:
         if not blocks or blocks[-1] != self._layout.summary:
             return self.ledger.noted(blocks, part)
         summary = PackedBlocks.of([(blocks[-1], self.summary.packed(part))])
-        return self.ledger.noted(blocks[:-1], part) + summary
+        return summary if len(blocks) == 1 else self.ledger.noted(blocks[:-1], part) + summary
 
     def reencode(self, block: int, iteration: int, scale: int, lanes: int, part: int = 0) -> Packed:
         """Encode a block in its slot's scale and lanes; AgentError if no codec fits."""

@@ -100,12 +100,14 @@ class EncodingMeter:
 
 def misfits_of(sample: Floats, codec: Codec, scale: Exponents) -> float:
     """Return the share of a sample's nonzero elements that are clipped or become 0 at this scale."""
-    magnitudes = np.abs(sample[sample != 0])
+    magnitudes = np.abs(sample)
+    nonzero = np.count_nonzero(magnitudes)
     least, most = UNIT, math.inf
     if packs(codec) and codec.width == 32:
         least = 2.0 ** -int(scale[0])
         most = codec.limit * least
-    return float(((magnitudes < least / 2) | (magnitudes > most)).mean()) if magnitudes.size else 0.0
+    below = np.count_nonzero(magnitudes < least / 2) - (magnitudes.size - nonzero)
+    return (below + np.count_nonzero(magnitudes > most)) / nonzero if nonzero else 0.0
 
 
 def _squares(some: Fixed, size: int) -> float:

@@ -7,6 +7,7 @@ from kofn_host.compression.ledger import Ledger
 from kofn_host.compression.ledger_native import Gradient
 from kofn_host.compression.pieces import Pieces
 from kofn_host.compression.reduction_native import NativeReduction
+from kofn_host.compression.summary_block import Magnitudes
 from kofn_host.kernels.sample import sample
 
 
@@ -39,6 +40,17 @@ class EnteringGradient:
             blocks, pieces = np.arange(self._ledger.blocks), self._pieces
             whole = blocks if pieces is None else blocks[pieces.choose(blocks, blocks.size)]
             self._ledger.enter(self.gradient, whole)
+        self._drop()
+
+    def look(self) -> Magnitudes:
+        """Enter the rest of a gradient that lacks no pieces; return the magnitudes of all pending values."""
+        mean, largest = self._ledger.look(self.gradient)
+        self._drop()
+        return Magnitudes(mean=mean, largest=largest)
+
+    def _drop(self) -> None:
+        """Drop the gradient, and keep a sample of it."""
+        if self.gradient is not None:
             self.sample = sample(self.gradient.keeps).copy()
         self.gradient = None
 

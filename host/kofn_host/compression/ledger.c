@@ -2,8 +2,9 @@
  *
  * A block's pending values and its record change together: the new values and the new record are written to the journal, one
  * store commits them, then they are applied. ledger_open() applies a committed change again, so a kill at any instruction leaves a
- * change complete or undone. Aggregated and discarded values exist only as checksums, which are linear: the sum of values times
- * fixed odd factors, modulo 2**64. Intended wrap-around uses unsigned numbers.
+ * change complete or undone. A ledger that ends with its process (`in_place`) needs no copy of the values: they change in place.
+ * Aggregated and discarded values exist only as checksums, which are linear: the sum of values times fixed odd factors, modulo
+ * 2**64. Intended wrap-around uses unsigned numbers.
  */
 #include "ledger.h"
 
@@ -54,9 +55,9 @@ static void store(int64_t *place, int64_t value) {
     __atomic_signal_fence(__ATOMIC_SEQ_CST);
 }
 
-static void copy(const int64_t *restrict from, int64_t size, int64_t *restrict to) {
-    for (int64_t i = 0; i < size; i++)
-        to[i] = from[i];
+/* Copy values; both places may be the same. */
+static void copy(const int64_t *from, int64_t size, int64_t *to) {
+    memmove(to, from, (size_t)size * sizeof *to);
 }
 
 /* -- one thread at a time */
@@ -100,24 +101,32 @@ static struct record *stage(const struct ledger *ledger, int64_t block) {
     return &journal->record;
 }
 
+/* The place of a block's staged values: the journal; in place, where values_of() finds the present values. */
+static int64_t *staged_place(const struct ledger *ledger, int64_t block) {
+    if (!ledger->in_place)
+        return ledger->journal->values;
+    return ledger->residual == RESIDUAL_EXACT ? kept_of(ledger, block) : ledger->values;
+}
+
 /* The block's values after the staged changes so far. */
 static const int64_t *staged_values(const struct ledger *ledger, int64_t block) {
-    return ledger->journal->moved ? ledger->journal->values : values_of(ledger, block);
+    return ledger->journal->moved ? staged_place(ledger, block) : values_of(ledger, block);
 }
 
 /* The place for all of the block's new values. */
-static int64_t *restage_values(const struct ledger *ledger) {
+static int64_t *restage_values(const struct ledger *ledger, int64_t block) {
     ledger->journal->moved = 1;
-    return ledger->journal->values;
+    return staged_place(ledger, block);
 }
 
 /* Apply the committed change; idempotent. */
 static void apply(const struct ledger *ledger) {
     struct journal *journal = ledger->journal;
     const int64_t block = journal->committed - 1;
-    if (journal->moved)
-        keep((enum residual)ledger->residual, journal->values, ledger->lanes, kept_of(ledger, block),
-             &ledger->shifts[block]);
+    const int64_t *values = staged_place(ledger, block);
+    void *kept = kept_of(ledger, block);
+    if (journal->moved && values != kept)
+        keep((enum residual)ledger->residual, values, ledger->lanes, kept, &ledger->shifts[block]);
     ledger->records[block] = journal->record;
     if (journal->withdrawn)
         ledger->sent[journal->withdrawn - 1].iteration = 0;
@@ -125,16 +134,17 @@ static void apply(const struct ledger *ledger) {
 }
 
 /* Round the staged values to the kept bits, and discard the difference. */
-static void discard_rounding(const struct ledger *ledger) {
-    struct journal *journal = ledger->journal;
-    journal->record.discarded += checksum(ledger->factors, journal->values, ledger->lanes);
-    ((struct ledger *)ledger)->lost += round_as_kept((enum residual)ledger->residual, journal->values, ledger->lanes);
-    journal->record.discarded -= checksum(ledger->factors, journal->values, ledger->lanes);
+static void discard_rounding(const struct ledger *ledger, int64_t block) {
+    struct record *record = &ledger->journal->record;
+    int64_t *values = staged_place(ledger, block);
+    record->discarded += checksum(ledger->factors, values, ledger->lanes);
+    ((struct ledger *)ledger)->lost += round_as_kept((enum residual)ledger->residual, values, ledger->lanes);
+    record->discarded -= checksum(ledger->factors, values, ledger->lanes);
 }
 
 static void commit(const struct ledger *ledger, int64_t block) {
     if (ledger->journal->moved && ledger->residual != RESIDUAL_EXACT)
-        discard_rounding(ledger);
+        discard_rounding(ledger, block);
     store(&ledger->journal->committed, block + 1);
     apply(ledger);
 }
@@ -226,7 +236,7 @@ static void add(const struct ledger *ledger, const struct gradient *gradient, in
     const int64_t held = rest < 0 ? 0 : rest < ledger->lanes ? rest : ledger->lanes;
     const int64_t settled = before->settled >> PARTS, computed = gradient->key >> BATCH_BITS;
     const int64_t share = share_in(gradient, settled);
-    enter(ledger, gradient->values + first, held, share, values_of(ledger, block), restage_values(ledger), record);
+    enter(ledger, gradient->values + first, held, share, values_of(ledger, block), restage_values(ledger, block), record);
     const int64_t others = unsent(ledger, gradient->begun, block, PARTS) ? record->late : 0;
     record->late = earlier(others, share && settled >= computed ? computed : 0);
     record->entered = gradient->key;
@@ -237,6 +247,16 @@ void ledger_add(const struct ledger *ledger, const struct gradient *gradient, co
     ALONE(ledger);
     for (int64_t at = 0; at < count; at++)
         add(ledger, gradient, blocks[at]);
+}
+
+void ledger_look(const struct ledger *ledger, const struct gradient *gradient, uint64_t *high, uint64_t *low,
+                 uint64_t *largest) {
+    ALONE(ledger);
+    for (int64_t block = 0; block < ledger->blocks; block++) {
+        if (gradient)
+            add(ledger, gradient, block);
+        measure(values_of(ledger, block), ledger->lanes, high + block, low + block, largest + block);
+    }
 }
 
 /* Add a row's decoded lanes to values (`sign` 0), or subtract them (-1). Returns the checksum of the added values. */
@@ -266,9 +286,8 @@ static const int64_t *values_for(const struct ledger *ledger, int part, int64_t 
     for (int other = 0; other < PARTS; other++)
         if (other != part && is_away(ledger, other, iteration, block)) {
             const struct sent *sent = sent_as(ledger, other, iteration, block);
-            int64_t *rest = ledger->journal->values; /* free: nothing is staged */
-            add_row(ledger, row_of(ledger, other, block, sent), sent, -1, values, rest);
-            values = rest;
+            add_row(ledger, row_of(ledger, other, block, sent), sent, -1, values, ledger->values);
+            values = ledger->values;
         }
     return values;
 }
@@ -278,15 +297,14 @@ static void encode(const struct ledger *ledger, const int64_t *values, int code,
     const int width = (int)LANE_WIDTHS[code], shift = (int)(FRACTION_BITS - scale);
     const int64_t most = ledger->most[code];
     int32_t lanes[CHUNK_LANES];
+    if (!most)
+        return pack_votes(values, ledger->lanes, row);
+    if (width == 32)
+        return pack_steps_32(values, ledger->lanes, shift, most, (uint32_t *)row);
     for (int64_t at = 0, size; at < ledger->lanes; at += size) {
         size = ledger->lanes - at < CHUNK_LANES ? ledger->lanes - at : CHUNK_LANES;
-        uint8_t *packed = row + at * width / 8;
-        if (!most) {
-            pack_votes(values + at, size, packed);
-            continue;
-        }
         round_all(values + at, size, shift, most, lanes);
-        pack(lanes, size, width, packed);
+        pack(lanes, size, width, row + at * width / 8);
     }
 }
 
@@ -400,7 +418,7 @@ static void move(const struct ledger *ledger, int64_t iteration, int64_t block, 
     if (!parts)
         return;
     const int64_t *before = staged_values(ledger, block);
-    int64_t *values = restage_values(ledger);
+    int64_t *values = restage_values(ledger, block);
     uint64_t sum = decoded ? add_values(ledger, decoded, sign, before, values) : 0;
     for (int part = 0; part < PARTS; part++) {
         if (!(parts >> part & 1))
@@ -432,7 +450,7 @@ static int64_t late_left(const struct ledger *ledger, int64_t iteration, int64_t
 /* Keep only a share of the pending values. */
 static void fade(const struct ledger *ledger, int64_t block, int64_t share, struct record *record) {
     const int64_t *before = staged_values(ledger, block);
-    int64_t *values = restage_values(ledger);
+    int64_t *values = restage_values(ledger, block);
     record->discarded += checksum(ledger->factors, before, ledger->lanes);
 #pragma GCC ivdep
     for (int64_t i = 0; i < ledger->lanes; i++)
@@ -514,7 +532,7 @@ void ledger_take_over(const struct ledger *ledger, int64_t first, int64_t count,
     for (int64_t at = 0; at < count; at++, values += ledger->lanes, records++) {
         struct record *record = stage(ledger, first + at);
         const int64_t *before = values_of(ledger, first + at), settled = records->settled >> PARTS << PARTS;
-        int64_t *sum = restage_values(ledger);
+        int64_t *sum = restage_values(ledger, first + at);
         for (int64_t i = 0; i < ledger->lanes; i++)
             sum[i] = (int64_t)((uint64_t)before[i] + (uint64_t)values[i]);
         record->entered = records->entered > record->entered ? records->entered : record->entered;

@@ -20,8 +20,9 @@ struct ledger {
     void *pending;          /* (B, lanes), in the format that `residual` names */
     int64_t *shifts;        /* (B,), used with RESIDUAL_INT8 only */
     uint8_t *packed;        /* (PARTS, GENERATIONS, B, room): rows, described by `sent` */
-    int64_t *values;        /* (lanes,), for a block that is not kept exactly */
+    int64_t *values;        /* (lanes,), for a block's values that are not in its row */
     int64_t residual;       /* enum residual */
+    int64_t in_place;       /* whether values change in their place: no later process opens the ledger */
     const struct core *core; /* knows the latest iteration to which all workers have contributed; NULL: not known */
     double lost;            /* sum of the squared rounding errors of residuals kept in fewer bits */
     int64_t busy;           /* a thread is changing the ledger; a second thread aborts the process */
@@ -42,6 +43,9 @@ struct fading {
     int64_t feedback; /* whether the encoding error of aggregated values is kept */
 };
 
+/* Enter all blocks of a gradient, if given; then measure() the pending values of each block, (blocks,). */
+void ledger_look(const struct ledger *ledger, const struct gradient *gradient, uint64_t *high, uint64_t *low,
+                 uint64_t *largest);
 /* Enter blocks of a gradient, if given; then encode and record the blocks that were not sent yet in this iteration. `scale`:
  * the scales of all blocks of the ledger. */
 void ledger_send(const struct ledger *ledger, const struct gradient *gradient, int64_t iteration, int part, int lanes,

@@ -35,9 +35,9 @@ import numpy as np
 
 from kofn_common.wire.sizes import PARTS
 from kofn_host import structs
-from kofn_host.arrays import Exponents, Fixed, Integers
+from kofn_host.arrays import Exponents, Fixed, Floats64, Integers
 from kofn_host.compression.age_weight import NOTHING_FADES, AgeWeight
-from kofn_host.compression.codec import Codec, encode_packed, largest_lanes, packs, shift_of
+from kofn_host.compression.codec import UNIT, Codec, encode_packed, largest_lanes, packs, shift_of
 from kofn_host.compression.ledger_accounts import LedgerAccounts
 from kofn_host.compression.ledger_native import Gradient, library, view_of
 from kofn_host.compression.ledger_state import LedgerState
@@ -46,6 +46,7 @@ from kofn_host.compression.reduction_native import NativeReduction
 from kofn_host.compression.residual import Residual
 from kofn_host.compression.sent_parts import SentParts
 from kofn_host.errors import CodecError, ProtocolError
+from kofn_host.kernels.kernel import mean_of
 from kofn_host.kernels.lanes import width_of
 from kofn_host.protocol.core import Protocol
 from kofn_host.protocol.instructions import PACKED, PackedBlocks
@@ -104,8 +105,11 @@ class Ledger:
 
     def begin(self, iteration: int) -> None:
         """Note that an iteration has begun; before a restart of this worker a later iteration may have begun."""
-        self._storage.begun[0] = max(self.begun, iteration)
-        self.sent.begin(iteration)
+        if iteration > self.begun:
+            self._storage.begun[0] = iteration
+            self.sent.current = set()  # nothing was sent in a new iteration
+        else:
+            self.sent.begin(iteration)
 
     def enter(self, gradient: Gradient, blocks: Integers) -> None:
         """Enter a gradient into these blocks.
@@ -113,6 +117,13 @@ class Ledger:
         Blocks that have this gradient or a later one, from before a restart, are not changed.
         """
         self._native.ledger_add(self._at, self.aged(gradient), blocks.ctypes.data, blocks.size)
+
+    def look(self, gradient: Gradient | None) -> tuple[Floats64, Floats64]:
+        """Enter a gradient, if given, into all blocks; return codec.statistics() of all pending values."""
+        found, taken = np.empty((3, self.blocks), np.uint64), None if gradient is None else self.aged(gradient)
+        self._native.ledger_look(self._at, taken, *(row.ctypes.data for row in found))
+        high, low, largest = found
+        return mean_of(high, low, self._elements) * UNIT, largest.astype(np.float64) * UNIT
 
     def aged(self, gradient: structs.Gradient) -> structs.Gradient:
         """Return the gradient with the shares for its current age."""

@@ -51,6 +51,7 @@ SIGNATURES: Signatures = {
     "ledger_checksums": (None, [c_void_p, c_void_p, c_int64, c_int64, c_void_p]),
     "ledger_open": (None, [c_void_p]),
     "ledger_add": (None, [c_void_p, POINTER(Gradient), *BLOCKS]),
+    "ledger_look": (None, [c_void_p, POINTER(Gradient), c_void_p, c_void_p, c_void_p]),
     "ledger_send": (None, [c_void_p, POINTER(Gradient), c_int64, c_int, c_int, *BLOCKS, c_void_p]),
     "ledger_note": (None, [c_void_p, c_int64, c_int, c_int, *BLOCKS, c_void_p, c_void_p, c_int64]),
     "ledger_pending": (None, [c_void_p, *BLOCKS, c_void_p]),
@@ -87,6 +88,7 @@ def view_of(storage: LedgerStorage, most: Mapping[int, int]) -> View:
         *places,
         values.ctypes.data,
         kind,
+        storage.in_place,
         None,
     )
     view.keeps = values, factors

@@ -63,7 +63,7 @@ class LedgerStorage:
 
     identity: Integers  # (5,): magic, job and rank, B, L, bits of the widest lanes and of `pending`
     begun: Integers  # (1,): latest iteration, or RESTORING
-    journal: Integers  # (JOURNAL_NUMBERS + L,): the next change of a block
+    journal: Integers  # (JOURNAL_NUMBERS + L,), or (JOURNAL_NUMBERS,) if `in_place`: the next change of a block
     records: Records  # (B,)
     sent: Records  # (P, G, B)
     pending: npt.NDArray[Any]  # (B, L), of a type in KEPT
@@ -71,9 +71,14 @@ class LedgerStorage:
     packed: npt.NDArray[np.uint8]  # (P, G, B, bytes): contributions as on the wire, in the rows that `sent` names
 
     @classmethod
-    def in_memory(cls, *, blocks: int, lanes: int, width: int = 32, residual: Residual = "exact") -> Self:
-        """Return a ledger that ends with the process; `width`: bits of the widest lanes."""
-        layout = list(_layout(blocks, lanes, width, residual))
+    def in_memory(
+        cls, *, blocks: int, lanes: int, width: int = 32, residual: Residual = "exact", in_place: bool = True
+    ) -> Self:
+        """Return a ledger that ends with the process; `width`: bits of the widest lanes.
+
+        `in_place`: as the property; False only in tests of a journal.
+        """
+        layout = list(_layout(blocks, lanes, width, residual, in_place=in_place))
         return cls._over(np.zeros(_size(layout), np.uint8), layout)
 
     @classmethod
@@ -84,7 +89,7 @@ class LedgerStorage:
 
         LedgerError if the file holds another worker's ledger.
         """
-        layout = list(_layout(blocks, lanes, width, residual))
+        layout = list(_layout(blocks, lanes, width, residual, in_place=False))
         identity = [MAGIC, job << 8 | rank, blocks, lanes, width << 8 | 8 * KEPT[residual]().itemsize]
         size = _size(layout)
         try:
@@ -137,6 +142,11 @@ class LedgerStorage:
     def residual(self) -> Residual:
         return next(name for name, kind in KEPT.items() if self.pending.dtype == kind)
 
+    @property
+    def in_place(self) -> bool:
+        """Whether pending values change without the journal, so that a kill may leave a block half changed."""
+        return self.journal.size == JOURNAL_NUMBERS
+
 
 def _check_identity(path: Path, head: bytes, identity: list[int]) -> None:
     """Raise LedgerError if a file begins with another identity; an incompletely created file has no identity."""
@@ -164,11 +174,11 @@ def row_bytes(lanes: int, width: int) -> int:
     return -(-lanes * width // 8)
 
 
-def _layout(blocks: int, lanes: int, width: int, residual: Residual) -> Iterator[Placed]:
+def _layout(blocks: int, lanes: int, width: int, residual: Residual, *, in_place: bool) -> Iterator[Placed]:
     """Yield every array; arrays of multi-byte elements begin at multiples of 8."""
     yield "identity", np.int64, (5,)
     yield "begun", np.int64, (1,)
-    yield "journal", np.int64, (JOURNAL_NUMBERS + lanes,)
+    yield "journal", np.int64, (JOURNAL_NUMBERS + (0 if in_place else lanes),)
     yield "records", RECORD, (blocks,)
     yield "sent", SENT, (PARTS, GENERATIONS, blocks)
     yield "shifts", np.int64, (blocks,)

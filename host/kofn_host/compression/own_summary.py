@@ -6,9 +6,7 @@ from kofn_common.wire.packet import Lanes
 from kofn_common.wire.sizes import WEIGHT_UNIT
 from kofn_host.compression import side_values
 from kofn_host.compression import summary_block as summary
-from kofn_host.compression.codec import statistics
 from kofn_host.compression.job_coding import JobCoding
-from kofn_host.compression.residual import Residual
 from kofn_host.compression.side_values import NOTHING, SideValues
 from kofn_host.compression.summary_block import Magnitudes, SummaryBlock
 from kofn_host.kernels.lanes import pack, unpack
@@ -30,12 +28,6 @@ class OwnSummary:
     def begin(self) -> None:
         """Forget the previous iteration's packed values."""
         self._packed.clear()
-
-    def look(self, residual: Residual) -> None:
-        """Compute the magnitudes."""
-        found = [statistics(residual.values(some)) for some in residual.slices]
-        mean, largest = (np.concatenate(slices) for slices in zip(*found, strict=True))
-        self.magnitudes = Magnitudes(mean=mean, largest=largest)
 
     def pack(self, wish: float, part: int = 0) -> None:
         """Pack the newest wish, the magnitudes, and, in part 0 only, the note."""

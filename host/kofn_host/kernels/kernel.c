@@ -98,19 +98,11 @@ void kernel_step(const float *restrict gradient, int64_t size, float rate, float
     }
 }
 
-/* The sum and the largest of each row's magnitudes; the sum's high and low halves are separate, so the sum cannot overflow. */
+/* measure() each row. */
 void kernel_magnitudes(const int64_t *values, int64_t rows, int64_t lanes, uint64_t *high, uint64_t *low,
                        uint64_t *largest) {
-    for (int64_t row = 0; row < rows; row++, values += lanes) {
-        uint64_t sum_high = 0, sum_low = 0, most = 0;
-        for (int64_t i = 0; i < lanes; i++) {
-            const uint64_t sign = (uint64_t)(values[i] >> 63), magnitude = ((uint64_t)values[i] ^ sign) - sign;
-            sum_high += magnitude >> 32;
-            sum_low += magnitude & 0xFFFFFFFFu;
-            most = magnitude > most ? magnitude : most;
-        }
-        high[row] = sum_high, low[row] = sum_low, largest[row] = most;
-    }
+    for (int64_t row = 0; row < rows; row++)
+        measure(values + row * lanes, lanes, high + row, low + row, largest + row);
 }
 
 void kernel_pack(const int32_t *lanes, int64_t size, int width, void *out) {

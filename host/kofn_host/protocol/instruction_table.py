@@ -26,17 +26,17 @@ def read_instructions(table: npt.NDArray[Any], results: npt.NDArray[Any], source
 
 def _of_one_kind(run: npt.NDArray[Any], results: npt.NDArray[Any], source: object) -> Iterator[Instruction]:
     """Yield the instructions of one kind; `results`: the results of DELIVERs, whose values `source` keeps."""
-    kind = run[0]["kind"]
-    if kind == InstructionKind.DELIVER:
+    kind = InstructionKind(int(run[0]["kind"]))
+    if kind is InstructionKind.DELIVER:
         delivered = BlockResults(int(run[0]["iteration"]), run["block"], results, source)
         yield Deliver(delivered, run["hint"].astype(np.int64), run["time_s"])
-    elif kind == InstructionKind.SEND:
+    elif kind is InstructionKind.SEND:
         yield from map(_send, headers_of(run["header"].tobytes()), run["values"], run["size"], run["launch"])
-    elif kind == InstructionKind.ENCODE_AGAIN:
+    elif kind is InstructionKind.ENCODE_AGAIN:
         for row in run[["block", "part", "counts", "scale", "lanes"]].tolist():
             block, part, counts, scale, lanes = row
             yield EncodeAgain(block=block, part=part, counts=bool(counts), scale=scale, lanes=lanes)
-    elif kind == InstructionKind.ASK_PEERS:
+    elif kind is InstructionKind.ASK_PEERS:
         for iteration, block, stale_in in run[["iteration", "block", "stale_in"]].tolist():
             yield AskPeers(id=BlockId(iteration, block), stale_in=None if stale_in < 0 else stale_in)
     else:

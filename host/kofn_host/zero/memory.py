@@ -7,8 +7,7 @@ For P parameters and n workers, in bytes:
     gradients    4 P           4 P             32 bits: 0             32 bits: 0
     optimizer    8 P           8 P / n         8 P / n                8 P / n
     residuals    0             fewer than 32 bits: 8 P; 2 P as bfloat16, P as int8
-    ledger       0             fewer than 32 bits: contributions of two steps, P * bits / 4; 144 per block, and 8 per
-                               element of one block (the journal)
+    ledger       0             fewer than 32 bits: contributions of two steps, P * bits / 4; 144 per block
 
 In stages 1 and 2 a shard is a copy in addition to the model's parameters.  With fewer than 32 bits gradients take 4 P
 in all stages, because a gradient leaves as a whole.  With 1 bit, stage 1 has the whole momentum, 4 P, and the shard's
@@ -39,7 +38,7 @@ def expected(settings: ZeroSettings, elements: int, workers: int, *, layer: int,
         gradients=whole if few or settings.stage == 1 else 0,
         optimizer=momentum + variances * shard,
         residuals=RESIDUAL_BYTES[settings.residual] * elements if few else 0,
-        ledger=2 * elements * settings.bits // 8 + BOOKS * -(-elements // block) + 8 * block if few else 0,
+        ledger=2 * elements * settings.bits // 8 + BOOKS * -(-elements // block) if few else 0,
     )
 
 

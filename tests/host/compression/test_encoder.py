@@ -157,7 +157,7 @@ def test_default_configuration_sends_all_blocks_at_one_scale() -> None:
     gradients = team.encode()
     encoder = team.encoders[1]
     blocks = team.coding.layout.blocks
-    assert (encoder.blocks, team.coding.layout.summary) == (list(range(blocks)), None)
+    assert (encoder.blocks.tolist(), team.coding.layout.summary) == (list(range(blocks)), None)
     packed = encoder.packed(0)
     lanes = np.floor(gradients[1][:512].astype(np.float64) * 2.0**packed.scale + 0.5)
     assert packed == Packed(pack(lanes.astype(np.int32), 32), team.coding.codecs[0].exponent, 0, WEIGHT_UNIT)  # type: ignore[attr-defined]
@@ -293,7 +293,7 @@ def test_lanes_may_differ_within_an_iteration() -> None:
     results = [team.sum_up(0, [0, 1, 2])]
     for encoder in team.encoders:
         settle(encoder, results[0], hint=2)
-    later = team.encoders[0].blocks[1:]
+    later = team.encoders[0].blocks[1:].tolist()
     assert narrowed(team.encoders[0], later) == later
     assert narrowed(team.encoders[0], later) == [], "lanes become narrower only once"
     results += [team.sum_up(block, [0, 1, 2]) for block in later]
@@ -318,7 +318,7 @@ def test_result_in_narrower_lanes_narrows_waiting_blocks() -> None:
     team = Team(codec="auto", ratio_control="deliverable")
     team.encode()
     settle(team.encoders[0], team.sum_up(0, [0, 1, 2]), hint=2)
-    later = team.encoders[0].blocks[1:]
+    later = team.encoders[0].blocks[1:].tolist()
     narrowed(team.encoders[0], later)
     result = team.sum_up(1, [0, 1, 2])
     assert result.lanes == 2

@@ -9,6 +9,7 @@ from kofn_common.config.compress import CompressSection
 from kofn_common.config.job import JobSection
 from kofn_host.compression.codec import UNIT, statistics
 from kofn_host.compression.codecs.fixed_point import FixedPoint
+from kofn_host.compression.encoding import misfits_of
 from kofn_host.compression.encoding_error import expected_error
 from kofn_host.compression.job_coding import JobCoding
 from kofn_host.compression.plan import Planner
@@ -22,6 +23,14 @@ VALUES = {
     "uniform": lambda random, shape: random.uniform(-1, 1, size=shape),
     "blocks of all sizes": lambda random, shape: random.normal(size=shape) * np.exp(random.normal(size=(shape[0], 1))),
 }
+
+
+@pytest.mark.parametrize(
+    ("sample", "share"), [([], 0), ([0, 0], 0), ([0, 1, -0.25, 0.24], 1 / 3), ([0, -2, 2.0**31, -0.1, 0.1], 3 / 4)]
+)
+def test_misfits_are_the_nonzero_elements_that_are_lost_or_clipped(sample: list[float], share: float) -> None:
+    codec = FixedPoint(workers=1)
+    assert misfits_of(np.array(sample, np.float32), codec, np.array([1])) == pytest.approx(share)
 
 
 @pytest.mark.parametrize("name", VALUES)

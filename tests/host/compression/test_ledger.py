@@ -702,7 +702,7 @@ AGES = [NOTHING_FADES, HALVED, DROPPED, AgeWeight(weight=0.5, limit=2)]
 
 def go_on(age: AgeWeight, mutant: str = "") -> None:
     """Check that a worker that continues after a kill at any store has the ledger of an undisturbed one."""
-    storage = LedgerStorage.in_memory(blocks=SIX, lanes=2)
+    storage = LedgerStorage.in_memory(blocks=SIX, lanes=2, in_place=False)
     found = left_by_kills(
         moments(storage, lambda: live(storage, 3, age), mutant), lambda died: ledger_of(died, CODEC, age=age), mutant
     )
@@ -728,7 +728,7 @@ def test_ledger_after_a_kill_at_any_store_equals_an_undisturbed_one(age: AgeWeig
 
 def refuse(mutant: str = "") -> None:
     """Kill a worker while it encodes a late part at another scale; a newer gradient waits."""
-    storage = LedgerStorage.in_memory(blocks=1, lanes=2)
+    storage = LedgerStorage.in_memory(blocks=1, lanes=2, in_place=False)
     ledger = ledger_of(storage, CODEC)
     end_without(ledger, 1, 2)
     ledger.begin(3)
@@ -784,7 +784,7 @@ def test_sent_lanes_are_overwritten_once_all_have_given_to_the_next_iteration(gi
 
 def write_over(mutant: str = "") -> None:
     """Check that after a kill the sent lanes are the old ones, the new ones, or unknown."""
-    storage = LedgerStorage.in_memory(blocks=1, lanes=4)
+    storage = LedgerStorage.in_memory(blocks=1, lanes=4, in_place=False)
     before = sends_on(storage, 1, 0).sent.whole(1)
     found = moments(storage, lambda: sends_on(storage, 2, 2), mutant)
     after = ledger_of(storage, CODEC).sent.whole(2)
@@ -831,7 +831,7 @@ def test_weights_match_the_values_after_a_kill_at_any_store(age):
             ledger.reconcile(closed(iteration, 3))
         return ledger
 
-    storage = LedgerStorage.in_memory(blocks=4, lanes=2)
+    storage = LedgerStorage.in_memory(blocks=4, lanes=2, in_place=False)
     found = left_by_kills(
         moments(storage, lambda: live_on_ones(storage, 4)), lambda died: ledger_of(died, CODEC, age=age)
     )

@@ -1,7 +1,8 @@
 """Ledger of blocks in lanes of any width, some of which rest: no value is lost, whatever the encoding error."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from pathlib import Path
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -145,7 +146,8 @@ def test_kill_at_any_store_loses_nothing(
     late: str, feedback: bool, codecs: Mapping[int, Codec], residual: Residual
 ) -> None:
     """A worker that continues has the ledger of an undisturbed one."""
-    storage, age = LedgerStorage.in_memory(blocks=BLOCKS, lanes=2, residual=residual), AGES[late]
+    storage = LedgerStorage.in_memory(blocks=BLOCKS, lanes=2, residual=residual, in_place=False)
+    age = AGES[late]
     found = left_by_kills(
         moments(storage, lambda: live(storage, 3, age=age, feedback=feedback, codecs=codecs)),
         lambda died: Ledger(died, ME, codecs, age=age, feedback=feedback),
@@ -161,6 +163,22 @@ def test_kill_at_any_store_loses_nothing(
                 "pending values must be 0 where no gradient is pending"
             )
         same_ledger(live(died, 3, age=age, feedback=feedback, codecs=codecs), whole)
+
+
+@pytest.mark.parametrize("late", AGES)
+@pytest.mark.parametrize("residual", get_args(Residual))
+def test_ledger_that_changes_in_place_equals_one_with_a_journal(late: str, residual: Residual) -> None:
+    sizes, age = {"blocks": BLOCKS, "lanes": 2}, AGES[late]
+    storages = [LedgerStorage.in_memory(**sizes, residual=residual, in_place=in_place) for in_place in (True, False)]
+    one, other = (live(storage, 5, age=age, feedback=False, codecs=NARROW) for storage in storages)
+    same_ledger(one, other)
+    assert one.residual.lost_norm == other.residual.lost_norm
+    assert np.array_equal(storages[0].records, storages[1].records)
+
+
+def test_only_a_ledger_in_memory_changes_in_place(tmp_path: Path) -> None:
+    assert LedgerStorage.in_memory(blocks=BLOCKS, lanes=8).in_place
+    assert not LedgerStorage.in_file(tmp_path / "ledger", job=1, rank=0, blocks=BLOCKS, lanes=8).in_place
 
 
 def left(ledger: Ledger, codes: np.ndarray, scales: np.ndarray) -> np.ndarray:

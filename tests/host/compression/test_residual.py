@@ -1,6 +1,6 @@
 """Residuals in fewer bits: rounded correctly, the rest counted as discarded, in less memory."""
 
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from kofn_common.config.compress import Residual
-from kofn_host.compression.codec import UNIT
+from kofn_host.compression.codec import UNIT, statistics
 from kofn_host.compression.codecs.onebit import OneBit
 from kofn_host.compression.ledger import Ledger
+from kofn_host.compression.ledger_native import Gradient
 from kofn_host.compression.ledger_storage import LedgerStorage
-from tests.host.compression.test_ledger import result
+from tests.host.compression.test_ledger import result, same_ledger
 from tests.host.lab import add, checksums_of, ledger_of, send, to_fixed
 
 BLOCKS, LANES = 3, 64
@@ -59,6 +60,18 @@ def test_residual_is_rounded_and_the_rest_is_discarded(residual: Residual, oracl
     assert ledger.residual.lost_norm == pytest.approx(UNIT * np.linalg.norm((fixed - oracle(fixed)).astype(np.float64)))
     add(ledger, np.zeros_like(gradient), 2)
     assert np.array_equal(ledger.residual.pending, oracle(fixed)), "rounding errors stay pending"
+
+
+@pytest.mark.parametrize("residual", get_args(Residual))
+@given(first=GRADIENTS, second=GRADIENTS)
+def test_look_enters_a_gradient_and_returns_the_statistics(residual: Residual, first: Values, second: Values) -> None:
+    ledger, other = made(residual), made(residual)
+    for iteration, gradient in ((1, first), (2, second)):
+        found = ledger.look(Gradient.of(gradient, iteration))
+        add(other, gradient, iteration)
+        same_ledger(ledger, other)
+        for looked in found, ledger.look(None):
+            assert np.array_equal(looked, statistics(other.residual.pending))
 
 
 @pytest.mark.parametrize("residual", ["bfloat16", "int8"])

@@ -109,13 +109,13 @@ struct work {
     double closed_s[BLOCKS];
 };
 
-static void work_open(struct work *work) {
+static void work_open(struct work *work, int64_t in_place) {
     memset(work, 0, sizeof *work);
     work->ledger = (struct ledger){
         .blocks = BLOCKS, .lanes = LANES, .room = BYTES, .most = {1 << 30}, .factors = work->factors,
         .journal = (struct journal *)work->journal, .records = (struct record *)work->records,
         .sent = (struct sent *)work->sent, .pending = work->pending, .shifts = work->shifts, .packed = work->packed,
-        .residual = RESIDUAL_EXACT,
+        .residual = RESIDUAL_EXACT, .in_place = in_place,
     };
     work->sums = (struct sums){
         LANES, ELEMENTS, {1 << 30, -1, -1, -1}, NULL, 0x1p-40, work->factors, work->checksums, work->closed_s, work->closed,
@@ -276,7 +276,7 @@ int main(int count, char **arguments) {
         const int64_t burst = 4 * (BYTES + KOFN_HEADER_BYTES + KOFN_FRAME_BYTES);
         struct engine *engine = engine_open(cores, batches, 2, one, mbps, burst, 0.016, draw(&random, 2) != 0);
         pthread_t threads[2];
-        work_open(&work);
+        work_open(&work, (int64_t)draw(&random, 2));
         callers[0].work = &work;
         for (int at = 0; at < 2; at++) {
             struct caller *caller = callers + at;
