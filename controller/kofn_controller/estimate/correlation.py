@@ -87,7 +87,7 @@ class Correlation:
     @property
     def curve(self) -> FloatArray:
         """The share of a gradient's direction that remains after 0, 1, 2, ... iterations, for the measured lags."""
-        known = int((self._weights > KNOWN).sum())
+        known = int(np.append(self._weights > KNOWN, False).argmin())  # the lags before the first unknown one
         if not known:
             return np.ones(1)
         cosines = self._sums[:known] / self._weights[:known]

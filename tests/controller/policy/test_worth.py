@@ -59,6 +59,17 @@ def test_lengths_are_bounded_and_unknown_at_first() -> None:
     assert LENGTH_MAX < course(turn=0.97, noise=0.1, gradients=4, iterations=200).length < FARTHEST * LENGTH_MAX
 
 
+def test_curve_ends_before_the_first_lag_that_was_not_measured() -> None:
+    """Iterations 1, 2 and 5 have aggregates with lags of 1, 3 and 4."""
+    found = Correlation()
+    for iteration in (1, 2, 5):
+        found.add(
+            iteration, gradients=2.0, gradient_norm2=1.5, norm2=1.0, products=(0.6, 0.5, 0.4, 0.3)[: iteration - 1]
+        )
+    assert len(found.curve) == 2
+    assert np.isfinite(found.length)
+
+
 @pytest.mark.parametrize("bad", [0.0, -1.0, math.inf, math.nan])
 def test_aggregates_without_a_length_are_left_out(bad: float) -> None:
     found = Correlation()
