@@ -1,4 +1,4 @@
-"""Datagrams that the kernel coalesces: received as if they came singly, and coalesced only where that is allowed."""
+"""Datagrams that the kernel coalesces: received as if they came singly, and coalesced only where they may be."""
 
 import json
 import os
