@@ -2,7 +2,8 @@
 //
 //   block_id < slot's                        STALE            the slot has moved on
 //   block_id > slot's, PULL                  ASKED            the PULL goes to the root
-//   block_id > slot's, too far (IsAhead)     AHEAD            nothing is added
+//   block_id > slot's, too far (IsAhead),
+//   no retransmission                        AHEAD            nothing is added
 //   block_id > slot's                        OPENED           both buffers are emptied; then as ADDED
 //   block_id = slot's, other words           FORMAT_MISMATCH  members = taken; if the lanes are other ones, too, and the root
 //                                                             has not confirmed the open slot's format: the rows below
@@ -48,7 +49,7 @@ control LeafBelow(inout headers_t hdr, inout metadata_t meta, inout leaf_t leaf,
             meta.verdict = verdict_t.STALE;
         } else if (block_id > leaf.block_id && pulls) {
             meta.verdict = verdict_t.ASKED;
-        } else if (ahead) {
+        } else if (ahead && hdr.kofn.flags & AGAIN == 0) {  // an old contribution may have opened a restarted leaf's slot
             meta.verdict = verdict_t.AHEAD;
             meta.refused = true;
         } else {

@@ -20,4 +20,5 @@ const bit<32> WEIGHT_MAX = 261888;
 const bit<16> EVERYONE = 65535;
 const bit<4> VOTES = 4;
 const bit<4> OTHER_WORDS = 1;
+const bit<4> AGAIN = 8;
 const bit<16> UDP_AND_KOFN_LENGTH = 76;

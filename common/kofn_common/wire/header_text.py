@@ -110,6 +110,7 @@ def p4_sizes() -> str:
         "bit<16> EVERYONE": wire.EVERYONE,
         "bit<4> VOTES": wire.Lanes.VOTES.value,
         "bit<4> OTHER_WORDS": wire.Flag.OTHER_WORDS.value,
+        "bit<4> AGAIN": wire.Flag.AGAIN.value,
         "bit<16> UDP_AND_KOFN_LENGTH": UDP_BYTES + wire.HEADER_BYTES,
     }
     lines = [f"#define {name} {number}" for name, number in limits.items()]

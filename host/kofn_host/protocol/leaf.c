@@ -200,7 +200,7 @@ int leaf_below(struct leaf *leaf, const struct header *header, const uint8_t *va
         return replied(leaf, header, KOFN_STALE, answer);
     if (order > 0 && pulls)
         return sent_up(leaf, header, KOFN_PULL, NULL, answer);
-    if (header_is_ahead(header, &slot->id, leaf->count))
+    if (header_is_ahead(header, &slot->id, leaf->count) && !(header->flags & KOFN_AGAIN))
         return 0;
     if (order > 0)
         open_slot(leaf, slot, header);

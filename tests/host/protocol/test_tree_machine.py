@@ -66,6 +66,18 @@ WANTED = (
 """Kinds of steps that must happen."""
 
 
+@pytest.mark.parametrize("each", [1, 2])
+def test_restarted_leaf_follows_workers_that_are_far_ahead_of_an_old_contribution(each):
+    """The old contribution opens the leaf's slot at an iteration that is more than all slots behind."""
+    machine = TreeMachine()
+    zeros = [0] * 6
+    machine.begin(2, each, 1, 2, 0, 0, list(range(6)), zeros, [], 1, "stash", False)
+    machine.all_ready()
+    machine.run_ahead(2**each - 1, 3)
+    machine.restart_leaf(0, 0)
+    machine.teardown()
+
+
 @pytest.mark.slow
 def test_tree_holds_whatever_the_network_does():
     explore(TreeMachine, WANTED, 60)

@@ -81,7 +81,7 @@ class LeafModel:
         if block_id > slot.block_id:
             if pulls:
                 return [self._ask(header)]
-            if is_ahead(header, slot.block_id, len(self.slots)):
+            if is_ahead(header, slot.block_id, len(self.slots)) and not header.flags & Flag.AGAIN:
                 return []
             slot = LeafSlot(block_id, Phase.OPEN, form, missing=header.k or self.k)
             self.slots[header.slot % len(self.slots)] = slot
