@@ -245,25 +245,21 @@ class ExchangeLoop(Effects):
                 news = self.protocol.news()
             self.driver.follow(news, self._loop.time())
             self.gradient.follow()
-            self._feed_held()
+            self._feed()
             self._link.warn()
 
     def _feed(self) -> None:
         """Encode more of the gradient while the send queue has room."""
         with self._failing(), self.protocol.held():
-            self._feed_held()
-
-    def _feed_held(self) -> None:
-        """Do the work of _feed(), with the engine's thread locked out."""
-        if self.driver.feed(self._loop.time()):
-            self._link.want(self._encoder.slice_blocks)
-        self._update_over()
+            if self.driver.feed(self._loop.time()):
+                self._link.want(self._encoder.slice_blocks)
+            self._update_over()
 
     def take_results(self, results: list[Result]) -> None:
         """Handle results from peers."""
         with self._failing(), self.protocol.held():
             self.driver.results_in(results, self._loop.time())
-            self._feed_held()
+            self._feed()
 
     def follow(self, follows: bool) -> None:
         """Expect results from a peer, or from the switch again."""
