@@ -215,7 +215,7 @@ class Rings:
         return (time.process_time() - begin) / 2
 
 
-class Gloo:
+class GlooPair:
     """Two workers of gloo."""
 
     def __init__(self, gradient: Floats) -> None:
@@ -249,7 +249,7 @@ def anchors(gradient: Floats, packets: int, payload: int) -> dict[str, Anchor]:
 
     The last ones leave the caches to the worker: they do so with PyTorch and without.
     """
-    gloo = {"of_gloo": Gloo(gradient)} if find_spec("torch") else {}
+    gloo = {"of_gloo": GlooPair(gradient)} if find_spec("torch") else {}
     return {
         **gloo,
         "of_coalesced": Bare(packets, payload, min(AT_ONCE, JOINED_BYTES // payload)),

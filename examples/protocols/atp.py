@@ -205,6 +205,7 @@ class Atp(PacketCollective):
 @click.option("--job", type=int, required=True, help="job.id.")
 @click.option("--k", expose_value=False, help="All workers complete a block.")
 @click.option("--slots", expose_value=False, help="The switch's.")
+@click.option("--switch-segments", is_flag=True, expose_value=False, help="The answers are not coalesced anyway.")
 def serve(address: str, workers: tuple[str, ...], job: int) -> None:
     """Run a job's parameter server until SIGTERM."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
