@@ -9,9 +9,10 @@ import socket
 import struct
 from collections.abc import Sequence
 
-SOL_PACKET, PACKET_IGNORE_OUTGOING, PACKET_VNET_HDR = 263, 23, 15
-SO_RCVBUFFORCE = 33
-ETH_P_ALL = 0x0003
+from tests.switch.reference.hashes import csum16
+from tests.switch.test_ports import MTU, SOL_PACKET, host, links
+
+PACKET_VNET_HDR = 15
 OFFLOAD = struct.Struct("=BBHHHH")  # struct virtio_net_hdr
 NEEDS_CSUM, UDP_L4 = 1, 5
 IP, UDP, BODY = 14, 34, 42
@@ -19,22 +20,16 @@ IP, UDP, BODY = 14, 34, 42
 
 def socket_of(interface: str) -> socket.socket:
     """Return a packet socket whose packets begin with a virtio_net_hdr."""
-    opened = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ETH_P_ALL))
-    for option in (PACKET_IGNORE_OUTGOING, PACKET_VNET_HDR):
-        opened.setsockopt(SOL_PACKET, option, 1)
-    opened.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 64 << 20)
-    opened.bind((interface, ETH_P_ALL))
-    opened.settimeout(60)
+    opened = host(interface)
+    opened.setsockopt(SOL_PACKET, PACKET_VNET_HDR, 1)
     return opened
 
 
-def checksum(data: bytes) -> int:
-    """Return the Internet checksum of bytes (RFC 1071)."""
-    total = sum(struct.unpack(f">{len(data) // 2}H", data[: len(data) // 2 * 2]))
-    total += data[-1] << 8 if len(data) % 2 else 0
-    while total >> 16:
-        total = (total & 0xFFFF) + (total >> 16)
-    return ~total & 0xFFFF
+def ends(mtu: int = MTU) -> tuple[socket.socket, socket.socket]:
+    """Create the veth pairs s1-h1 and s2-h2; return sockets of h1 and h2."""
+    for opened in links(2, mtu):
+        opened.close()
+    return socket_of("h1"), socket_of("h2")
 
 
 def pseudo(frame: bytes, length: int) -> bytes:
@@ -44,7 +39,7 @@ def pseudo(frame: bytes, length: int) -> bytes:
 def with_udp_checksum(frame: bytes) -> bytes:
     """Return the frame with the right UDP checksum."""
     zeroed = frame[: UDP + 6] + bytes(2) + frame[BODY:]
-    found = checksum(pseudo(frame, len(frame) - UDP) + zeroed[UDP:]) or 0xFFFF
+    found = csum16(pseudo(frame, len(frame) - UDP) + zeroed[UDP:]) or 0xFFFF
     return zeroed[: UDP + 6] + found.to_bytes(2, "big") + frame[BODY:]
 
 
@@ -52,7 +47,7 @@ def with_ip(frame: bytes, total: int, identification: int) -> bytes:
     """Return the frame with these fields in IPv4's header, and the right checksum there."""
     head = bytearray(frame[IP:UDP])
     head[2:4], head[4:6], head[10:12] = total.to_bytes(2, "big"), (identification % 65536).to_bytes(2, "big"), bytes(2)
-    head[10:12] = checksum(bytes(head)).to_bytes(2, "big")
+    head[10:12] = csum16(bytes(head)).to_bytes(2, "big")
     return frame[:IP] + bytes(head) + frame[UDP:]
 
 
@@ -66,7 +61,7 @@ def coalesced(frames: Sequence[bytes]) -> bytes:
     size, body = len(frames[0]) - BODY, b"".join(frame[BODY:] for frame in frames)
     head = with_ip(frames[0][:BODY], BODY - IP + len(body), int.from_bytes(frames[0][IP + 4 : IP + 6], "big"))
     length = BODY - UDP + len(body)
-    partial = ~checksum(pseudo(head, length)) & 0xFFFF
+    partial = ~csum16(pseudo(head, length)) & 0xFFFF
     udp = head[UDP : UDP + 4] + struct.pack(">HH", length, partial)
     return OFFLOAD.pack(NEEDS_CSUM, UDP_L4, BODY, size, UDP, 6) + head[:UDP] + udp + body
 

@@ -13,9 +13,11 @@ import pytest
 from kofn_common.gso import COALESCED_BYTES, gso_works
 from kofn_switch.engine.engine import Engine
 from kofn_switch.engine.faults import FaultRule
+from kofn_switch.errors import SwitchError
 from kofn_switch.native import runtime
 from tests.switch import gso
 from tests.switch.gso import BODY, IP, UDP
+from tests.switch.reference.hashes import csum16
 from tests.switch.test_ports import alone, links, pcap_packets
 from tests.waiting import until
 
@@ -89,7 +91,7 @@ def batches(seed: int, mtu: int, count: int) -> Iterator[list[list[bytes]]]:
 def plain(frame: bytes) -> bytes:
     """Return a frame but for what the kernel may change: an absent UDP checksum, and the identification of a datagram
     that must not be fragmented."""
-    if frame[12:15] != b"\x08\0\x45" or frame[IP + 9] != socket.IPPROTO_UDP or gso.checksum(frame[IP:UDP]):
+    if frame[12:15] != b"\x08\0\x45" or frame[IP + 9] != socket.IPPROTO_UDP or csum16(frame[IP:UDP]):
         return frame
     if frame[IP + 6 : UDP - 12] == b"\x40\0":
         frame = gso.with_ip(frame, int.from_bytes(frame[IP + 2 : IP + 4], "big"), 0)
@@ -114,9 +116,7 @@ def engine(**options: object) -> Engine:
 @pytest.mark.parametrize("mtu", [1500, 9000])
 def test_random_packets_leave_as_their_frames_alone_would(mtu: int) -> None:
     def body() -> None:
-        for opened in links(2, mtu):
-            opened.close()
-        one, two = gso.socket_of("h1"), gso.socket_of("h2")
+        one, two = gso.ends(mtu)
         routed, single = engine(), Engine({})
         single.load(PROGRAM)
         coalesced = total = 0
@@ -139,12 +139,10 @@ def test_partial_checksum_is_completed() -> None:
     """A host whose interface computes checksums leaves them to the switch."""
 
     def body() -> None:
-        for opened in links(2):
-            opened.close()
-        one, two = gso.socket_of("h1"), gso.socket_of("h2")
+        one, two = gso.ends()
         routed = engine()
         frame = gso.with_udp_checksum(datagram(b"half a checksum"))
-        partial = ~gso.checksum(gso.pseudo(frame, len(frame) - UDP)) & 0xFFFF
+        partial = ~csum16(gso.pseudo(frame, len(frame) - UDP)) & 0xFFFF
         offload = gso.OFFLOAD.pack(gso.NEEDS_CSUM, 0, 0, 0, UDP, 6)
         one.send(offload + frame[: UDP + 6] + partial.to_bytes(2, "big") + frame[BODY:])
         assert received(two, 1)[0][0][UDP:] == frame[UDP:]
@@ -159,9 +157,7 @@ def datagrams(count: int, size: int = 1000) -> list[bytes]:
 
 def test_faults_captures_and_counters_have_frames(tmp_path: Path) -> None:
     def body() -> None:
-        for opened in links(2):
-            opened.close()
-        one, two = gso.socket_of("h1"), gso.socket_of("h2")
+        one, two = gso.ends()
         rules = [
             FaultRule(port=1, direction="in", packets=(2, 5), drop=1),
             FaultRule(port=2, direction="out", packets=(1,), duplicate=1),
@@ -187,9 +183,7 @@ def test_wrong_checksum_leaves_unchanged() -> None:
     """The kernel would write the right checksum into a coalesced frame."""
 
     def body() -> None:
-        for opened in links(2):
-            opened.close()
-        one, two = gso.socket_of("h1"), gso.socket_of("h2")
+        one, two = gso.ends()
         routed, frames = engine(), datagrams(9)
         frames[4] = frames[4][: UDP + 6] + b"\x12\x34" + frames[4][BODY:]
         core = ctypes.c_void_p(routed._core)
@@ -240,12 +234,10 @@ def test_frames_leave_alone_without_gso_and_from_a_small_bucket(coalesced: bool)
     alone(body)
 
 
-def test_frames_that_are_longer_than_the_mtu_are_counted(tmp_path: Path) -> None:
+def test_frames_that_are_longer_than_the_mtu_are_counted() -> None:
     def body() -> None:
-        for opened in links(2):
-            opened.close()
+        one, two = gso.ends()
         subprocess.run(["ip", "link", "set", "s2", "mtu", "1500"], check=True)
-        one, two = gso.socket_of("h1"), gso.socket_of("h2")
         routed = engine()
         one.send(gso.coalesced(datagrams(4, 3000)))
         one.send(gso.coalesced(datagrams(4)))
@@ -254,3 +246,9 @@ def test_frames_that_are_longer_than_the_mtu_are_counted(tmp_path: Path) -> None
         routed.stop()
 
     alone(body)
+
+
+@pytest.mark.parametrize("most", [-1, COALESCED_BYTES + 1])
+def test_size_that_a_coalesced_packet_cannot_have_is_refused(most: int) -> None:
+    with pytest.raises(SwitchError, match=f"coalesced frames must have 0 to {COALESCED_BYTES} bytes, got {most}"):
+        Engine({}, gso=most)

@@ -93,6 +93,8 @@ class Engine(TableControls, CellControls, CopyControls, Outcomes):
         self._ports = dict(ports)
         self._cpu_port = cpu_port
         self._port_down = warner(self._ports)  # the native part holds no reference to it
+        if not 0 <= gso <= COALESCED_BYTES:
+            raise SwitchError(f"coalesced frames must have 0 to {COALESCED_BYTES} bytes, got {gso}")
         single = qdisc_bypass or files or not gso_works()
         cpu = -1 if cpu_port is None else cpu_port
         core: int = runtime().core_new(cpu, qdisc_bypass, take_outgoing, 0 if single else gso, self._port_down) or 0

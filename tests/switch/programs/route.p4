@@ -1,4 +1,4 @@
-// A router of one way: what comes to port 1 leaves port 2. It changes IPv4's headers as routers do; other packets pass unchanged.
+// A router with one direction: packets leave by port 2. IPv4's headers change as in a router; other packets pass unchanged.
 #include <core.p4>
 #include <v1model.p4>
 

@@ -1,5 +1,6 @@
 """Hashes over fields and payload, and the checksums made with them."""
 
+import struct
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -51,7 +52,7 @@ def update(checksums: Sequence[Checksum], scope: Scope, packet: Packet) -> None:
 def csum16(data: bytes) -> int:
     """Return the internet checksum (RFC 1071)."""
     data += bytes(len(data) % 2)
-    total = sum(int.from_bytes(data[at : at + 2], "big") for at in range(0, len(data), 2))
+    total = sum(struct.unpack(f">{len(data) // 2}H", data))
     while total > 0xFFFF:
         total = (total & 0xFFFF) + (total >> 16)
     return 0xFFFF - total
