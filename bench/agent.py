@@ -37,6 +37,7 @@ import numpy as np
 from bench.tables import Row, make_parser, say, show, whole
 from kofn_common.config.compress import CompressSection, Residual
 from kofn_common.config.job import JobSection
+from kofn_common.gso import COALESCED_BYTES
 from kofn_common.wire.packet import HEADER_BYTES, WORD_BYTES
 from kofn_common.wire.sizes import WORDS_MAX
 from kofn_host.arrays import Floats
@@ -53,8 +54,6 @@ AT_ONCE = 64
 """Packets on their way: as many as are in flight by default."""
 UDP_SEGMENT, UDP_GRO = 103, 104
 """Options of linux/udp.h: Python has no names for them."""
-JOINED_BYTES = 65_000
-"""The most bytes of coalesced packets."""
 
 
 @contextlib.contextmanager
@@ -252,7 +251,7 @@ def anchors(gradient: Floats, packets: int, payload: int) -> dict[str, Anchor]:
     gloo = {"of_gloo": GlooPair(gradient)} if find_spec("torch") else {}
     return {
         **gloo,
-        "of_coalesced": Bare(packets, payload, min(AT_ONCE, JOINED_BYTES // payload)),
+        "of_coalesced": Bare(packets, payload, min(AT_ONCE, COALESCED_BYTES // payload)),
         "of_bare": Bare(packets, payload),
         "of_ring": Rings(gradient),
     }

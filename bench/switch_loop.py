@@ -1,4 +1,4 @@
-"""Contributions per second of the embedded switch, of BMv2 and of bare reflectors.  Needs root and cc.
+"""The contributions per second that the embedded switch, BMv2 and bare reflectors take.  Needs root and cc.
 
     python -m bench.switch_loop [--target embedded] [--ports 2] [--values 256] [--lanes onebit] [--rounds 9] [--json]
 

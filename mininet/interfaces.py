@@ -25,8 +25,8 @@ SIOCETHTOOL = 0x8946
 OFFLOADS = {"rx checksum": 0x15, "tx checksum": 0x17, "tso": 0x1F, "gso": 0x24, "gro": 0x2C}
 """ETHTOOL_S... commands of linux/ethtool.h; the number of the command that reads a setting is one less.
 
-All offloads are turned off, so that each packet crosses the link as it is counted, with its checksum computed, and
-never as a 64 KiB super-packet that the switch cannot parse.
+They are turned off, so that each packet crosses the link as it is counted, with its checksum computed, and never as a
+64 KiB super-packet that the switch cannot parse.
 """
 
 NEEDED = ("rx checksum", "tx checksum")

@@ -44,9 +44,9 @@ class ShapedIntf(TCIntf):  # type: ignore[misc]
         return super().config(**params)
 
     def bwCmds(self, bw: float | None = None, **_: Any) -> tuple[list[str], str]:  # noqa: N802  # Mininet's name
-        """Return our commands in Mininet's form: '%s' stands for tc, and the interface's name is in the text."""
-        commands = [interfaces.shape_command(self.name, bw, self.mtu)] if bw else []
-        return [f"%s {line.replace(self.name, '%s', 1)}" for line in commands], " parent 5:1 "
+        """Return our command in Mininet's form: the first '%s' stands for tc, the second one for the interface."""
+        command = interfaces.shape_command("%s", bw, self.mtu) if bw else ""
+        return [f"%s {command}"] if bw else [], " parent 5:1 "
 
 
 class OurTopo(Topo):  # type: ignore[misc]

@@ -115,8 +115,7 @@ class NetworkClient:
     def __init__(self, process: asyncio.subprocess.Process, log: Path) -> None:
         self.ready: Ready
         self.counts: dict[str, Path] = {}
-        """The file in which a switch counts, by the name in the topology of each switch that does; else the kernel
-        counts."""
+        """The file in which each switch counts, by its name in the topology; empty: the kernel counts."""
         self._process = process
         self._log = log
         self._waiting: dict[tuple[str, str], asyncio.Future[dict[str, Any]]] = {}
@@ -205,12 +204,11 @@ class NetworkClient:
     def link_bytes(self) -> LinkBytes:
         """Return, for each link, the bytes received and sent at the switch's end; for an uplink, the bytes sent and
         received at its leaf's end."""
-        kernels = interface_bytes()
-        switches = {switch.name: switch for switch in self.ready.switches}
+        kernels = {} if self.counts else interface_bytes()
+        switches = {switch.name: switch.interfaces for switch in self.ready.switches}
 
         def bytes_at(switch: str, port: int) -> tuple[int, int]:
-            counts = self.counts.get(switch)
-            return port_bytes(counts, port) if counts else kernels[switches[switch].interfaces[str(port)]]
+            return port_bytes(self.counts[switch], port) if self.counts else kernels[switches[switch][str(port)]]
 
         links = {name: bytes_at(host.switch, host.port) for name, host in self.ready.hosts.items()}
         return links | {leaf: bytes_at(leaf, port)[::-1] for leaf, port in self.ready.uplinks.items()}

@@ -51,8 +51,8 @@ void machine_work(struct machine *machine, double duration_s, happening *happen,
 
 /* -- one direction of a link: packets arrive in the order in which they were sent
  *
- * The link is a token bucket with a queue, as the kernel's tbf is: a packet leaves when there are tokens for all its bytes. A packet
- * for which the queue has no room is lost. Coalesced packets are one, unless they are larger than the bucket. */
+ * The link is a token bucket with a queue, as the kernel's tbf is: a packet leaves when there are tokens for all its bytes. A
+ * packet for which the queue has no room is lost. Coalesced packets are one, unless they are larger than the bucket. */
 
 struct link {
     int64_t packets, bytes;

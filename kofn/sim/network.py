@@ -37,10 +37,6 @@ LATENCY_S = 50e-6
 """The seconds that a packet needs from one end of a link to the other end, in addition to the time that the link's rate
 and queue take."""
 
-BURST_S, BURST_BYTES = 2e-3, 36056
-"""A link's token bucket, as in network.h. After a pause the link passes at once the bytes of BURST_S, at least
-BURST_BYTES."""
-
 QUEUE_S, QUEUE_BYTES = 0.2, 1 << 20
 """A link's queue, as in network.h. A full queue leaves in QUEUE_S, and has at least QUEUE_BYTES."""
 

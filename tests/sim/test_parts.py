@@ -13,11 +13,11 @@ from msgspec.structs import replace
 from kofn.sim.clock import VirtualClock
 from kofn.sim.controller import MANAGEMENT_S, PUSH_S, Controller
 from kofn.sim.machine import Machine
-from kofn.sim.network import BURST_BYTES, BURST_S, FRAME_BYTES, LATENCY_S, QUEUE_BYTES, QUEUE_S, Link
-from kofn_common import gso
+from kofn.sim.network import FRAME_BYTES, LATENCY_S, QUEUE_BYTES, QUEUE_S, Link
 from kofn_common.config.faults import FaultSection
 from kofn_common.config.interventions import EventSection
 from kofn_common.config.policy import PolicySection
+from kofn_common.gso import BUCKET_BYTES, BUCKET_S, coalesced_bytes
 from kofn_common.rpc import kofn_pb2 as pb
 from kofn_common.wire.packet import HEADER_BYTES, KofnHeader
 from kofn_controller.job.journal import Journal
@@ -91,7 +91,7 @@ def send(link: Link, blocks: range) -> None:
 def test_idle_link_passes_a_burst_at_once_then_keeps_its_rate() -> None:
     clock, seen = VirtualClock(), list[tuple[int, float]]()
     link = link_of(clock, 8.0, seen)  # a byte takes a microsecond
-    count, burst = 300, max(BURST_BYTES, 2000)
+    count, burst = 300, max(BUCKET_BYTES, 2000)
     clock.after(1.0, send, link, range(count))
     clock.run()
     paid_s = [max(0, (block + 1) * PACKET_BYTES - burst) * 1e-6 for block in range(count)]
@@ -104,9 +104,9 @@ def test_idle_link_passes_a_burst_at_once_then_keeps_its_rate() -> None:
 def test_bucket_and_queue_are_those_of_the_emulated_network(mbps: float, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "mininet"))
     interfaces = importlib.import_module("interfaces")
-    assert max(mbps * 1e6 / 8 * BURST_S, BURST_BYTES) == interfaces.burst_bytes(mbps, 9000)
+    assert max(mbps * 1e6 / 8 * BUCKET_S, BUCKET_BYTES) == interfaces.burst_bytes(mbps, 9000)
     assert max(mbps * 1e6 / 8 * QUEUE_S, QUEUE_BYTES) == interfaces.queue_bytes(mbps)
-    assert gso.coalesced_bytes(mbps) < interfaces.burst_bytes(mbps, 9000), "no bucket segments a coalesced packet"
+    assert coalesced_bytes(mbps) < interfaces.burst_bytes(mbps, 9000), "no bucket segments a coalesced packet"
 
 
 def test_packet_that_finds_the_queue_full_is_lost() -> None:
@@ -144,12 +144,12 @@ def test_transfer_takes_as_long_as_the_links_rates_imply(
         carried = sum(
             max(0.0, min(end, left_s) - begin) * mbps for (begin, mbps), end in zip(steps, until, strict=True)
         )
-        assert carried * 1e6 / 8 == pytest.approx(max(0, (block + 1) * PACKET_BYTES - BURST_BYTES), rel=1e-6, abs=1e-6)
+        assert carried * 1e6 / 8 == pytest.approx(max(0, (block + 1) * PACKET_BYTES - BUCKET_BYTES), rel=1e-6, abs=1e-6)
 
 
 def test_packet_sent_after_a_rate_change_waits_for_earlier_ones() -> None:
     clock, seen, first = VirtualClock(), list[tuple[int, float]](), 200
-    link, paid_s = link_of(clock, 8.0, seen), (first * PACKET_BYTES - BURST_BYTES) * 1e-6
+    link, paid_s = link_of(clock, 8.0, seen), (first * PACKET_BYTES - BUCKET_BYTES) * 1e-6
     send(link, range(first))
     clock.after(paid_s / 2, link.shape, 4.0)
     clock.after(paid_s, send, link, range(first, first + 2))

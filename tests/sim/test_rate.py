@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kofn.sim.clock import VirtualClock
-from kofn.sim.network import BURST_BYTES, FRAME_BYTES, Link
+from kofn.sim.network import FRAME_BYTES, Link
+from kofn_common.gso import BUCKET_BYTES
 from kofn_common.wire.packet import HEADER_BYTES, KofnHeader
 from kofn_host.compression.rate import (
     DEAD_ZONE,
@@ -288,7 +289,7 @@ def test_rate_of_a_falling_link_is_found_while_packets_wait_for_it(pace_mbps: fl
     assert seen[BLOCKS // 2 - 1] == (pytest.approx(MBPS, rel=0.01), 1)
     assert seen[-1] == (pytest.approx(MBPS / 4, rel=0.01), pytest.approx(1 / 4 / 0.9, rel=0.01))
     found = next(number for number, (now_mbps, _) in enumerate(seen) if 0 < now_mbps < MBPS / 2)
-    assert found <= BLOCKS // 2 + 2 * WINDOW + HOLD + BURST_BYTES // size
+    assert found <= BLOCKS // 2 + 2 * WINDOW + HOLD + BUCKET_BYTES // size
 
 
 def narrow(rate: RateEstimator, iterations: int, packet_s: float, wire_bytes: int) -> None:

@@ -87,7 +87,7 @@ class Ledger:
         self.accounts = LedgerAccounts(storage, self.residual, self.sent)
         self.state = LedgerState(storage, self._view)
         self.blocks, self._elements = self.residual.blocks, self.residual.elements
-        self.sent.begin(self.begun)
+        self.sent.begin(self.begun, begun=self.begun)
 
     @property
     def begun(self) -> int:
@@ -105,11 +105,8 @@ class Ledger:
 
     def begin(self, iteration: int) -> None:
         """Note that an iteration has begun; before a restart of this worker a later iteration may have begun."""
-        if iteration > self.begun:
-            self._storage.begun[0] = iteration
-            self.sent.current = set()  # nothing was sent in a new iteration
-        else:
-            self.sent.begin(iteration)
+        self.sent.begin(iteration, begun=self.begun)
+        self._storage.begun[0] = max(self.begun, iteration)
 
     def enter(self, gradient: Gradient, blocks: Integers) -> None:
         """Enter a gradient into these blocks.

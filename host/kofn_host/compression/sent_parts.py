@@ -22,9 +22,10 @@ class SentParts:
         self.current: set[int]
         """The parts used in the current iteration, also by an earlier process."""
 
-    def begin(self, iteration: int) -> None:
-        """Make this the current iteration."""
-        self.current = {part for part in range(PARTS) if (self.of(part, iteration)["iteration"] == iteration).any()}
+    def begin(self, iteration: int, *, begun: int) -> None:
+        """Make this the current iteration; of iterations after `begun` nothing was sent yet."""
+        parts = range(PARTS) if iteration <= begun else ()
+        self.current = {part for part in parts if (self.of(part, iteration)["iteration"] == iteration).any()}
 
     @property
     def free(self) -> int | None:

@@ -33,6 +33,7 @@ struct reordering reordering_at_first(void);
 double reordering_trip_s(const struct reordering *reordering);
 /* The answer to a request came `since_sent_s` after its only attempt. */
 void reordering_answer(struct reordering *reordering, double since_sent_s);
-/* The answer to a request came `since_sent_s` after its retransmission. `caused`: a retransmitted packet caused the answer. An
- * answer that is sooner than any answer to an only attempt cannot belong to the retransmission. The window grows up to `rto_s`, the timeout of an answer, or 4 ms. */
+/* The answer to a request came `since_sent_s` after its retransmission. `caused`: a retransmitted packet caused the answer. If the
+ * answer came sooner than every answer to a request with one attempt, an earlier attempt caused it. The window grows up to `rto_s`,
+ * the timeout of an answer, or 4 ms. */
 void reordering_answer_again(struct reordering *reordering, double since_sent_s, int caused, double rto_s);

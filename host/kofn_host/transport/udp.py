@@ -62,9 +62,9 @@ def may_join(opened: socket.socket, *, switch_segments: bool = False) -> bool:
 
     They may be coalesced on every interface if the switch segments coalesced packets itself (`switch_segments`).  If it
     does not, the kernel must segment them.  It does so before an interface that computes no checksums, such as the
-    interfaces of kofn's network; on loopback, before they are received.  Before an interface that computes checksums
-    the kernel may leave packets coalesced: then the other end of a virtual cable to a switch, for instance, would see
-    one large packet.  A socket that is bound to all addresses may use every interface.
+    interfaces of kofn's network without GSO; on loopback, before they are received.  Before an interface that computes
+    checksums the kernel may leave packets coalesced: then the other end of a virtual cable to a switch, for instance,
+    would see one large packet.  A socket that is bound to all addresses may use every interface.
     """
     found = switch_segments or _is_segmented(opened, IPv4Address(opened.getsockname()[0]))
     opened.setsockopt(socket.SOL_SOCKET, _SO_NO_CHECK, not found)

@@ -73,7 +73,8 @@ void core_free(struct core *core) {
     free(core);
 }
 
-// Make a core. `gso`: the most bytes of frames that leave coalesced; 0: packets come and leave singly. Return NULL when there is not enough memory.
+// Make a core. `gso`: the most bytes of frames that leave coalesced; 0: packets come and leave singly. Return NULL when there is not
+// enough memory.
 struct core *core_new(int cpu_port, int bypass, int outgoing, uint32_t gso, void (*port_down)(uint32_t port)) {
     struct core *core = calloc(1, sizeof *core);
     if (!core) return NULL;

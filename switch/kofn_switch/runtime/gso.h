@@ -2,8 +2,8 @@
 // than the cost of one frame. A packet socket with the option PACKET_VNET_HDR has a struct virtio_net_hdr before each packet, which
 // says how the packet is to be segmented.
 //
-// The program, captures, faults, queues and counters have single frames: a received packet is segmented first, and frames that leave
-// are coalesced last. The kernel gives the receiver, or an interface without GSO, frames with the same bytes, except that a UDP
+// The program, captures, faults, queues and counters have single frames: a received packet is segmented first, and frames that
+// leave are coalesced last. The kernel gives the receiver, or an interface without GSO, frames with the same bytes, except that a UDP
 // checksum of 0 (none) becomes the right checksum, and that a frame that must not be fragmented may get another identification.
 #ifndef KOFN_GSO_H
 #define KOFN_GSO_H
@@ -21,7 +21,7 @@
 
 struct core;
 
-extern const struct virtio_net_hdr gso_alone;  // what is before a single frame
+extern const struct virtio_net_hdr gso_alone;  // of a single frame
 
 typedef void (*gso_take)(struct core *core, uint32_t port, const uint8_t *frame, uint32_t length);
 

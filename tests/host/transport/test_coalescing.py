@@ -82,7 +82,7 @@ def blocks_of(received: Received) -> list[int]:
 
 
 def test_coalesced_messages_with_more_datagrams_than_a_batch(lines: Lines) -> None:
-    """The socket is not readable while datagrams are left over."""
+    """Datagrams that an earlier call has left over do not make the socket readable."""
     packets = [packet(number) for number in range(200)]
     for begin in range(0, 200, 50):
         lines.send([wire.encode(*each) for each in packets[begin : begin + 50]])
