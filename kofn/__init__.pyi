@@ -1,5 +1,7 @@
+from kofn.experiments.reader import Experiment as Experiment
+from kofn.experiments.reader import read as read
 from kofn.report.reader import Run as Run
-from kofn.report.reader import read as read
+from kofn.report.reader import Seeds as Seeds
 from kofn.run import RunPackage
 from kofn.sim.library import simulate as simulate
 from kofn_common.config.errors import ConfigError as ConfigError

@@ -14,6 +14,7 @@ EXTRAS = {
     "prometheus_client": "web",
     "pyarrow": "parquet",
     "scapy": "scapy",
+    "seaborn": "plots",
     "starlette": "web",
     "tensorboardX": "tensorboard",
     "torch": "torch",

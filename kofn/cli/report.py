@@ -1,10 +1,12 @@
-"""`kofn report`: write the summary and the report of a run again, from the files in the run's folder."""
+"""`kofn report`: write the summary and the report of a run or an experiment again, from the files in its folder."""
 
 import sys
 from pathlib import Path
 
 import click
 
+from kofn.experiments.outcome import conclude as conclude_experiment
+from kofn.experiments.reader import EXPERIMENT
 from kofn.report.table import make_console
 from kofn.run.conclusion import conclude
 from kofn.run.ending import ending
@@ -24,21 +26,25 @@ def _goes_on(folder: Path) -> bool:
 @click.option("--json", "as_json", is_flag=True, help="The summary as JSON on stdout, the rest on stderr.")
 @click.option("--details", is_flag=True, help="Show every row of the summary.")
 def command(*, folder: Path, as_json: bool, details: bool) -> None:
-    """Write summary.json and report.html of a run again, from the files in its folder, and show the summary.
+    """Write the report of a run or an experiment again, from the files in its folder, and show the summary.
 
-    FOLDER is a run's folder, by default runs/latest. The run may have been stopped or killed, or be the current run:
-    the report has what the workers of an unfinished trial have written.
+    FOLDER is the folder of a run or an experiment, by default runs/latest. A run may have been stopped or killed, or be
+    the current run: the report has what the workers of an unfinished trial have written. An experiment's report has its
+    finished cells.
 
     \b
     Examples:
       kofn report                        the latest run
       kofn report --details              with every row of the summary
       kofn report runs/mine --json | jq .trials
+      kofn report runs/question          the table, claims and figures of an experiment
 
     \b
-    Exit codes: those of the run (kofn run --help), 1 if the run did not end; 2 FOLDER is not a run's folder.
+    Exit codes: those of the run (kofn run --help), 1 if the run did not end; 2 FOLDER is no run and no experiment.
     """
     with ending("report"):
+        if (folder / EXPERIMENT).exists():
+            sys.exit(conclude_experiment(folder, make_console(stderr=as_json), as_json=as_json))
         found = RunFolder.open(folder, several_seeds=True)
         early_end = "it is still running" if _goes_on(found.path.resolve()) else found.record().early_end
         if found.record().seeds:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from kofn.report.reader import read
+from kofn.report.reader import Run
 from kofn.report.schedules import ScheduleInForce
 from kofn.report.table import PlainTable, make_console
 from kofn.run.ending import ending
@@ -35,7 +35,7 @@ def command(folder: Path, as_json: bool) -> None:
     Exit codes: 0 done, 2 FOLDER is not a run's folder, or the run has no [schedule].
     """
     with ending("schedule"):
-        found = ScheduleInForce.of(read(folder).metrics)
+        found = ScheduleInForce.of(Run(folder).metrics)
         if not found:
             raise ConfigError(f"{folder} has no schedule: the configuration must have [schedule]")
         if as_json:

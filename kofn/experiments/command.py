@@ -3,6 +3,7 @@
 import click
 
 from kofn.experiments.codecs.command import codecs
+from kofn.experiments.experiment_command import command as file_command
 from kofn.experiments.k.command import k
 from kofn.experiments.protocols.command import protocols
 from kofn.experiments.scale.command import scale
@@ -10,7 +11,18 @@ from kofn.experiments.schedule.command import schedule
 from kofn.experiments.zero.command import zero
 
 
-@click.group()
+class ExperimentGroup(click.Group):
+    """Takes every first word that names no command as the path of an experiment file or folder."""
+
+    def resolve_command(
+        self, context: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] in self.commands:
+            return super().resolve_command(context, args)
+        return "experiment", file_command, args
+
+
+@click.group(cls=ExperimentGroup)
 def command() -> None:
     """Experiments over many runs."""
 

@@ -53,7 +53,7 @@ def write_page(
     """Write the report of a command's matrix: its question, failures, claims and elements; return its path."""
     shown = (Heading("Claims"), claims.table(verdicts), *claims.explanation(verdicts), *elements)
     text = render(
-        "experiment.html",
+        "matrix.html",
         "kofn.experiments",
         title=command,
         heading=question,

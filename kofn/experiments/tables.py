@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import Self, TypeVar
 
 from kofn.experiments.statistics import Spread
+from kofn.report.frames import UNITS
+from kofn.report.interval import Interval
 from kofn.report.table import PlainTable
 
 T = TypeVar("T")
@@ -22,6 +24,8 @@ class TextTable:
     cells: Sequence[Sequence[str]]
     title: str | None = None
     failed: frozenset[int] = frozenset()
+    texts: Sequence[str] = ()
+    """Headings of columns of words."""
 
     @classmethod
     def of(cls, columns: Columns[T], rows: Iterable[T], title: str | None = None) -> Self:
@@ -30,7 +34,7 @@ class TextTable:
         )
 
     def __rich__(self) -> PlainTable:
-        return PlainTable(self.headings, self.cells, title=self.title, failed=self.failed)
+        return PlainTable(self.headings, self.cells, title=self.title, failed=self.failed, texts=self.texts)
 
 
 def shown(value: float | None, form: str = "{:.2f}", *, never: str = "never") -> str:
@@ -60,3 +64,29 @@ def middle(spread: Spread | None) -> float | None:
 
 def span(spread: Spread, cell: Callable[[float], str]) -> str:
     return f"{cell(spread.low)} .. {cell(spread.high)}"
+
+
+def column_text(name: str, found: Interval | None) -> str:
+    """Return a mean with its interval and unit: "1.20 s (1.10 to 1.31)"; "-" without a value."""
+    if found is None:
+        return "-"
+    scale, form, unit = _scaled(name, abs(found.mean))
+    mean = form.format(scale * found.mean) + unit
+    if found.low is None or found.high is None:
+        return mean
+    return f"{mean} ({form.format(scale * found.low)} to {form.format(scale * found.high)})"
+
+
+def ratio_text(found: Interval | None) -> str:
+    return "-" if found is None else found.text("{:.2f}")
+
+
+def _scaled(name: str, size: float) -> tuple[float, str, str]:
+    """Return factor, format and unit for a column's values of about this size."""
+    words = name.split("_")
+    if words[-1] == "s" and words[-2:-1] != ["per"]:
+        return (1.0, "{:.2f}", " s") if size >= 1 else (1e3, "{:.2f}", " ms")
+    if "bytes" in words:
+        return (1e-6, "{:.2f}", " MB") if size >= 1e5 else (1e-3, "{:.2f}", " kB")
+    unit = f" {UNITS[words[-1]]}" if words[-1] in UNITS and words[-1] != "s" else ""
+    return (1.0, "{:,.0f}" if size >= 100 else "{:.3g}", unit)

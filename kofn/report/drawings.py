@@ -6,12 +6,14 @@ from dataclasses import astuple, dataclass
 from functools import partial
 from pathlib import Path
 
+import matplotlib as mpl
 from markupsafe import Markup
 from matplotlib.backends import backend_pdf, backend_svg  # noqa: F401  # savefig would load these later
 from matplotlib.figure import Figure
 
 from kofn.report.costs_figure import LINK_LABELS, CostBar, costs_figure
 from kofn.report.figures import (
+    STYLE,
     Series,
     TrialSeries,
     compression_figure,
@@ -44,7 +46,8 @@ class Drawing:
         figure = self.draw()
         element = svg(figure)
         (folder / f"{self.name}.svg").write_text(f'<?xml version="1.0" encoding="utf-8"?>\n{element}')
-        figure.savefig(folder / f"{self.name}.pdf", metadata={"CreationDate": None})
+        with mpl.rc_context(STYLE):  # fonts are embedded as text
+            figure.savefig(folder / f"{self.name}.pdf", metadata={"CreationDate": None})
         with (folder / f"{self.name}.csv").open("w", newline="") as file:
             csv.writer(file).writerows([self.headings, *self.rows])
         return element

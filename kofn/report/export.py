@@ -1,4 +1,4 @@
-"""Export a run's data frames for other programs: as CSV, Parquet, event files for TensorBoard, or a trace."""
+"""Export data frames for other programs: as CSV, Parquet, event files for TensorBoard, or a trace."""
 
 import zlib
 from collections.abc import Callable, Hashable, Iterator
@@ -9,6 +9,7 @@ import pandas as pd
 
 from kofn.report.frames import TABLES
 from kofn.report.reader import Run
+from kofn.report.results import Results
 from kofn_common.config.errors import ConfigError
 from kofn_common.json_text import json_text
 
@@ -19,41 +20,43 @@ KEYS = ("trial", "job", "worker")
 """Columns that say which worker a row belongs to. Each worker has a folder for TensorBoard, a process in a trace."""
 
 
-def export(run: Run, to: str, out: Path | None = None) -> list[Path]:
-    """Write the files of format `to` into the folder of that name in the run's folder, or into `out`. Return the paths
-    of the files, or for TensorBoard the paths of the workers' folders.
+def export(results: Results, to: str, out: Path | None = None) -> list[Path]:
+    """Write the files of format `to` into the folder of that name in the results' folder, or into `out`. Return the
+    paths of the files, or for TensorBoard the paths of the workers' folders.
+
+    CSV and Parquet have a table for each data frame. TensorBoard and a trace have files for each run.
 
     Raise ConfigError if the folder is not empty or cannot be written, and ModuleNotFoundError if an extra is missing.
     """
     write = FORMATS[to]()
-    folder = out or run.folder / to
+    folder = out or results.folder / to
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):
             raise ConfigError(f"{folder} must be empty, because export overwrites nothing: choose another --out")
-        return write(run, folder)
+        return write(results, folder)
     except OSError as error:
         raise ConfigError(f"cannot write to {folder}: {error.strerror}") from error
 
 
 NO_ROWS = TABLES["logged"].frame(())
 
-Write = Callable[[Run, Path], list[Path]]
+Write = Callable[[Results, Path], list[Path]]
 
 
 def _csv() -> Write:
-    return lambda run, folder: [_table(run, folder / f"{name}.csv") for name in TABLES]
+    return lambda results, folder: [_table(results, folder / f"{name}.csv") for name in results.frames]
 
 
 def _parquet() -> Write:
     import pyarrow  # noqa: F401, PLC0415  # fails with the name of kofn[parquet], which pandas' message lacks
 
-    return lambda run, folder: [_table(run, folder / f"{name}.parquet") for name in TABLES]
+    return lambda results, folder: [_table(results, folder / f"{name}.parquet") for name in results.frames]
 
 
-def _table(run: Run, path: Path) -> Path:
+def _table(results: Results, path: Path) -> Path:
     """Write the data frame that the file is named after, in the format of the file's suffix."""
-    frame: pd.DataFrame = getattr(run, path.stem)
+    frame: pd.DataFrame = getattr(results, path.stem)
     if path.suffix == ".csv":
         frame.to_csv(path, index=False)
     else:
@@ -88,7 +91,12 @@ def _tensorboard() -> Write:
             raise ConfigError(f"{run.folder} must have an iteration that a worker has finished, got none")
         return made
 
-    return write
+    return _each(write)
+
+
+def _each(write: Callable[[Run, Path], list[Path]]) -> Write:
+    """Return a writer that writes the files of each run into a folder with the run's name."""
+    return lambda results, folder: [path for name, run in results.runs.items() for path in write(run, folder / name)]
 
 
 def _trace() -> Write:
@@ -96,13 +104,14 @@ def _trace() -> Write:
 
     def write(run: Run, folder: Path) -> list[Path]:
         path = folder / "trace.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
         events = [event for key, rows in run.timeline.groupby(list(KEYS), sort=False) for event in _events(key, rows)]
         if not events:
             raise ConfigError(f"{run.folder} has no timelines: only a run with [schedule] has them")
         path.write_text(json_text({"traceEvents": events}))
         return [path]
 
-    return write
+    return _each(write)
 
 
 TRACKS = {"computation": ("forward", "error", "weight"), "waiting": ("wait",), "transfers": ("transfer",)}

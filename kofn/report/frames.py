@@ -195,6 +195,17 @@ def summary_columns(summary: TrialSummary) -> dict[str, Any]:
     return {column.name: column.value(row) for column in FrameSchema("", SUMMARY, without=("compressed",)).columns()}
 
 
+def named(column: str) -> str:
+    """Return a column's name for an axis, with its unit: "time_to_target_s" becomes "time to target [s]"."""
+    name, comma, rest = column.partition(", ")
+    if "." in name:
+        return column
+    *words, last = name.split("_")
+    if comma:
+        return f"{' '.join(words if last in UNITS else [*words, last])}{comma}{rest}"
+    return f"{' '.join(words)} [{UNITS[last]}]" if last in UNITS and words else " ".join([*words, last])
+
+
 def _fields(kind: type) -> Sequence[Any]:
     fields: Sequence[Any] = types.type_info(kind).fields  # type: ignore[attr-defined]
     return fields

@@ -1,4 +1,4 @@
-"""Geometric means over seeds, with 95 % intervals."""
+"""Means over seeds, with 95 % intervals."""
 
 import math
 from collections.abc import Sequence
@@ -13,10 +13,10 @@ LEVEL = 0.95
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
-    """The geometric mean of `n` values and its 95 % interval, whose bounds are None for a single value.
+    """The mean of `n` values and its 95 % interval, whose bounds are None for a single value.
 
-    The interval is Student's t interval of the logarithms. So bounds are above 0, and the mean of ratios is the ratio
-    of the means.
+    If all values are above 0, the mean is geometric, and the interval is Student's t interval of the logarithms. So
+    bounds are above 0, and the mean of ratios is the ratio of the means. Otherwise mean and interval are arithmetic.
     """
 
     n: int
@@ -27,15 +27,23 @@ class Interval:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Self | None:
-        """Return the interval; None without values, or if a value is not above 0."""
-        if not values or min(values) <= 0:
+        """Return the interval; None without values."""
+        if not values:
             return None
-        logs = np.log(values)
-        mean, low, high = float(np.mean(logs)), None, None
-        if len(logs) > 1:
-            half = float(stdtrit(len(logs) - 1, (1 + LEVEL) / 2) * np.std(logs, ddof=1) / math.sqrt(len(logs)))
-            low, high = math.exp(mean - half), math.exp(mean + half)
-        return cls(n=len(values), mean=math.exp(mean), low=low, high=high, values=tuple(values))
+        geometric = min(values) > 0
+        there = np.log(values) if geometric else np.asarray(values, dtype=np.float64)
+        mean, half = float(np.mean(there)), math.nan
+        if len(there) > 1:
+            half = float(stdtrit(len(there) - 1, (1 + LEVEL) / 2) * np.std(there, ddof=1) / math.sqrt(len(there)))
+        center, low, high = (math.exp(value) if geometric else value for value in (mean, mean - half, mean + half))
+        known = len(values) > 1
+        return cls(
+            n=len(values),
+            mean=center,
+            low=low if known else None,
+            high=high if known else None,
+            values=tuple(values),
+        )
 
     def text(self, form: str, scale: float = 1.0) -> str:
         """Return "12.3 (11.0 to 13.6)"."""

@@ -1,15 +1,10 @@
-"""`kofn.read`: the folder of a run as data frames, also during the run and after it was stopped.
-
->>> import kofn
->>> kofn.read("no-such-folder")
-Traceback (most recent call last):
-kofn_common.config.errors.ConfigError: no-such-folder is no run's folder: run.json: No such file or directory
-"""
+"""The folder of a run, or of a run with several seeds, as data frames, also during the run and after it was
+stopped."""
 
 import html
 import io
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -32,6 +27,7 @@ from kofn.report.frames import (
 )
 from kofn.report.in_force import in_force
 from kofn.report.recoveries import read_lines
+from kofn.report.results import SEED, Results, SeveralRuns
 from kofn.report.summarise import summarise_run
 from kofn.report.summary import RunSummary, StoredSummary, Summary, stored_summary
 from kofn.report.table import plain_console
@@ -55,19 +51,13 @@ NO_END = "it is still running, or was killed (SIGKILL)"
 """The early end of a run whose record has no reason."""
 
 
-def read(folder: Path | str) -> "Run":
-    """Read the results in a run's folder; KofnError if it is no run's folder, or the folder of several seeds.
-
-    The run may be in progress: then its results so far are read.
-    """
-    return Run(Path(folder))
-
-
-class Run:
+class Run(Results):
     """The results of one run. Each data frame is read from the files at its first use, and then kept.
 
     A notebook shows a run as its summary and a figure.
     """
+
+    contender = "trial"
 
     def __init__(self, path: Path) -> None:
         self._folder = RunFolder.open(path)
@@ -79,6 +69,16 @@ class Run:
     def folder(self) -> Path:
         """The folder of the files."""
         return self._folder.path
+
+    @property
+    def runs(self) -> Mapping[str, "Run"]:
+        """This run alone, under an empty name."""
+        return {"": self}
+
+    @property
+    def axes(self) -> Sequence[str]:
+        """The job, if there are several."""
+        return ("job",) if len(self.configs) > 1 else ()
 
     @property
     def report(self) -> Path | None:
@@ -246,6 +246,42 @@ class Run:
 
     def _of_job(self, job: int) -> "list[_Trial]":
         return [trial for trial in self._trials if trial.job == job]
+
+
+class Seeds(SeveralRuns):
+    """The results of a run with several seeds: those of the seeds that have begun."""
+
+    contender = "trial"
+
+    def __init__(self, path: Path) -> None:
+        self._opened = RunFolder.open(path, several_seeds=True)
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the files."""
+        return self._opened.path
+
+    @property
+    def axes(self) -> Sequence[str]:
+        """The job, if there are several."""
+        return ("job",) if len(self._opened.record().jobs) > 1 else ()
+
+    @cached_property
+    def labels(self) -> Mapping[str, Mapping[str, object]]:
+        """The seed of each begun run, by the name of the run's folder."""
+        names = {f"seed-{seed}": {SEED: seed} for seed in self._opened.record().seeds}
+        return {name: labels for name, labels in names.items() if (self.folder / name / "run.json").exists()}
+
+    @cached_property
+    def runs(self) -> Mapping[str, Run]:
+        """The begun runs, by the name of the run's folder."""
+        return {name: Run(self.folder / name) for name in self.labels}
+
+    @property
+    def baseline(self) -> str | None:
+        """The last trial."""
+        trials = [objective for objective, _ in self._opened.record().trials]
+        return trials[-1] if len(trials) > 1 else None
 
 
 @dataclass(frozen=True, kw_only=True)

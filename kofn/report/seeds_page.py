@@ -1,17 +1,19 @@
 """RUNDIR/report.html of a run with several seeds: means and intervals, pairs, and links to each seed's page."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
-import matplotlib as mpl
+import pandas as pd
 from matplotlib.figure import Figure
 
 from kofn.report.drawings import Drawing
-from kofn.report.figures import SIZE_INCHES, STYLE, WORKER_COLOURS
 from kofn.report.over_seeds import SeedsSummary
 from kofn.report.page import FIGURES, render
+from kofn.report.plots import draw
 from kofn_common.results.folder import RunFolder
+
+HEADINGS = ("seed", "trial", "time_to_target_s")
 
 EXPLANATION = (
     "Geometric means over the seeds, and in brackets 95 % intervals by Student's t of the logarithms; the ratio to the"
@@ -49,36 +51,26 @@ def write_seeds_page(folder: RunFolder, summary: SeedsSummary) -> Path:
 
 
 def _drawings(summary: SeedsSummary) -> Iterator[Drawing]:
-    """Yield a figure for each job: times to the target, with a line for each seed."""
+    """Yield a figure for each job: times to the target."""
     for number, job in enumerate(summary.jobs):
         rows = [
-            (seed, entry.objective, place, entry.time_to_target_s)
+            (seed, entry.objective, entry.time_to_target_s)
             for seed, run in summary.summaries.items()
-            for place, entry in enumerate(run.jobs[number].trials)
+            for entry in run.jobs[number].trials
             if entry.time_to_target_s is not None and not entry.by_hand
         ]
         if rows:
             yield Drawing(
                 name=f"times-{job.job}",
-                caption="Time to the target of each trial, a line a seed: trials of one seed meet the same data and the"
-                f" same stragglers. n = {len(summary.summaries)}.",
-                draw=partial(_times_figure, rows, [entry.objective for entry in job.trials]),
-                headings=("seed", "trial", "time_to_target_s"),
-                rows=[(seed, objective, time_s) for seed, objective, _, time_s in rows],
+                caption="Time to the target of each trial: the mean over the seeds that reached it, with its 95 %"
+                f" interval. n = {len(summary.summaries)}.",
+                draw=partial(_times_figure, rows),
+                headings=HEADINGS,
+                rows=rows,
             )
 
 
-def _times_figure(rows: list[tuple[int, str, int, float]], names: list[str]) -> Figure:
-    with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(SIZE_INCHES[0], 0.8 * SIZE_INCHES[1]), layout="constrained")
-        axes = figure.subplots()
-        for number, seed in enumerate(dict.fromkeys(seed for seed, *_ in rows)):
-            points = [(place, time_s) for other, _, place, time_s in rows if other == seed]
-            colour = WORKER_COLOURS[number % len(WORKER_COLOURS)]
-            axes.plot(*zip(*points, strict=True), "o-", color=colour, linewidth=1.2, label=f"seed {seed}")
-        axes.set_xticks(range(len(names)), names)
-        axes.set(title="Time to the target", ylabel="time [s]")
-        axes.set_ylim(bottom=0)
-        axes.set_xlim(-0.5, len(names) - 0.5)
-        axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
-        return figure
+def _times_figure(rows: Sequence[tuple[int, str, float]]) -> Figure:
+    axes = draw(pd.DataFrame(rows, columns=HEADINGS), "trial", HEADINGS[-1], label=HEADINGS[-1])
+    figure: Figure = axes.figure  # type: ignore[union-attr,assignment]  # one panel of one figure
+    return figure

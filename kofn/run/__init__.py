@@ -40,13 +40,13 @@ class RunPackage(ModuleType):
         raises KofnError if the run cannot be carried out. Ctrl-C removes processes and network, and then raises
         KeyboardInterrupt.
         """
-        from kofn.report.reader import read  # noqa: PLC0415  # pandas
+        from kofn.report.reader import Run  # noqa: PLC0415  # pandas
         from kofn.run.library import in_thread, planned  # noqa: PLC0415
         from kofn.run.runner import carry_out  # noqa: PLC0415
 
         with planned(configs, sections, trials=trials, out=out, target=target, driver=driver) as plan:
             in_thread(lambda console: carry_out(plan, console, errors=console), progress)
-            return read(plan.folder)
+            return Run(plan.folder)
 
 
 sys.modules[__name__].__class__ = RunPackage

@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 from typing import Unpack
 
-from kofn.report.reader import Run, read
+from kofn.report.reader import Run
 from kofn.run.conclusion import conclude, conclude_early
 from kofn.run.library import Progress, ended_in_order, line_console, listener, planned
 from kofn.sim.costs import Costs
@@ -39,4 +39,4 @@ def simulate(
         known = partial(machine_costs, plan.shared) if loaded is None else lambda: loaded
         folder = execute(plan, console, known, conclude_early(console, as_json=False, errors=console))
         conclude(folder, plan.configs, console, as_json=False, errors=console)
-        return read(plan.folder)
+        return Run(plan.folder)

@@ -57,6 +57,11 @@ def known_costs(path: Path, config: Config) -> Costs:
     return Costs.load(path)
 
 
+def costs_key(config: Config) -> str:
+    """Return a hash of the configuration's part on which costs depend, on any machine."""
+    return hashlib.sha256(msgspec.json.encode(_deciding(config))).hexdigest()[:16]
+
+
 def _prune(folder: Path) -> None:
     """Remove all but the KEPT costs that were measured last."""
     for old in sorted(folder.glob("costs-*.json"), key=lambda path: path.stat().st_mtime)[:-KEPT]:

@@ -12,8 +12,8 @@ from click.testing import CliRunner
 from tensorboardX.proto.event_pb2 import Event
 
 from kofn.cli.main import main
+from kofn.experiments.reader import read
 from kofn.report.frames import TABLES
-from kofn.report.reader import read
 from kofn_common.config.schema import Config
 from kofn_common.results.folder import RunFolder
 from tests.run.fake_run import append, two_trials
@@ -114,7 +114,7 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
 def test_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
     code, output = export(tmp_path, "--to", "csv")
     assert code == 2
-    assert output.startswith(f"kofn export: {tmp_path} is no run's folder")
+    assert output.startswith(f"kofn export: {tmp_path} must be the folder of a run or an experiment")
 
 
 @pytest.mark.slow

@@ -7,9 +7,10 @@ import msgspec
 import pandas as pd
 import pytest
 
+from kofn.experiments.reader import read
 from kofn.report.frames import TABLES
 from kofn.report.over_seeds import SeedsSummary
-from kofn.report.reader import Run, read
+from kofn.report.reader import Run, Seeds
 from kofn.report.summarise import summarise
 from kofn.run.conclusion import summarised
 from kofn_common.config.errors import KofnError
@@ -151,14 +152,14 @@ def test_run_without_an_iteration_has_empty_frames(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path, ["all"])
     folder.write_record([Config()], driver="auto")
     folder.write_effective([Config()])
-    run = read(tmp_path)
+    run = Run(tmp_path)
     assert [len(getattr(run, name)) for name in TABLES] == [0] * len(TABLES)
     assert "0 of 1 trials ended" in repr(run)
     assert "<svg" not in run._repr_html_()
 
 
 def test_notebook_shows_table_and_figure(tmp_path: Path) -> None:
-    page = read(finished(tmp_path).path)._repr_html_()
+    page = Run(finished(tmp_path).path)._repr_html_()
     assert "all (baseline)" in page and "gradients conserved" in page
     assert page.count("<svg") == 1
 
@@ -177,17 +178,26 @@ def test_text_is_escaped(tmp_path: Path) -> None:
 
 
 def test_folder_that_is_no_run_is_named(tmp_path: Path) -> None:
-    with pytest.raises(KofnError, match=rf"^{tmp_path} is no run's folder: run\.json: No such file"):
+    with pytest.raises(KofnError, match=rf"^{tmp_path} must be the folder of a run or an experiment, got none"):
         read(tmp_path)
     (tmp_path / "run.json").write_text("{}")
     with pytest.raises(KofnError, match="missing required field"):
         read(tmp_path)
 
 
-def test_run_of_several_seeds_is_refused(tmp_path: Path) -> None:
-    two_trials(tmp_path).update_record(seeds=(1, 2))
-    with pytest.raises(KofnError, match=rf"^{tmp_path} must be the folder of one run, got 2 runs with a seed each"):
-        read(tmp_path)
+def test_run_of_several_seeds_has_the_rows_of_all_seeds(tmp_path: Path) -> None:
+    two_trials(tmp_path / "run").update_record(seeds=(1, 2))
+    found = read(tmp_path / "run")
+    assert isinstance(found, Seeds)
+    with pytest.raises(KofnError, match="must have a run with a finished trial, got none"):
+        _ = found.metrics
+    for seed in (1, 2):
+        finished(tmp_path / "run" / f"seed-{seed}")
+    again = read(tmp_path / "run")
+    one = Run(tmp_path / "run" / "seed-1").metrics
+    assert list(again.metrics.columns) == ["seed", *one.columns]
+    assert [len(rows) for _, rows in again.metrics.groupby("seed")] == [len(one), len(one)]
+    assert list(again.summary["seed"]) == [1, 1, 2, 2]
 
 
 def test_ended_trial_without_its_files_is_no_empty_trial(tmp_path: Path) -> None:

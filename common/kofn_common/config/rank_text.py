@@ -1,5 +1,5 @@
-"""Ranks as text, in place of a list: "all", "rack 3", or numbers and ranges as in "0,8-15", "0-99:5" (every 5th) and
-"0-:5" (every 5th of all).
+"""Ranks as text, in place of a list: "all", "last 2", "rack 3", or numbers and ranges as in "0,8-15", "0-99:5" (every
+5th) and "0-:5" (every 5th of all).
 """
 
 import re
@@ -13,6 +13,8 @@ SECTIONS = ("straggler", "shock", "fault", "link", "cpu")
 RANGE = re.compile(r"(\d+)(?:-(\d*)(?::([1-9]\d*))?)?", re.ASCII)
 
 RACK = re.compile(r"rack (\d+)", re.ASCII)
+
+LAST = re.compile(r"last (\d+)", re.ASCII)
 
 
 def expand(document: dict[str, Any], workers: int) -> None:
@@ -36,17 +38,22 @@ def ranks(text: str, workers: int, field: str, racks: int = 1) -> list[int]:
     [0, 4, 8, 20]
     >>> ranks("rack 1", 8, "straggler.workers", racks=4)
     [2, 3]
+    >>> ranks("last 2", 8, "straggler.workers")
+    [6, 7]
     """
     if text == "all":
         return list(range(workers))
     if (rack := RACK.fullmatch(text)) is not None and int(rack[1]) < racks:
         size = workers // racks
         return list(range(int(rack[1]) * size, (int(rack[1]) + 1) * size))
+    if (end := LAST.fullmatch(text)) is not None and 1 <= int(end[1]) <= workers:
+        return list(range(workers - int(end[1]), workers))
     found = set[int]()
     for part in text.split(","):
         match = RANGE.fullmatch(part.strip())
         if match is None:
-            raise ConfigError(f"{field} must be a list of ranks, 'all', or text like '0-9,20-98:2', got {text!r}")
+            known = "a list of ranks, 'all', 'last 2', or text like '0-9,20-98:2'"
+            raise ConfigError(f"{field} must be {known}, got {text!r}")
         first, last, step = match.groups()
         if last == "":
             last = str(workers - 1)

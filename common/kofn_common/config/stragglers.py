@@ -16,7 +16,7 @@ pareto: shape 2, from 0 on; bursty: a Markov chain with equal blocking in bursts
 class StragglerSection(Section, frozen=True):
     """Blocking of some workers from an iteration on, until a later entry for the same worker."""
 
-    workers: tuple[WholeNumber, ...]  # ranks, or text: "all", "rack 3", "0,8-15", "0-:10" (every 10th)
+    workers: tuple[WholeNumber, ...]  # ranks, or text: "all", "last 2", "rack 3", "0,8-15", "0-:10" (every 10th)
     mean_ms: NotNegative  # mean blocking time of an iteration; lambda of law = "poisson"
     law: Law = "poisson"
     event_ms: Positive = 5.0  # tau: duration of one blocking event of law = "poisson"

@@ -27,7 +27,7 @@ def test_text_names_ranks(text: str, ranks: list[int]) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("most", "straggler.workers must be a list of ranks, 'all', or text like '0-9,20-98:2', got 'most'"),
+        ("most", "straggler.workers must be a list of ranks, 'all', 'last 2', or text like '0-9,20-98:2', got 'most'"),
         ("0-9:0", "got '0-9:0'"),
         ("-3", "got '-3'"),
         ("0-20", "straggler.workers must be 0 to 19 (job.workers - 1), got 20"),

@@ -1,0 +1,187 @@
+"""Carries out the cells of an experiment: for real, in virtual time, or by a function that returns a row."""
+
+import functools
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from kofn.experiments.cells import Cell, CellResult, RowFile, clear
+from kofn.experiments.engine import TaskEngine
+from kofn.experiments.experiment_file import HOOKS, RUN, SCALE, SIMULATE, ExperimentFile
+from kofn.report.table import make_console
+from kofn.run.conclusion import summarised
+from kofn.run.display import say
+from kofn.run.errors import InterruptedRun, LeftoversError
+from kofn.run.plan import RunPlan
+from kofn.run.plugins import check_plugins
+from kofn.run.preconditions import check_machine, check_needs
+from kofn.run.runner import execute
+from kofn.run.signals import deferred
+from kofn.run.state import another_run, running
+from kofn_common.config.errors import ConfigError, KofnError
+from kofn_common.config.plugins import in_words, look_in
+from kofn_common.results.folder import RunFolder
+
+COSTS = "costs"
+"""The folder with the CPU times of simulations, in the experiment's folder."""
+
+TOLD = 100
+"""If there are more cells than this, only some of them have a line of progress."""
+
+
+def check(file: ExperimentFile, cells: Sequence[Cell]) -> None:
+    """Raise ConfigError for a missing plug-in, file or package of any cell, or what its mode cannot do, before the
+    first cell."""
+    from kofn.sim.runner import check as check_simulated  # noqa: PLC0415  # the model and its libraries
+
+    for cell in cells:
+        if cell.seed > 1:
+            continue
+        config = cell.config.at(cell.source.parent)
+        try:
+            if file.section.mode == SIMULATE:
+                check_simulated(config)
+            if not file.rows_only:
+                check_plugins(config)
+                check_needs(config)
+        except ConfigError as error:
+            raise ConfigError(f"{cell.point.title}: {error}") from None
+
+
+def carry_out(
+    file: ExperimentFile, out: Path, left: Sequence[Cell], console: Console, engine: TaskEngine
+) -> Iterator[CellResult]:
+    """Carry out the unfinished cells, and yield their results; the failure of a cell does not stop the others."""
+    mode = file.section.mode
+    if not left:
+        return
+    if mode == RUN:
+        if running() is not None:
+            raise another_run()
+        check_machine(left[0].config.network.target)
+        results = (_run(execute, cell, console, check=number == 0) for number, cell in enumerate(left))
+        yield from _told(left, results, console)
+    elif mode == SIMULATE:
+        costs = known_costs(out, left, console)
+        call = functools.partial(_simulated, costs)
+        yield from _told(left, engine.in_order(call, left, _lost), console)
+    else:
+        yield from _told(left, _rows(mode, out, left, engine), console)
+
+
+def known_costs(out: Path, cells: Sequence[Cell], console: Console) -> dict[str, Any]:
+    """Return the CPU times of each cell's configuration, by the hash of what they depend on. They are in the
+    experiment's folder, where a repetition finds them."""
+    from kofn.sim.machine_costs import costs_key, known_costs  # noqa: PLC0415  # the model and its libraries
+
+    wanted = {costs_key(cell.config): cell for cell in cells}
+    (out / COSTS).mkdir(exist_ok=True)
+    found = {}
+    for number, (key, cell) in enumerate(wanted.items(), 1):
+        path = out / COSTS / f"{key}.json"
+        if not path.exists() and len(wanted) > 1:
+            say(console, f"CPU times of a worker's steps: {number} of {len(wanted)}")
+        found[key] = known_costs(path, cell.config.at(cell.source.parent))
+    for note in {costs.load_note for costs in found.values()} - {""}:
+        say(console, note)
+    return found
+
+
+def scale_row(cell: Cell) -> dict[str, Any]:
+    """Simulate by iterations; return the row of the results."""
+    from kofn.sim.scale.simulation import simulate_scale  # noqa: PLC0415  # the model and its libraries
+
+    (found,) = simulate_scale(cell.config, cell.config.run.trials[0], lambda iteration, virtual_s: None)
+    row = found.to_dict()
+    for name in ("wall_s", "seed"):
+        del row[name]
+    return row
+
+
+def _simulated(costs: dict[str, Any], cell: Cell) -> CellResult:
+    """Carry out a cell in virtual time."""
+    from kofn.sim.machine_costs import costs_key  # noqa: PLC0415  # the model and its libraries
+    from kofn.sim.runner import execute as simulate  # noqa: PLC0415
+
+    known = costs[costs_key(cell.config)]
+    return _run(lambda plan, console: simulate(plan, console, lambda: known), cell, make_console(quiet=True))
+
+
+def _run(
+    run: Callable[[RunPlan, Console], RunFolder], cell: Cell, console: Console, *, check: bool = False
+) -> CellResult:
+    """Carry out a cell's run; with `check`, measure the network first. The run's failure is a result."""
+    try:
+        plan = replace(clear(cell), check=check)
+        folder = run(plan, console)
+        with deferred():
+            summarised(folder, plan.configs)
+    except (InterruptedRun, LeftoversError):
+        raise
+    except KofnError as error:
+        ok = cell.point.may_fail and _summarised_part(cell, plan)
+        return CellResult(cell=cell, ok=ok, error="" if ok else f"FAILED: {error}")
+    return CellResult(cell=cell, ok=True)
+
+
+def _summarised_part(cell: Cell, plan: RunPlan) -> bool:
+    """Summarise a run that a process's failure ended; return whether its trial has finished an iteration."""
+    try:
+        folder = RunFolder.open(cell.folder)
+    except ConfigError:
+        return False
+    return bool(summarised(folder, plan.configs, folder.record().early_end).jobs[0].trials)
+
+
+def _rows(mode: str, out: Path, left: Sequence[Cell], engine: TaskEngine) -> Iterator[CellResult]:
+    """Call the mode's function for each cell, and keep the rows."""
+    file = RowFile(out)
+    file.repair()
+    call = functools.partial(_row, mode, str(left[0].modules))
+    for place, (row, error) in engine.results(call, left, lambda _, reason: ({}, reason)):
+        cell = left[place]
+        file.add(cell, **({"error": error} if error else {"row": row}))
+        yield CellResult(cell=cell, ok=not error, error=error and f"FAILED: {error}")
+
+
+def _row(mode: str, modules: str, cell: Cell) -> tuple[dict[str, Any], str]:
+    """Return a cell's row, or its error."""
+    try:
+        look_in(modules)
+        function = scale_row if mode == SCALE else HOOKS.load(mode)
+        return dict(function(cell)), ""
+    except Exception as error:  # no error of a cell may stop the other cells
+        return {}, in_words(error)
+
+
+def _lost(cell: Cell, reason: str) -> CellResult:
+    return CellResult(cell=cell, ok=False, error=f"FAILED: {reason}")
+
+
+def _told(left: Sequence[Cell], results: Iterator[CellResult], console: Console) -> Iterator[CellResult]:
+    """Pass on results, with a line for each, and the time that is left by the mean of the ended cells."""
+    begin = time.monotonic()
+    every = max(1, len(left) // TOLD)
+    if len(left) <= TOLD:
+        say(console, f"[1/{len(left)}] {left[0].title}", style="bold")
+    for number, result in enumerate(results, 1):
+        spent_s = time.monotonic() - begin
+        about = duration(spent_s / number * (len(left) - number))
+        if not result.ok:
+            say(console, f"{result.cell.title}: {result.error}", style="red")
+        if number % every == 0 or number == len(left):
+            rest = f", about {about} left" if number < len(left) else ""
+            done = f"{'done' if result.ok else 'FAILED'} after {duration(spent_s)}{rest}"
+            say(console, f"[{number}/{len(left)}] {result.cell.title}: {done}")
+        yield result
+
+
+def duration(time_s: float) -> str:
+    """Return a duration as text."""
+    if time_s < 90:
+        return f"{time_s:.0f} s"
+    return f"{time_s / 60:.0f} min" if time_s < 5400 else f"{time_s / 3600:.1f} h"

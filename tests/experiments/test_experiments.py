@@ -1,0 +1,278 @@
+"""An experiment in virtual time: table, claims, figures, continuation, repetition; rows without runs."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from click.testing import CliRunner, Result
+
+import kofn
+from kofn.cli.main import main
+from kofn.experiments import reader
+from kofn_common.config.errors import ConfigError
+
+FILE = """
+[experiment]
+name = "question"
+question = "Is it worth to wait?"
+seeds = 2
+baseline = "all"
+
+[base]
+job = { workers = 4, words = 32 }
+network = { link_mbps = 200.0 }
+model = { hidden = [16], batch = 32, learning_rate = 0.5, compute_ms = 5.0 }
+run = { target = 0.8, max_iterations = 60 }
+
+[axes]
+straggler = { slow = { straggler = [{ workers = "last 1", mean_ms = 40.0 }] }, none = { straggler = [] } }
+
+[[contender]]
+name = "all but one"
+trial = "merge:n-1"
+[[contender]]
+name = "all"
+trial = "all"
+
+[[claim]]
+text = "with a slow worker it is faster not to wait"
+column = "mean_iteration_s"
+faster = "all but one"
+slower = "all"
+where = { straggler = "slow" }
+at_least = 1.5
+[[claim]]
+text = "it is always ten times faster"
+column = "mean_iteration_s"
+faster = "all but one"
+slower = "all"
+at_least = 10
+[[claim]]
+text = "an iteration takes less than a second"
+column = "mean_iteration_s"
+contender = "all"
+at_most = 1
+
+[[figure]]
+y = "mean_iteration_s"
+panels = "straggler"
+x = "contender"
+"""
+
+
+def invoke(*arguments: object) -> Result:
+    return CliRunner().invoke(main, [*map(str, arguments)], env={"KOFN_STATE_DIR": "/nowhere", "COLUMNS": "80"})
+
+
+@pytest.fixture(scope="module")
+def simulated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("experiment") / "out"
+    file = folder.with_name("question.toml")
+    file.write_text(FILE)
+    done = invoke("experiment", file, "--out", folder, "--processes", 1)
+    assert done.exit_code == 0, done.output
+    (folder / "shown.txt").write_text(done.output)
+    return folder
+
+
+@pytest.mark.slow
+def test_frames_have_columns_for_axes_contender_and_seed(simulated: Path) -> None:
+    found = kofn.read(simulated)
+    assert isinstance(found, kofn.Experiment)
+    assert list(found.summary.columns[:3]) == ["straggler", "contender", "seed"]
+    assert len(found.summary) == 8
+    rows = found.metrics
+    assert list(rows.columns[:3]) == ["straggler", "contender", "seed"] and not rows.empty
+    assert set(rows["seed"]) == {1, 2} and set(rows["straggler"]) == {"slow", "none"}
+    iterations = found.summary.set_index(["straggler", "contender", "seed"])["iterations"]
+    for key, group in rows.groupby(["straggler", "contender", "seed"]):
+        assert group["iteration"].max() == iterations[key]
+
+
+@pytest.mark.slow
+def test_ratio_is_paired_by_seed(simulated: Path) -> None:
+    found = kofn.read(simulated)
+    ratio = found.ratio("mean_iteration_s")
+    rows = found.summary.pivot_table(index=["straggler", "seed"], columns="contender", values="mean_iteration_s")
+    single = rows["all but one"] / rows["all"]
+    (mean,) = ratio[(ratio["straggler"] == "slow") & (ratio["contender"] == "all but one")]["ratio"]
+    assert mean == pytest.approx((single["slow", 1] * single["slow", 2]) ** 0.5)
+    assert set(ratio[ratio["contender"] == "all"]["ratio"]) == {1.0}
+    with pytest.raises(ConfigError, match=r"a column must be one of .*, got 'mean_iteration': did you mean"):
+        found.ratio("mean_iteration")
+    with pytest.raises(ConfigError, match="where: straggler must be one of slow, none, got 'fast'"):
+        found.table(where={"straggler": "fast"})
+
+
+@pytest.mark.slow
+def test_claims_are_judged_and_the_page_begins_with_the_answer(simulated: Path) -> None:
+    document = json.loads((simulated / "experiment.json").read_text())
+    assert [claim["holds"] for claim in document["claims"]] == [True, False, True]
+    assert (document["cells"], document["finished"], document["ok"]) == (8, 8, True)
+    page = (simulated / "report.html").read_text()
+    answer = document["answer"]
+    assert answer.startswith(("all but one has the least time to target", "all has the least time to target"))
+    assert page.index("Is it worth to wait?") < page.index(answer) < page.index("Claims")
+    assert "yes  with a slow worker it is faster not to wait" in (simulated / "shown.txt").read_text()
+    figure = (simulated / "figures" / "figure-1.pdf").read_bytes()
+    assert figure.startswith(b"%PDF") and b"/FontFile2" in figure, "fonts are embedded as TrueType"
+    assert len(pd.read_csv(simulated / "results.csv")) == 8
+
+
+@pytest.mark.slow
+def test_table_fits_eighty_columns(simulated: Path) -> None:
+    done = invoke("report", simulated)
+    assert done.exit_code == 0, done.output
+    assert "mean iteration" in done.output
+
+
+@pytest.mark.slow
+def test_plot_returns_axes_with_intervals(simulated: Path) -> None:
+    found = kofn.read(simulated)
+    axes = found.plot("straggler", "mean_iteration_s")
+    assert not isinstance(axes, list)
+    assert axes.get_ylabel() == "mean iteration [s]"
+    names = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert names == ["all but one", "all"]
+    panels = found.plot("contender", "mean_iteration_s", panels="straggler", relative=True)
+    assert isinstance(panels, list) and [each.get_title() for each in panels] == [
+        "straggler = slow",
+        "straggler = none",
+    ]
+
+
+@pytest.mark.slow
+def test_repetition_elsewhere_has_equal_numbers(simulated: Path, tmp_path: Path) -> None:
+    moved = tmp_path / "moved artefact"
+    shutil.copytree(simulated, moved)
+    done = invoke("experiment", moved, "--out", tmp_path / "again", "--processes", 1)
+    assert done.exit_code == 0, done.output
+    assert "16 of 16 numbers agree with the original" in done.output
+    assert "equal" in done.output
+    first, again = (pd.read_csv(folder / "results.csv") for folder in (simulated, tmp_path / "again"))
+    pd.testing.assert_frame_equal(first, again)
+
+
+@pytest.mark.slow
+def test_unfinished_experiment_is_continued_without_repeating_a_cell(simulated: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    shutil.copytree(simulated, out)
+    cells = sorted(out.glob("cells/*/seed-*/summary.json"))
+    cells[3].unlink()
+    times = {path: path.stat().st_mtime_ns for path in cells if path.exists()}
+    done = invoke("experiment", out, "--processes", 1)
+    assert done.exit_code == 0, done.output
+    assert "8 cells, 7 of them finished before" in done.output
+    assert {path: path.stat().st_mtime_ns for path in times} == times and cells[3].exists()
+    pd.testing.assert_frame_equal(pd.read_csv(out / "results.csv"), pd.read_csv(simulated / "results.csv"))
+
+
+@pytest.mark.slow
+def test_another_experiment_does_not_mix_with_the_results(simulated: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    shutil.copytree(simulated, out)
+    (tmp_path / "other.toml").write_text(FILE.replace("compute_ms = 5.0", "compute_ms = 6.0"))
+    done = invoke("experiment", tmp_path / "other.toml", "--out", out)
+    assert done.exit_code == 2
+    assert "holds the results of another configuration: choose another --out" in done.output
+
+
+@pytest.mark.slow
+def test_export_writes_every_frame_of_all_runs(simulated: Path, tmp_path: Path) -> None:
+    done = invoke("export", simulated, "--to", "csv", "--out", tmp_path / "csv")
+    assert done.exit_code == 0, done.output
+    metrics = pd.read_csv(tmp_path / "csv" / "metrics.csv")
+    assert set(metrics["contender"]) == {"all", "all but one"} and len(metrics) > 8
+
+
+def test_dry_run_names_cells_and_writes_nothing(tmp_path: Path) -> None:
+    (tmp_path / "question.toml").write_text(FILE)
+    done = invoke("experiment", tmp_path / "question.toml", "--out", tmp_path / "out", "--dry-run", "--json")
+    assert done.exit_code == 0, done.output
+    document = json.loads(done.stdout)
+    assert len(document["cells"]) == 8 and document["estimate_s"] > 0
+    assert not (tmp_path / "out").exists()
+
+
+MODULE = """
+def row(cell):
+    if cell.config.model.learning_rate == 0.3 and cell.seed == 2:
+        raise ValueError("diverged")
+    return {"loss": cell.config.model.learning_rate * cell.seed}
+
+
+def columns(trial):
+    return {"twice": 2 * trial.summary.iterations}
+"""
+
+ROWS = """
+[experiment]
+name = "rows"
+mode = "own_rows:row"
+seeds = 2
+[axes]
+"model.learning_rate" = [0.1, 0.2, 0.3]
+[[contender]]
+name = "all"
+trial = "all"
+"""
+
+
+def test_failed_cell_is_named_and_the_others_go_on(tmp_path: Path) -> None:
+    (tmp_path / "own_rows.py").write_text(MODULE)
+    (tmp_path / "rows.toml").write_text(ROWS)
+    out = tmp_path / "out"
+    done = invoke("experiment", tmp_path / "rows.toml", "--out", out, "--processes", 1)
+    assert done.exit_code == 1
+    assert "model.learning_rate = 0.3, all, seed 2: FAILED: ValueError: diverged" in done.output
+    found = reader.read(out)
+    assert [row["loss"] for row in found.summary.to_dict("records")] == [0.1, 0.2, 0.3, 0.2, 0.4]
+    with pytest.raises(ConfigError, match=r"has no metrics: experiment.mode = 'own_rows:row' has only summary"):
+        _ = found.metrics
+    lines = (out / "rows.jsonl").read_text().splitlines()
+    (out / "inputs" / tmp_path.name / "own_rows.py").write_text(MODULE.replace("== 0.3", "== 9"))
+    (out / "rows.jsonl").write_text("\n".join(lines) + '\n{"cell": "cut')
+    again = invoke("experiment", out, "--processes", 1)
+    assert "6 cells, 5 of them finished before" in again.output
+    assert len((out / "rows.jsonl").read_text().splitlines()) == len(lines) + 1, "only the failed cell is called again"
+
+
+def test_plugins_are_copied_without_links_to_the_outside(tmp_path: Path) -> None:
+    given = tmp_path / "given"
+    given.mkdir()
+    (given / "own_rows.py").write_text(MODULE)
+    (tmp_path / "secret.py").write_text("password = 1")
+    (given / "link.py").symlink_to(tmp_path / "secret.py")
+    (given / "rows.toml").write_text(ROWS.replace("[0.1, 0.2, 0.3]", "[0.1]"))
+    out = tmp_path / "out"
+    assert invoke("experiment", given / "rows.toml", "--out", out, "--processes", 1).exit_code == 0
+    copied = sorted(path.name for path in (out / "inputs" / "given").iterdir())
+    assert copied == ["own_rows.py", "rows.toml"]
+    assert str(tmp_path) not in (out / "experiment.toml").read_text(), "stored paths are relative"
+    (given / "own_rows.py").write_text(MODULE.replace("2 *", "3 *"))
+    changed = invoke("experiment", given / "rows.toml", "--out", out, "--processes", 1)
+    assert changed.exit_code == 2 and "is from an earlier own_rows.py" in changed.output
+
+
+def test_missed_target_has_no_mean(tmp_path: Path) -> None:
+    class Missed(kofn.Experiment):
+        summary = pd.DataFrame(
+            {
+                "contender": ["a", "a", "b", "b"],
+                "seed": [1, 2, 1, 2],
+                "time_to_target_s": pd.array([1.0, None, 2.0, 3.0]),
+            }
+        )
+        axes = ()
+        baseline = "b"
+
+        def __init__(self) -> None:
+            pass
+
+    table = Missed().table("time_to_target_s").set_index("contender")
+    assert pd.isna(table["time_to_target_s"]["a"]) and table["time_to_target_s_n"]["a"] == 1
+    assert table["time_to_target_s"]["b"] == pytest.approx(6**0.5)
+    ratio = Missed().ratio("time_to_target_s").set_index("contender")
+    assert pd.isna(ratio["ratio"]["a"]) and ratio["ratio_n"]["a"] == 1
