@@ -1,7 +1,7 @@
 """One sweep of simulations on this machine and on Dask clusters, and whether the tables are the same to the last digit.
 
-    python -m bench.scale_sweep                 1,000 tasks, four times: some minutes
-    python -m bench.scale_sweep --seeds 1       50 tasks
+    python -m bench.scale_sweep                 1,000 cells, four times: some minutes
+    python -m bench.scale_sweep --seeds 1       50 cells
 
 Without Dask; interrupted and continued on this machine; on a cluster of two worker processes, of which one is killed in
 the middle; and on dask-jobqueue's SLURMCluster with stand-ins for sbatch and scancel, which start the job script and
@@ -25,9 +25,15 @@ import dask
 import dask_jobqueue  # noqa: F401  # its defaults are in Dask's configuration
 
 from bench.tables import Row, make_parser, say, show, whole
+from kofn.experiments.artefact import prepare
 from kofn.experiments.engine import TaskEngine
-from kofn.experiments.scale.command import WORLD
-from kofn.experiments.scale.tasks import CHOICE, LAW, RESULTS, SEED, WORKERS, ScaleTask, failures, run, table, tasks
+from kofn.experiments.experiment_file import ExperimentFile
+from kofn.experiments.modes import carry_out
+from kofn.experiments.reader import Experiment
+from kofn.report.table import make_console
+
+SWEEP = Path(__file__).with_name("scale_sweep.toml")
+"""50 cells for each seed."""
 
 SBATCH = """#!/bin/sh
 script=$(mktemp -p "$(dirname "$0")")  # the submitted one is removed at once
@@ -44,31 +50,20 @@ JOBQUEUE = {"cores": 1, "processes": 1, "memory": "2GiB"}
 """Dask's own configuration of the cluster; a user has it in ~/.config/dask."""
 
 
-def sweep(seeds: int) -> list[ScaleTask]:
-    """Return 50 tasks for each seed."""
-    return tasks(
-        WORLD.read_text(),
-        {
-            WORKERS: [50, 100],
-            LAW: ["poisson", "exponential", "pareto", "bursty", "constant"],
-            CHOICE: [0.5, 0.8, 0.9, 0.95, 1.0],
-            "run.max_iterations": [200],
-            SEED: range(1, seeds + 1),
-        },
-    )
-
-
-def done(wanted: list[ScaleTask], folder: Path, engine: TaskEngine, ended: Callable[[int, int], None]) -> Row:
-    """Run a sweep, and describe it."""
+def done(seeds: int, folder: Path, engine: TaskEngine, ended: Callable[[int, int], None]) -> Row:
+    """Carry out the unfinished cells, and describe the table; `ended` gets the numbers of ended cells and of all
+    cells."""
     begin = time.perf_counter()
-    run(wanted, folder, engine, ended)
-    found = table(folder, wanted)
-    found.to_csv(folder / RESULTS, index=False)
+    file = prepare(ExperimentFile.load(SWEEP, seeds=seeds), folder)
+    cells, left = Experiment(folder).cells, Experiment(folder).left
+    for number, _ in enumerate(carry_out(file, folder, left, make_console(quiet=True), engine), 1):
+        ended(len(cells) - len(left) + number, len(cells))
+    found = Experiment(folder)
     return {
-        "rows": len(found),
-        "failed": len(failures(folder, wanted)),
+        "rows": len(found.summary),
+        "failed": len(found.left),
         "seconds": time.perf_counter() - begin,
-        "sha256": hashlib.sha256((folder / RESULTS).read_bytes()).hexdigest()[:16],
+        "sha256": hashlib.sha256(found.summary.to_csv(index=False).encode()).hexdigest()[:16],
     }
 
 
@@ -115,7 +110,7 @@ class InterruptionError(Exception):
 
 
 def rows(seeds: int, folder: Path) -> list[Row]:
-    wanted, two = sweep(seeds), TaskEngine(processes=2)
+    two = TaskEngine(processes=2)
 
     def nothing(number: int, of: int) -> None:
         """Do nothing."""
@@ -124,12 +119,12 @@ def rows(seeds: int, folder: Path) -> list[Row]:
         if number == of // 2:
             raise InterruptionError
 
-    say(f"{len(wanted)} tasks without Dask")
-    found = [{"where": "two processes"} | done(wanted, folder / "plain", two, nothing)]
+    say(f"{seeds} seeds without Dask")
+    found = [{"where": "two processes"} | done(seeds, folder / "plain", two, nothing)]
     say("interrupted in the middle")
     with contextlib.suppress(InterruptionError):
-        run(wanted, folder / "again", two, stop)
-    found.append({"where": "the same, interrupted and continued"} | done(wanted, folder / "again", two, nothing))
+        done(seeds, folder / "again", two, stop)
+    found.append({"where": "the same, interrupted and continued"} | done(seeds, folder / "again", two, nothing))
     say("Dask, two worker processes, one of which is killed")
     with two_workers(folder) as (address, kill):
 
@@ -138,16 +133,16 @@ def rows(seeds: int, folder: Path) -> list[Row]:
                 kill()
 
         engine = TaskEngine(cluster=address)
-        found.append({"where": "Dask, one of two workers killed"} | done(wanted, folder / "dask", engine, half))
+        found.append({"where": "Dask, one of two workers killed"} | done(seeds, folder / "dask", engine, half))
     say("dask-jobqueue, SLURMCluster")
     engine = TaskEngine(processes=2, cluster="dask_jobqueue:SLURMCluster")
-    found.append({"where": "dask-jobqueue's SLURMCluster"} | done(wanted, folder / "slurm", engine, nothing))
+    found.append({"where": "dask-jobqueue's SLURMCluster"} | done(seeds, folder / "slurm", engine, nothing))
     return found
 
 
 def main() -> None:
     parser = make_parser(__doc__)
-    parser.add_argument("--seeds", type=whole(), default=20, help="50 tasks each (default 20)")
+    parser.add_argument("--seeds", type=whole(), default=20, help="50 cells each (default 20)")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name, configured(Path(name)):
         found = rows(options.seeds, Path(name))

@@ -1,6 +1,7 @@
 """The answer of an experiment: its table, and the sentence that says which contender is the best."""
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pandas as pd
 
@@ -71,6 +72,8 @@ def tables(experiment: Experiment) -> Iterator[TextTable]:
 
 
 def _own(experiment: Experiment, section: TableSection) -> TextTable:
+    if section.function is None and len(section.columns) == 1 and experiment.axes:
+        return _matrix(experiment, section)
     if section.function is None:
         columns = section.columns or shown_columns(experiment)
         return _table(experiment, section.title, columns, section)
@@ -79,11 +82,34 @@ def _own(experiment: Experiment, section: TableSection) -> TextTable:
         return found
     if not isinstance(found, pd.DataFrame):
         raise ConfigError(f"{section.function} must return a data frame, got a {type(found).__name__}")
-    cells = [
-        ["-" if pd.isna(value) else f"{value:.4g}" if isinstance(value, float) else str(value) for value in row]
-        for row in found.itertuples(index=False)
-    ]
+    cells = [list(map(_text, row)) for row in found.itertuples(index=False)]
     return TextTable(headings=list(found.columns), cells=cells, title=section.title or None)
+
+
+def _text(value: Any) -> str:
+    """Return a cell of a data frame."""
+    if pd.isna(value):
+        return "-"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _matrix(experiment: Experiment, section: TableSection) -> TextTable:
+    """Return a row for each combination of the axes, with a column for each contender."""
+    (column,) = section.columns
+    frame = experiment.rows(section.where)
+    paired = experiment.paired(column, where=section.where) if section.relative else frame
+    left_out = experiment.baseline if section.relative else None
+    contenders = [name for name in dict.fromkeys(frame["contender"]) if name != left_out]
+    rows = []
+    for world, group in experiment.worlds(frame):
+        cells = {}
+        for key, own in groups(group, ["contender"]):
+            ratio = section.relative
+            found = _ratio(experiment, paired, {**world, **key}) if ratio else _mean(experiment, own, column)
+            cells[key["contender"]] = found
+        rows.append([*map(str, world.values()), *(cells.get(name, "-") for name in contenders)])
+    headings = [*experiment.axes, *contenders]
+    return TextTable(headings=headings, cells=rows, title=section.title or None, texts=experiment.axes)
 
 
 def _table(

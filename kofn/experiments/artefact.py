@@ -20,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-from kofn.experiments.experiment_file import ExperimentFile, Patch, mapped_paths
+from kofn.experiments.experiment_file import Axis, ExperimentFile, Patch, mapped_paths
 from kofn.experiments.reader import EXPERIMENT
 from kofn_common.config.dump import tables_to_toml
 from kofn_common.config.errors import ConfigError
@@ -98,12 +98,7 @@ def prepare(file: ExperimentFile, out: Path) -> ExperimentFile:
     if file.hooks or _names_modules(file):
         section["modules"] = inputs.take(file.modules, sources=True)
     tables: dict[str, Any] = {"experiment": section, "base": _moved(file.base, inputs)}
-    tables["axes"] = {
-        axis.name: document["axes"][axis.name]
-        if isinstance(document["axes"][axis.name], list) and not _paths(axis.values)
-        else {str(name): _moved(patch, inputs) for name, patch in axis.values.items()}
-        for axis in file.axes
-    }
+    tables["axes"] = {axis.name: _values(axis, inputs) for axis in file.axes}
     tables["contender"] = [
         {"name": each.name, "trial": each.trial, "set": _moved(each.set, inputs, file.path.parent)}
         for each in file.document.contender
@@ -145,17 +140,11 @@ def _moved(patch: Patch, inputs: Inputs, folder: Path | None = None) -> dict[str
     return mapped_paths(found, lambda path: inputs.take(origin(path)), only=FILES)
 
 
-def _paths(values: Mapping[Any, Patch]) -> bool:
-    """Return whether the changes of an axis have paths."""
-    found: list[str] = []
-
-    def noted(path: str) -> str:
-        found.append(path)
-        return path
-
-    for patch in values.values():
-        mapped_paths(patch, noted)
-    return bool(found)
+def _values(axis: Axis, inputs: Inputs) -> list[Any] | dict[str, Any]:
+    """Return an axis as in a file: the values of its key, or changes by name."""
+    moved = {str(name): _moved(patch, inputs) for name, patch in axis.values.items()}
+    listed = "." in axis.name and all(list(patch) == [axis.name] for patch in moved.values())
+    return [patch[axis.name] for patch in moved.values()] if listed else moved
 
 
 def _files(path: Path) -> Iterator[Path]:

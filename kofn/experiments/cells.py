@@ -91,10 +91,8 @@ class Cell:
         return folder
 
     def stored(self) -> TrialSummary | None:
-        """Return the results of a finished run; None for an unfinished run. Raise ConfigError if the folder has other
-        content."""
-        if self.folder.exists() and any(self.folder.iterdir()) and not (self.folder / "run.json").exists():
-            raise ConfigError(f"{self.folder} is no run's folder: choose another --out, nothing is overwritten")
+        """Return the results of a finished run; None for an unfinished run. Raise ConfigError if the run had another
+        configuration."""
         several = bool(self.point.others)
         try:
             given = RunFolder.open(self.folder).jobs[0].config.read_text()
@@ -106,6 +104,14 @@ class Cell:
                 f"{self.folder} holds the results of another configuration: choose another --out, or remove that folder"
             )
         return trial
+
+    def drop(self) -> None:
+        """Remove the workers' sums, which have been checked, and lines."""
+        trial = self.trial
+        trial.samples.unlink(missing_ok=True)
+        for rank in range(self.config.job.workers):
+            trial.sums(rank).unlink(missing_ok=True)
+            trial.metrics(rank).unlink(missing_ok=True)
 
     @property
     def digest(self) -> str:

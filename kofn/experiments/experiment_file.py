@@ -61,6 +61,7 @@ class ExperimentSection(Section, frozen=True):
     own_columns: str | None = None  # module:function, which returns further columns of a trial
     cells: str | None = None  # module:function, which returns the points to run, given the points of the file
     modules: str | None = None  # the folder of functions and plug-ins; none: this file's folder
+    lean: bool = False  # whether the workers' lines and sums, megabytes a training, are removed once they are checked
     notes: str = ""  # a paragraph of the report
 
 
@@ -229,8 +230,8 @@ class ExperimentFile:
         return self.section.mode not in (RUN, SIMULATE)
 
     def only(self, chosen: Mapping[str, Sequence[str]]) -> Self:
-        """Return the experiment with the chosen values of axes and the chosen contenders. ConfigError names a wrong
-        choice."""
+        """Return the experiment with the chosen values of axes and the chosen contenders, without claims, tables and
+        figures about what is left out. ConfigError names a wrong choice."""
         known = {"contender": self.contenders} | {axis.name: [str(name) for name in axis.values] for axis in self.axes}
         for name, values in chosen.items():
             _known(name, known, "--only")
@@ -242,8 +243,29 @@ class ExperimentFile:
             else axis
             for axis in self.axes
         )
-        kept = [each for each in self.document.contender if each.name in chosen.get("contender", self.contenders)]
-        return replace(self, axes=axes, document=structs.replace(self.document, contender=tuple(kept)))
+        names = chosen.get("contender", self.contenders)
+        baseline = self.section.baseline if self.section.baseline in names else None
+
+        def asked(entry: ClaimSection | TableSection | FigureSection) -> bool:
+            """Return whether nothing that the entry is about is left out."""
+            about = [getattr(entry, key, None) or names[0] for key in ("contender", "slower", "faster")]
+            left = getattr(entry, "relative", False) and baseline is None
+            values = [
+                str(value) in chosen.get(name, [str(value)])
+                for name, given in entry.where.items()
+                for value in (given if isinstance(given, list) else [given])
+            ]
+            return all(name in names for name in about) and all(values) and not left
+
+        document = structs.replace(
+            self.document,
+            experiment=structs.replace(self.section, baseline=baseline),
+            contender=tuple(each for each in self.document.contender if each.name in names),
+            claim=tuple(filter(asked, self.document.claim)),
+            table=tuple(filter(asked, self.document.table)),
+            figure=tuple(filter(asked, self.document.figure)),
+        )
+        return replace(self, axes=axes, document=document)
 
     def points(self) -> list[Point]:
         """Return every combination of the axes' values and contenders; contenders change first."""
@@ -402,6 +424,11 @@ def _label(value: Any) -> str | int | float | bool:
         if isinstance(value, list)
         else str(value)
     )
+
+
+def _named(label: str) -> str | int:
+    """Return the name of changes; a name of digits is a number, which a figure can have along its axis."""
+    return int(label) if re.fullmatch(r"0|[1-9][0-9]*", label) else label
 
 
 def _overlay(where: str, given: Any, folder: Path) -> Patch:

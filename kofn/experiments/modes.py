@@ -56,21 +56,29 @@ def carry_out(
     file: ExperimentFile, out: Path, left: Sequence[Cell], console: Console, engine: TaskEngine
 ) -> Iterator[CellResult]:
     """Carry out the unfinished cells, and yield their results; the failure of a cell does not stop the others."""
-    mode = file.section.mode
     if not left:
         return
+    results = _results(file, out, left, console, engine)
+    for result in _told(left, results, console):
+        if result.ok and file.section.lean and not file.rows_only:
+            result.cell.drop()
+        yield result
+
+
+def _results(
+    file: ExperimentFile, out: Path, left: Sequence[Cell], console: Console, engine: TaskEngine
+) -> Iterator[CellResult]:
+    """Yield the results of cells in the file's mode."""
+    mode = file.section.mode
     if mode == RUN:
         if running() is not None:
             raise another_run()
         check_machine(left[0].config.network.target)
-        results = (_run(execute, cell, console, check=number == 0) for number, cell in enumerate(left))
-        yield from _told(left, results, console)
+        yield from (_run(execute, cell, console, check=number == 0) for number, cell in enumerate(left))
     elif mode == SIMULATE:
-        costs = known_costs(out, left, console)
-        call = functools.partial(_simulated, costs)
-        yield from _told(left, engine.in_order(call, left, _lost), console)
+        yield from engine.in_order(functools.partial(_simulated, known_costs(out, left, console)), left, _lost)
     else:
-        yield from _told(left, _rows(mode, out, left, engine), console)
+        yield from _rows(mode, out, left, engine)
 
 
 def known_costs(out: Path, cells: Sequence[Cell], console: Console) -> dict[str, Any]:

@@ -105,7 +105,7 @@ class Experiment(SeveralRuns):
 
     @property
     def frames(self) -> Sequence[str]:
-        return ["summary"] if self.file.rows_only else super().frames
+        return ["summary"] if self._only_summary else super().frames
 
     @property
     def labels(self) -> Mapping[str, Mapping[str, object]]:
@@ -142,11 +142,14 @@ class Experiment(SeveralRuns):
         return [f"{title}: {row[name]}" for title, row in faults for name in FAULTS if row[name]]
 
     def __getattr__(self, name: str) -> pd.DataFrame:
-        if name in TABLES and self.file.rows_only:
-            raise ConfigError(
-                f"{self.folder} has no {name}: experiment.mode = {self.file.section.mode!r} has only summary"
-            )
+        if name in TABLES and self._only_summary:
+            reason = "experiment.lean" if self.file.section.lean else f"experiment.mode = {self.file.section.mode!r}"
+            raise ConfigError(f"{self.folder} has no {name}: {reason} keeps only summary")
         return super().__getattr__(name)
+
+    @property
+    def _only_summary(self) -> bool:
+        return self.file.rows_only or self.file.section.lean
 
     def _own_columns(self) -> Callable[[FinishedTrial], Mapping[str, Any]]:
         name = self.file.section.own_columns

@@ -196,14 +196,23 @@ def summary_columns(summary: TrialSummary) -> dict[str, Any]:
 
 
 def named(column: str) -> str:
-    """Return a column's name for an axis, with its unit: "time_to_target_s" becomes "time to target [s]"."""
+    """Return a column's name in words, with its unit: "time_to_target_s" becomes "time to target [s]". The key of a
+    configuration stays as it is.
+
+    >>> named("progress_per_s"), named("bytes_sent"), named("job.workers"), named("duration_s, over all")
+    ('progress [1/s]', 'bytes sent', 'job.workers', 'duration, over all')
+    """
     name, comma, rest = column.partition(", ")
     if "." in name:
         return column
-    *words, last = name.split("_")
+    stem, per, unit = name.rpartition("_per_")
+    *words, last = (stem if per else name).split("_")
+    if not per and last in UNITS and words:
+        unit, last = UNITS[last], ""
+    found = " ".join(filter(None, [*words, last]))
     if comma:
-        return f"{' '.join(words if last in UNITS else [*words, last])}{comma}{rest}"
-    return f"{' '.join(words)} [{UNITS[last]}]" if last in UNITS and words else " ".join([*words, last])
+        return f"{found}, {rest}"
+    return f"{found} [1/{unit}]" if per else f"{found} [{unit}]" if unit and not last else found
 
 
 def _fields(kind: type) -> Sequence[Any]:

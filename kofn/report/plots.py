@@ -21,6 +21,9 @@ COLUMN_INCHES, HEIGHT_INCHES = 3.5, 2.4
 COLOURS = 10
 """The number of colours; more lines have the same colours in another style."""
 
+DECADES = 30
+"""Numbers whose largest is more than this many times the least have a logarithmic axis."""
+
 DASHES: Sequence[tuple[float, ...]] = ((), (4, 1.5), (1, 1), (3, 1, 1, 1))
 MARKERS = "osD^vP*X"
 
@@ -56,10 +59,14 @@ def draw(
                 list(dict.fromkeys(frame[lines])) if lines else [],
             )
             axes.set(xlabel=named(x), ylabel=named(label) if axes is several[0] else "")
+            if is_numeric_dtype(rows[x]) and _decades(rows[x]):
+                axes.set_xscale("log")
             if title is not None:
                 axes.set_title(f"{panels} = {title}", fontsize=8.0)
             if one is not None:
                 axes.axhline(one, color="black", linewidth=0.8)
+                if _decades(frame[y]):
+                    axes.set_yscale("log")
             else:
                 axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
             if (legend := axes.get_legend()) is not None:
@@ -68,6 +75,11 @@ def draw(
             handles, names = several[0].get_legend_handles_labels()
             several[-1].legend(handles, names, loc="upper left", bbox_to_anchor=(1.0, 1.0), title=None)
     return list(several) if panels else several[0]
+
+
+def _decades(values: "pd.Series[Any]") -> bool:
+    """Return whether positive numbers span more than a decade and a half."""
+    return bool(values.min() > 0 and values.max() > DECADES * values.min())
 
 
 def _plain(values: "pd.Series[Any]") -> "pd.Series[Any]":
@@ -89,7 +101,8 @@ def _panel(axes: Axes, rows: pd.DataFrame, x: str, y: str, lines: str | None, le
             rows, x=x, y=y, hue=lines, style=lines, hue_order=levels or None, palette=palette or None,
             dashes=styles or True, markers=markers or None, estimator=_mean, errorbar=_interval, ax=axes,
         )  # fmt: skip
-        axes.set_xticks(sorted(set(rows[x])))
+        if not _decades(rows[x]):
+            axes.set_xticks(sorted(set(rows[x])))
     else:
         order = list(dict.fromkeys(rows[x]))
         shapes = [MARKERS[number // COLOURS % len(MARKERS)] for number, _ in enumerate(levels)]

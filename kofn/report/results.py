@@ -113,10 +113,11 @@ class Results(ABC):
         """Return a row for each trial with the column `ratio`: the trial's value divided by the baseline's value with
         the same axes and seed; missing if one of both has none."""
         frame = self.rows(where)
-        name = self._baseline(frame, baseline)
+        every = self.rows({name: value for name, value in (where or {}).items() if name != self.contender})
+        name = self._baseline(every, baseline)
         keys = [*self.axes, SEED]
-        own = frame[[*self.by, SEED]].assign(value=self.values(frame, column))
-        base = own[own[self.contender] == name][[*keys, "value"]].rename(columns={"value": "of_baseline"})
+        own, others = (rows[[*self.by, SEED]].assign(value=self.values(rows, column)) for rows in (frame, every))
+        base = others[others[self.contender] == name][[*keys, "value"]].rename(columns={"value": "of_baseline"})
         if base.duplicated(keys).any():
             raise ConfigError(f"{name!r} must be one trial with each seed, got several")
         both = own.merge(base, on=keys, how="inner")
@@ -148,7 +149,7 @@ class Results(ABC):
             self._one_of(name, self.by, "a column")
         if relative:
             frame, column = self.paired(y, baseline, where), "ratio"
-            label = f"{y}, of {self._baseline(frame, baseline)}'s"
+            label = f"{y}, over {baseline or self.baseline}"
         else:
             frame, column, label = self.rows(where), y, y
             frame = frame.assign(**{y: self.values(frame, y)})

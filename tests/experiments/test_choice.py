@@ -1,28 +1,27 @@
-"""The choice of rule and k against fixed choices in hindsight, in worlds that `kofn experiment k` does not have.
+"""The choice of rule and k against fixed choices in hindsight, in worlds that k.toml does not have.
 
 `make long ARGS='-k test_choice -rP'` prints every world's figures.
 """
 
 import math
-import os
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
 import pytest
-from rich.console import Console
+from click.testing import CliRunner
 
-from kofn.experiments.engine import TaskEngine
-from kofn.experiments.k.columns import choice_columns
-from kofn.experiments.k.hindsight import hindsights
-from kofn.experiments.k.worlds import LONG, SHORT, trials
-from kofn.experiments.matrix import Scenario, cells, run_cells
-from kofn.experiments.trials import read_trials
-from kofn.run.plan import RunPlan
-from kofn.sim.runner import execute
-from kofn_common.config.schema import Config
-from kofn_common.results.folder import RunFolder
+import kofn
+from examples.experiments import k_choice
+from kofn.cli.main import main
+from kofn.experiments.cells import cells_of
+from kofn.experiments.experiment_file import ExperimentFile
+from kofn.experiments.modes import COSTS as COSTS_FOLDER
+from kofn.sim.machine_costs import costs_key
+from kofn_common.config.dump import tables_to_toml
+from tests.experiments.test_k import FOLDER
 from tests.sim.lab import COSTS
 
 SEEDS = 3
@@ -91,22 +90,31 @@ WORLDS: dict[str, tuple[int, float, dict[str, Any]]] = {
 """Worlds by name: workers, learning rate, and further tables of the configuration."""
 
 
-def scenario(name: str) -> Scenario:
-    """Return a world with `progress` and the fixed choices of `kofn experiment k`."""
+def document(name: str) -> dict[str, Any]:
+    """Return a world's tables."""
     workers, rate, tables = WORLDS[name]
-    objectives = [name for name in trials(workers) if name != "throughput"]
-    document: dict[str, Any] = {
-        "run": {"trials": objectives, "accuracy_over": 10, "max_iterations": max(SHORT, round(LONG / rate))},
+    found: dict[str, Any] = {
+        "run": {"accuracy_over": 10, "max_iterations": max(k_choice.SHORT, round(k_choice.LONG / rate))},
         "job": {"workers": workers, "words": 32},
         "model": {"learning_rate": rate},
     }
     for table, entries in tables.items():
-        document[table] = document.get(table, {}) | entries if isinstance(entries, dict) else entries
-    return Scenario(name=name.replace(" ", "-"), config=Config.of(document))
+        found[table] = found.get(table, {}) | entries if isinstance(entries, dict) else entries
+    return found
 
 
-def simulate(plan: RunPlan, console: Console) -> RunFolder:
-    return execute(plan, console, lambda: COSTS)
+def file(folder: Path) -> Path:
+    """Write an experiment with these worlds, and with `progress` and the fixed choices of k.toml."""
+    with (FOLDER / "k.toml").open("rb") as given:
+        contenders = [entry for entry in tomllib.load(given)["contender"] if entry["name"] != "throughput"]
+    tables = {
+        "experiment": {"name": "choice", "seeds": SEEDS},
+        "axes": {"world": {name: document(name) for name in WORLDS}},
+        "contender": contenders,
+    }
+    path = folder / "choice.toml"
+    path.write_text(tables_to_toml(tables))
+    return path
 
 
 @pytest.mark.long
@@ -120,18 +128,20 @@ def test_progress_takes_hardly_longer_than_the_best_fixed_choice(tmp_path: Path)
     assert not {name: ratio for name, ratio in ratios.items() if ratio > WEAK.get(name, MOST)}
 
 
-def measured(out: Path) -> Iterator[tuple[str, float]]:
+def measured(folder: Path) -> Iterator[tuple[str, float]]:
     """Print and yield each world's ratio: the geometric mean, over the seeds, of the time of `progress` divided by the
     time of the best fixed choice."""
-    matrix = cells([scenario(name) for name in WORLDS], SEEDS, out)
-    engine = TaskEngine(processes=len(os.sched_getaffinity(0)))
-    results = list(run_cells(matrix, simulate, Console(quiet=True), engine=engine))
-    assert not [result.error for result in results if result.error]
-    found = hindsights(read_trials("k", results, lambda trial: choice_columns(trial.summary)))
-    for name, hindsight in zip(WORLDS, found, strict=True):
-        progress, best = hindsight.standing("progress"), hindsight.best
-        assert progress is not None and progress.ratios is not None and best is not None
-        times = " ".join(f"{time_s:.2f}" for time_s in progress.times)
-        others = " ".join(f"{time_s:.2f}" for time_s in best.times)
-        print(f"{name:18} {progress.ratios.mean:.3f}  progress {times} s, {best.objective} {others} s")
-        yield name, progress.ratios.mean
+    out = folder / "out"
+    for cell in cells_of(ExperimentFile.load(file(folder)), out):
+        (out / COSTS_FOLDER).mkdir(parents=True, exist_ok=True)
+        COSTS.save(out / COSTS_FOLDER / f"{costs_key(cell.config)}.json")
+    done = CliRunner().invoke(main, ["experiment", str(folder / "choice.toml"), "--out", str(out)])
+    assert done.exit_code == 0, done.output
+    trials = kofn.read(out).summary.rename(columns={"workers": "job.workers"}).assign(**{"model.learning_rate": 0.0})
+    for name, rows in k_choice.against_best(trials).groupby("world", sort=False):
+        progress = rows[rows["contender"] == "progress"]
+        best = rows[rows["contender"] == progress["best"].iloc[0]]
+        times, others = (" ".join(map("{:.2f}".format, each["counted_s"])) for each in (progress, best))
+        ratio = k_choice.gmean(progress["ratio"])
+        print(f"{name:18} {ratio:.3f}  progress {times} s, {best['contender'].iloc[0]} {others} s")
+        yield str(name), ratio

@@ -1,17 +1,30 @@
 """An experiment in virtual time: table, claims, figures, continuation, repetition; rows without runs."""
 
 import json
+import os
 import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
 import pytest
 from click.testing import CliRunner, Result
+from rich.console import Console
 
 import kofn
 from kofn.cli.main import main
 from kofn.experiments import reader
+from kofn.run.errors import RunError
+from kofn.run.plan import RunPlan
+from kofn.sim import runner
+from kofn.sim.costs import Costs
 from kofn_common.config.errors import ConfigError
+from kofn_common.results.folder import RunFolder
+from tests.run.real_run import OWN_NETWORK, processes
+from tests.waiting import until
 
 FILE = """
 [experiment]
@@ -207,6 +220,17 @@ def columns(trial):
     return {"twice": 2 * trial.summary.iterations}
 """
 
+
+@pytest.mark.slow
+def test_chosen_values_are_run_and_stored_alone(tmp_path: Path) -> None:
+    (tmp_path / "own_rows.py").write_text(MODULE)
+    (tmp_path / "rows.toml").write_text(ROWS)
+    chosen = ("--only", "model.learning_rate=0.1,0.2", "--seeds", 1, "--out", tmp_path / "out", "--processes", 1)
+    done = invoke("experiment", tmp_path / "rows.toml", *chosen)
+    assert done.exit_code == 0, done.output
+    assert list(reader.read(tmp_path / "out").summary["model.learning_rate"]) == [0.1, 0.2]
+
+
 ROWS = """
 [experiment]
 name = "rows"
@@ -229,7 +253,7 @@ def test_failed_cell_is_named_and_the_others_go_on(tmp_path: Path) -> None:
     assert "model.learning_rate = 0.3, all, seed 2: FAILED: ValueError: diverged" in done.output
     found = reader.read(out)
     assert [row["loss"] for row in found.summary.to_dict("records")] == [0.1, 0.2, 0.3, 0.2, 0.4]
-    with pytest.raises(ConfigError, match=r"has no metrics: experiment.mode = 'own_rows:row' has only summary"):
+    with pytest.raises(ConfigError, match=r"has no metrics: experiment.mode = 'own_rows:row' keeps only summary"):
         _ = found.metrics
     lines = (out / "rows.jsonl").read_text().splitlines()
     (out / "inputs" / tmp_path.name / "own_rows.py").write_text(MODULE.replace("== 0.3", "== 9"))
@@ -254,6 +278,88 @@ def test_plugins_are_copied_without_links_to_the_outside(tmp_path: Path) -> None
     (given / "own_rows.py").write_text(MODULE.replace("2 *", "3 *"))
     changed = invoke("experiment", given / "rows.toml", "--out", out, "--processes", 1)
     assert changed.exit_code == 2 and "is from an earlier own_rows.py" in changed.output
+
+
+def test_plugin_that_cannot_be_loaded_is_named_before_the_first_cell(tmp_path: Path) -> None:
+    (tmp_path / "question.toml").write_text(FILE)
+    settings = {
+        "model.stragglers=gone:Late": "straggler 'gone:Late' cannot be loaded: ModuleNotFoundError",
+        "model.trace=/nowhere.csv": "/nowhere.csv must exist, got no such file",
+    }
+    for setting, words in settings.items():
+        done = invoke("experiment", tmp_path / "question.toml", "--set", setting, "--out", tmp_path / "out")
+        assert done.exit_code == 2, done.output
+        assert words in done.output
+    assert not list(tmp_path.glob("out/cells/*"))
+
+
+@pytest.mark.slow
+def test_failed_run_does_not_stop_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "question.toml").write_text(FILE.replace("seeds = 2", "seeds = 1\nlean = true"))
+    real = runner.execute
+
+    def fails(plan: RunPlan, console: Console, known: Callable[[], Costs]) -> RunFolder:
+        if "slow-all" in str(plan.folder) and "but" not in str(plan.folder):
+            raise RunError("the switch died")
+        return real(plan, console, known)
+
+    monkeypatch.setattr(runner, "execute", fails)
+    arguments = ("experiment", tmp_path / "question.toml", "--out", tmp_path / "out", "--processes", 1)
+    done = invoke(*arguments)
+    assert done.exit_code == 1
+    assert "straggler = slow, all, seed 1: FAILED: the switch died" in done.output
+    document = json.loads((tmp_path / "out" / "experiment.json").read_text())
+    assert (document["cells"], document["finished"], document["ok"]) == (4, 3, False)
+    assert [claim["holds"] for claim in document["claims"]] == [None, None, None]
+    monkeypatch.setattr(runner, "execute", real)
+    again = invoke(*arguments)
+    assert again.exit_code == 0 and "4 cells, 3 of them finished before" in again.output
+    assert not list(tmp_path.glob("out/cells/*/seed-1/*/worker-*")), "lean: the workers' files are not kept"
+
+
+@pytest.mark.root
+@pytest.mark.long
+def test_experiment_runs_for_real_and_continues(tmp_path: Path) -> None:
+    (tmp_path / "question.toml").write_text(FILE)
+    only = ["--only", "straggler=slow", "--seeds", "1", "--mode", "run", "--out", str(tmp_path / "out"), "--json"]
+    kofn_main = [sys.executable, "-c", "from kofn.cli.start import main; main()"]
+    done = [
+        subprocess.run(
+            [*OWN_NETWORK, *kofn_main, "experiment", str(tmp_path / "question.toml"), *only],
+            env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "KOFN_STATE_DIR": str(tmp_path / "state")},
+            capture_output=True,
+            text=True,
+            timeout=200,
+            check=False,
+        )
+        for _ in range(2)
+    ]
+    assert [one.returncode for one in done] == [0, 0], done[0].stderr
+    first, again = (json.loads(one.stdout) for one in done)
+    assert first == again and first["claims"][0]["holds"] is True
+    assert "2 cells, 2 of them finished before" in done[1].stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), pytest.param("SIGKILL", -9, marks=pytest.mark.long)])
+def test_processes_end_with_their_command(name: str, code: int, tmp_path: Path) -> None:
+    """The command is interrupted or killed; no process continues, and the same command goes on."""
+    (tmp_path / "question.toml").write_text(FILE.replace("target = 0.8, max_iterations = 60", "max_iterations = 3000"))
+    kofn_main = [sys.executable, "-c", "from kofn.cli.start import main; main()"]
+    with subprocess.Popen(
+        [*kofn_main, "experiment", tmp_path / "question.toml", "--processes", "2", "--out", tmp_path / "out"],
+        env=os.environ | {"KOFN_STATE_DIR": str(tmp_path)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    ) as begun:
+        until(lambda: len(list(tmp_path.glob("out/cells/*/seed-1"))) >= 2)
+        begun.send_signal(signal.Signals[name])
+        assert begun.wait(timeout=20) == code
+    try:
+        until(lambda: not processes(tmp_path), timeout_s=20)
+    finally:
+        for left in processes(tmp_path):
+            os.kill(left, signal.SIGKILL)
 
 
 def test_missed_target_has_no_mean(tmp_path: Path) -> None:

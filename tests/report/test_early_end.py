@@ -10,7 +10,6 @@ from click.testing import CliRunner, Result
 from rich.console import Console
 
 from kofn.cli.main import main
-from kofn.experiments.matrix import Cell, Scenario
 from kofn.report.page import write_report
 from kofn.report.summarise import summarise_run
 from kofn.report.summary import stored_trials
@@ -213,6 +212,3 @@ def test_experiment_takes_no_unfinished_cell(tmp_path: Path) -> None:
     report(folder)
     with pytest.raises(ResultsError, match="the run did not end"):
         stored_trials(folder.path)
-    config = Config()
-    cell = Cell(scenario=Scenario(name="one", config=config), seed=1, folder=folder.path)
-    assert cell.stored() is None

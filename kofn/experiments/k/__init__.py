@@ -1,1 +1,0 @@
-"""`kofn experiment k`: is the choice of rule and k right?"""
