@@ -1,3 +1,4 @@
+from kofn.experiments.library import experiment as experiment
 from kofn.experiments.reader import Experiment as Experiment
 from kofn.experiments.reader import read as read
 from kofn.report.reader import Run as Run

@@ -19,6 +19,8 @@ import msgspec.inspect as types
 from kofn.cli.main import main as kofn
 from kofn.cli.python_reference import python
 from kofn.cli.reference_tables import annotations, comments, linked, table
+from kofn.experiments import artefact
+from kofn.experiments import experiment_file as file
 from kofn.report.compressed import Compressed
 from kofn.report.in_force import InForce
 from kofn.report.interval import Interval
@@ -70,6 +72,7 @@ def documents() -> dict[str, str]:
     return {
         "configuration.md": configuration(),
         "commands.md": commands(),
+        "experiment.md": experiment(),
         "results.md": results(),
         "python.md": f"{MADE}\n\n{python()}",
     }
@@ -101,6 +104,65 @@ def _sections() -> Iterator[tuple[str, type]]:
     for field in types.type_info(schema.Config).fields:  # type: ignore[attr-defined]
         kind: Any = field.type.item_type if isinstance(field.type, types.VarTupleType) else field.type
         yield field.name, kind.cls
+
+
+def experiment() -> str:
+    """Return the page of every table and key of an experiment file."""
+    kinds = {
+        "[experiment]": file.ExperimentSection,
+        "[[contender]]": file.ContenderSection,
+        "[[claim]]": file.ClaimSection,
+        "[[table]]": file.TableSection,
+        "[[figure]]": file.FigureSection,
+    }
+    tables = {head: [f"## `{head}`", inspect.getdoc(kind) or "", _keys(kind)] for head, kind in kinds.items()}
+    modes = [[f"`{name}`", words] for name, words in file.MODES.items()]
+    own = ["`module:function`", "a function that gets a cell, and returns a dict: the row of the cell's results"]
+    lines = [
+        "# The experiment file",
+        MADE,
+        "`kofn experiment FILE` carries out a TOML file: every combination of the axes' values, of the contenders and"
+        " of the seeds is a cell, one training. [From a question to a figure](../tutorial/question.md) explains the"
+        " file by an example, and examples/experiments/ has more. A wrong key or value is refused before the first"
+        " cell.",
+        *tables.pop("[experiment]"),
+        table(["mode", "a cell is carried out"], [*modes, own]),
+        "## `[base]` and `[axes]`",
+        "The base is a [configuration](configuration.md), in a file (`experiment.base`) or in the table `[base]`. It"
+        " has no run.trials, run.seed and run.seeds, because contenders and seeds give them. Without a base, the base is"
+        " the configuration of `kofn run`.",
+        "An axis is a list of values, named by their SECTION.KEY; or a table of named changes. A change is a table of"
+        " SECTION.KEY = value, of sections, and of lists, which replace the base's list of that name; or the path of a"
+        " file with such tables. Names of digits are numbers in figures. A change of a later axis, and then of the"
+        ' contender, wins. Ranks can depend on the number of workers (`"last 2"`), and so can k (`fixed:n-1`,'
+        " `merge:n/2`, `async:3n/4`).",
+        "```toml\n"
+        "[axes]\n"
+        '"job.workers" = [4, 8]\n'
+        'straggler = { slow = { straggler = [{ workers = "last 1", mean_ms = 60 }] }, none = { straggler = [] } }\n'
+        'link = { slow = { "network.link_mbps" = 20 }, fast = "fast-link.toml" }\n'
+        "```",
+        *(line for several in tables.values() for line in several),
+        "## Functions",
+        "A table cannot say everything. A key with `module:function` names a Python function, whose module is looked for"
+        " in the folder of the file, or in `experiment.modules`.",
+        table(
+            ["key", "gets", "returns"],
+            [
+                ["`experiment.mode`", "a Cell (kofn.experiments.cells)", "a dict of numbers and texts"],
+                ["`experiment.cells`", "a list of Point (kofn.experiments.experiment_file)", "the points to run"],
+                ["`experiment.own_columns`", "a FinishedTrial (kofn.experiments.reader)", "a dict of further columns"],
+                ["`claim.function`", "the [kofn.Experiment](python.md)", "Verdicts (kofn.experiments.claims)"],
+                ["`table.function`", "the kofn.Experiment", "a data frame"],
+                ["`figure.function`", "the kofn.Experiment", "a matplotlib figure"],
+            ],
+        ),
+        "## The folder",
+        "```text\n" + (inspect.getdoc(artefact) or "").partition("\n\n")[2] + "\n```",
+        "`kofn experiment FOLDER` continues the experiment in a folder, or repeats a finished one in a new folder and"
+        " compares the numbers. A simulated repetition takes the CPU times in `costs/`, so its numbers are equal.",
+    ]
+    return "\n\n".join(lines) + "\n"
 
 
 def _keys(section: type) -> str:
@@ -144,6 +206,8 @@ def _kind(kind: Any) -> str:  # noqa: PLR0911  # one return for each kind of val
             return "string"
         case types.CustomType():
             return "path"
+        case types.DictType():
+            return "a table"
     raise TypeError(f"a kind of value that the reference has no words for: {kind}")
 
 

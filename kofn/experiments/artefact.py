@@ -2,7 +2,7 @@
 
 OUT/experiment.toml   the experiment file, with its base and overlays inside; its paths are in OUT/inputs
 OUT/given.toml        the file as it was given
-OUT/inputs/           plug-ins' sources, gradients, traces, topologies and scripts that the configurations name
+OUT/inputs/           plug-ins and scripts, gradients, traces and topologies that file and configurations name
 OUT/versions.txt      the versions of all Python packages
 OUT/README.md         the command that repeats the experiment
 OUT/costs/            of a simulation, CPU times of a worker's steps
@@ -12,6 +12,7 @@ OUT/results.csv, experiment.json, report.html, figures/
 
 import filecmp
 import shutil
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import distributions
@@ -26,7 +27,7 @@ from kofn_common.config.dump import tables_to_toml
 from kofn_common.config.errors import ConfigError
 from kofn_common.results.provenance import Provenance
 
-INPUTS = "inputs"
+INPUTS, MODULES = "inputs", "modules"
 
 SOURCES = {".py", ".p4", ".json", ".toml", ".txtpb", ".txt", ".csv", ".c", ".h"}
 """The suffixes of the files that are copied from a folder of plug-ins."""
@@ -66,6 +67,28 @@ class Inputs:
             self._copy(file, target if origin.is_file() else target / file.relative_to(origin))
         return self.taken[origin]
 
+    def modules(self, folder: Path) -> str:
+        """Copy the modules in a folder that have been imported, with the files of the same names beside them; return
+        the place of the copies relative to OUT.
+
+        The folder may be one with much else in it, so it is not copied as a whole.
+        """
+        if folder.is_relative_to(self.out.resolve()):
+            return str(folder.relative_to(self.out.resolve()))
+        loaded = (Path(found) for module in list(sys.modules.values()) if (found := getattr(module, "__file__", None)))
+        inside = [path for path in loaded if path.is_relative_to(folder) and _is_plugin(path.relative_to(folder))]
+        beside = [
+            other
+            for path in inside
+            for place in (path.parent, path.parent / "build")
+            for other in place.glob(f"{path.stem}.*")
+            if other.suffix in SOURCES
+        ]
+        for path in dict.fromkeys([*inside, *beside]):
+            if path.resolve().is_relative_to(folder):
+                self._copy(path, self.out / INPUTS / MODULES / path.relative_to(folder))
+        return f"{INPUTS}/{MODULES}"
+
     def script(self, path: str | Path) -> str:
         """Copy a script with the other sources of its folder; return its place relative to OUT."""
         return f"{self.take(Path(path).parent, sources=True)}/{Path(path).name}"
@@ -81,7 +104,8 @@ class Inputs:
 
 
 def prepare(file: ExperimentFile, out: Path) -> ExperimentFile:
-    """Write the experiment and all that it names into its folder; return the experiment file there.
+    """Write the experiment and all that it names into its folder; return the experiment file there. Its plug-ins have
+    been loaded.
 
     Raise ConfigError if the folder has other content, or a file is missing or differs from the copy there.
     """
@@ -96,11 +120,11 @@ def prepare(file: ExperimentFile, out: Path) -> ExperimentFile:
     section.pop("base", None)
     section.pop("modules", None)
     if file.hooks or _names_modules(file):
-        section["modules"] = inputs.take(file.modules, sources=True)
+        section["modules"] = inputs.modules(file.modules)
     tables: dict[str, Any] = {"experiment": section, "base": _moved(file.base, inputs)}
     tables["axes"] = {axis.name: _values(axis, inputs) for axis in file.axes}
     tables["contender"] = [
-        {"name": each.name, "trial": each.trial, "set": _moved(each.set, inputs, file.path.parent)}
+        {"name": each.name, "trial": each.trial, "set": _moved(each.set, inputs, file.folder)}
         for each in file.document.contender
     ]
     for name in ("claim", "table", "figure"):
@@ -114,6 +138,11 @@ def prepare(file: ExperimentFile, out: Path) -> ExperimentFile:
     (out / "versions.txt").write_text("".join(f"{line}\n" for line in _versions()))
     (out / "README.md").write_text(_readme(file, Provenance.here()))
     return ExperimentFile.load(out / EXPERIMENT)
+
+
+def _is_plugin(path: Path) -> bool:
+    """Return whether a module's path, relative to a folder of plug-ins, is that of a user's module."""
+    return not path.parts[0].startswith((".", "kofn")) and "site-packages" not in path.parts
 
 
 def _given(table: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import click
 from rich.console import Console
 
 from kofn.experiments.artefact import prepare
-from kofn.experiments.cells import Cell
+from kofn.experiments.cells import cells_of
 from kofn.experiments.engine import TaskEngine
 from kofn.experiments.estimate import expected_s
 from kofn.experiments.experiment_file import MODES, ExperimentFile
@@ -111,6 +111,7 @@ def command(
         if dry_run:
             _show(file, folder, processes, console, as_json=as_json)
             return
+        check(file, cells_of(file, folder))
         file = prepare(file, folder)
         if original is not None:
             _take_costs(original.folder, folder)
@@ -124,7 +125,6 @@ def _go_through(file: ExperimentFile, folder: Path, engine: TaskEngine, console:
     """Carry out the unfinished cells, and conclude; return the exit code."""
     experiment = Experiment(folder)
     cells, left = experiment.cells, experiment.left
-    check(file, left)
     before = f", {len(cells) - len(left)} of them finished before" if len(left) < len(cells) else ""
     say(console, f"{len(cells)} cells{before}; results in {folder}")
     failed = []
@@ -192,9 +192,7 @@ def _compare(original: Experiment, folder: Path, console: Console) -> None:
 
 def _show(file: ExperimentFile, folder: Path, processes: int, console: Console, *, as_json: bool) -> None:
     """Print the cells, and how long they take."""
-    from kofn.experiments.cells import cells_of  # noqa: PLC0415
-
-    cells: list[Cell] = cells_of(file, folder)
+    cells = cells_of(file, folder)
     at_a_time = 1 if file.section.mode == "run" else processes
     estimate_s = expected_s(file, cells, at_a_time)
     for cell in cells:

@@ -49,7 +49,7 @@ Document = dict[str, Any]
 
 
 class ExperimentSection(Section, frozen=True):
-    """What the experiment is."""
+    """The experiment as a whole."""
 
     name: str  # the name of the folder in runs/
     question: str = ""  # the title of the report; empty: the name
@@ -165,23 +165,26 @@ class ExperimentFile:
     """A checked experiment file; all paths in its configurations are absolute."""
 
     path: Path
+    folder: Path
+    """The folder in which relative paths start."""
     document: ExperimentDocument
     base: Document
     axes: tuple[Axis, ...]
 
     @classmethod
-    def load(cls, path: Path, settings: Sequence[str] = (), **given: Any) -> Self:
-        """Read and check the file. `settings` change the base, and `given` are other values of [experiment].
+    def load(cls, path: Path, settings: Sequence[str] = (), *, home: Path | None = None, **given: Any) -> Self:
+        """Read and check the file. `settings` change the base, and `given` are other values of [experiment]. Relative
+        paths start in `home`, by default in the file's folder.
 
         Raise ConfigError with the key, what must hold and what was found.
         """
         try:
-            return cls._of(path, _read(path), settings, given)
+            return cls._of(path, home or path.parent, _read(path), settings, given)
         except ConfigError as error:
             raise error if str(error).startswith(f"{path}: ") else ConfigError(f"{path}: {error}") from None
 
     @classmethod
-    def _of(cls, path: Path, tables: Document, settings: Sequence[str], given: Mapping[str, Any]) -> Self:
+    def _of(cls, path: Path, folder: Path, tables: Document, settings: Sequence[str], given: Mapping[str, Any]) -> Self:
         section = tables.get("experiment")
         if isinstance(section, dict):
             section |= {name: value for name, value in given.items() if value is not None}
@@ -189,7 +192,6 @@ class ExperimentFile:
             document = msgspec.convert(tables, ExperimentDocument)
         except msgspec.ValidationError as error:
             raise refusal(error, tables, ExperimentDocument) from None
-        folder = path.parent
         look_in(str((folder / (document.experiment.modules or ".")).resolve()))
         base = _base(document, folder)
         override(base, settings)
@@ -198,7 +200,7 @@ class ExperimentFile:
         for axis in axes:
             if axis.name in named:
                 raise ConfigError(f"--set {axis.name} must not name an axis: --only {axis.name}=VALUE chooses values")
-        found = cls(path=path, document=document, base=base, axes=axes)
+        found = cls(path=path, folder=folder, document=document, base=base, axes=axes)
         found._check()
         return found
 
@@ -209,7 +211,7 @@ class ExperimentFile:
     @property
     def modules(self) -> Path:
         """The folder of functions and plug-ins."""
-        return (self.path.parent / (self.section.modules or ".")).resolve()
+        return (self.folder / (self.section.modules or ".")).resolve()
 
     @property
     def hooks(self) -> list[str]:
@@ -283,7 +285,7 @@ class ExperimentFile:
             names = {axis.name: name for axis, (name, _) in zip(self.axes, values, strict=True)}
             for contender in self.document.contender:
                 document = copy.deepcopy(world)
-                patched(document, absolute(contender.set, self.path.parent))
+                patched(document, absolute(contender.set, self.folder))
                 workers = document.get("job", {}).get("workers", Config().job.workers)
                 run = document.setdefault("run", {})
                 run["trials"] = [objective_of(contender.trial, workers)]

@@ -1,6 +1,7 @@
 """The results of one or several runs as tidy frames, and their comparison: tables, ratios and plots with intervals."""
 
 import html
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
@@ -199,10 +200,11 @@ def groups(frame: pd.DataFrame, columns: Sequence[str]) -> Iterator[tuple[dict[s
         yield dict(zip(columns, key, strict=True)), group
 
 
-def _interval(name: str, values: "pd.Series[Any]", wanted: int) -> dict[str, float | int | None]:
+def _interval(name: str, values: "pd.Series[Any]", wanted: int) -> dict[str, float | int]:
     """Return the columns of a mean: mean and ends of the interval are missing unless all seeds have a value."""
     found = Interval.of(values.tolist()) if len(values) == wanted else None
-    mean, low, high = (None, None, None) if found is None else (found.mean, found.low, found.high)
+    ends = (None, None, None) if found is None else (found.mean, found.low, found.high)
+    mean, low, high = (math.nan if value is None else value for value in ends)
     return {name: mean, f"{name}_low": low, f"{name}_high": high, f"{name}_n": len(values)}
 
 

@@ -256,41 +256,45 @@ def test_failed_cell_is_named_and_the_others_go_on(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"has no metrics: experiment.mode = 'own_rows:row' keeps only summary"):
         _ = found.metrics
     lines = (out / "rows.jsonl").read_text().splitlines()
-    (out / "inputs" / tmp_path.name / "own_rows.py").write_text(MODULE.replace("== 0.3", "== 9"))
+    (out / "inputs" / "modules" / "own_rows.py").write_text(MODULE.replace("== 0.3", "== 9"))
     (out / "rows.jsonl").write_text("\n".join(lines) + '\n{"cell": "cut')
     again = invoke("experiment", out, "--processes", 1)
     assert "6 cells, 5 of them finished before" in again.output
     assert len((out / "rows.jsonl").read_text().splitlines()) == len(lines) + 1, "only the failed cell is called again"
 
 
-def test_plugins_are_copied_without_links_to_the_outside(tmp_path: Path) -> None:
+def test_only_used_plugins_are_copied_and_no_links_to_the_outside(tmp_path: Path) -> None:
     given = tmp_path / "given"
     given.mkdir()
-    (given / "own_rows.py").write_text(MODULE)
-    (tmp_path / "secret.py").write_text("password = 1")
-    (given / "link.py").symlink_to(tmp_path / "secret.py")
-    (given / "rows.toml").write_text(ROWS.replace("[0.1, 0.2, 0.3]", "[0.1]"))
+    (given / "copied_rows.py").write_text(f"import copied_sibling\n{MODULE}")
+    (given / "copied_sibling.py").write_text("")
+    (given / "not_used.py").write_text("")
+    (tmp_path / "secret.json").write_text("password")
+    (given / "copied_rows.json").symlink_to(tmp_path / "secret.json")
+    (given / "copied_rows.p4").write_text("// a program")
+    (given / "rows.toml").write_text(ROWS.replace("[0.1, 0.2, 0.3]", "[0.1]").replace("own_rows", "copied_rows"))
     out = tmp_path / "out"
-    assert invoke("experiment", given / "rows.toml", "--out", out, "--processes", 1).exit_code == 0
-    copied = sorted(path.name for path in (out / "inputs" / "given").iterdir())
-    assert copied == ["own_rows.py", "rows.toml"]
+    done = invoke("experiment", given / "rows.toml", "--out", out, "--processes", 1)
+    assert done.exit_code == 0, done.output
+    copied = sorted(path.name for path in (out / "inputs" / "modules").iterdir())
+    assert copied == ["copied_rows.p4", "copied_rows.py", "copied_sibling.py"]
     assert str(tmp_path) not in (out / "experiment.toml").read_text(), "stored paths are relative"
-    (given / "own_rows.py").write_text(MODULE.replace("2 *", "3 *"))
+    (given / "copied_rows.py").write_text(MODULE.replace("2 *", "3 *"))
     changed = invoke("experiment", given / "rows.toml", "--out", out, "--processes", 1)
-    assert changed.exit_code == 2 and "is from an earlier own_rows.py" in changed.output
+    assert changed.exit_code == 2 and "is from an earlier copied_rows.py" in changed.output
 
 
 def test_plugin_that_cannot_be_loaded_is_named_before_the_first_cell(tmp_path: Path) -> None:
     (tmp_path / "question.toml").write_text(FILE)
     settings = {
         "model.stragglers=gone:Late": "straggler 'gone:Late' cannot be loaded: ModuleNotFoundError",
-        "model.trace=/nowhere.csv": "/nowhere.csv must exist, got no such file",
+        "model.trace=/nowhere.csv": "/nowhere.csv cannot be read as a trace",
     }
     for setting, words in settings.items():
         done = invoke("experiment", tmp_path / "question.toml", "--set", setting, "--out", tmp_path / "out")
         assert done.exit_code == 2, done.output
         assert words in done.output
-    assert not list(tmp_path.glob("out/cells/*"))
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.slow
