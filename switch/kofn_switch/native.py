@@ -39,7 +39,7 @@ PORT_DOWN = ctypes.CFUNCTYPE(None, c_uint32)  # called by the packet thread
 Limbs = POINTER(c_uint64)
 Words: TypeAlias = "ctypes.Array[c_uint32]"
 SIGNATURES: Signatures = {
-    "core_new": (c_void_p, [c_int, c_int, c_int, c_uint32, PORT_DOWN]),
+    "core_new": (c_void_p, [c_int, c_int, c_int, c_int, PORT_DOWN]),
     "core_free": (None, [c_void_p]),
     "core_swap": (c_void_p, [c_void_p, c_void_p]),
     "core_open_port": (c_int, [c_void_p, c_uint32, c_char_p]),

@@ -5,6 +5,8 @@ opened.send(coalesced(frames))                # one packet, which the kernel may
 frames = segmented(opened.recv(1 << 17))      # the frames of a received packet
 """
 
+import ctypes
+import fcntl
 import socket
 import struct
 from collections.abc import Sequence
@@ -13,6 +15,8 @@ from tests.switch.reference.hashes import csum16
 from tests.switch.test_ports import MTU, SOL_PACKET, host, links
 
 PACKET_VNET_HDR = 15
+SIOCETHTOOL, ETHTOOL_GSTRINGS, ETHTOOL_SFEATURES, ETH_SS_FEATURES = 0x8946, 0x1B, 0x3B, 4
+FEATURES_MOST, NAME_BYTES = 128, 32
 OFFLOAD = struct.Struct("=BBHHHH")  # struct virtio_net_hdr
 NEEDS_CSUM, UDP_L4 = 1, 5
 IP, UDP, BODY = 14, 34, 42
@@ -30,6 +34,25 @@ def ends(mtu: int = MTU) -> tuple[socket.socket, socket.socket]:
     for opened in links(2, mtu):
         opened.close()
     return socket_of("h1"), socket_of("h2")
+
+
+def _ethtool(interface: str, command: bytearray) -> None:
+    bytes_of = (ctypes.c_char * len(command)).from_buffer(command)
+    request = struct.pack("16sP", interface.encode(), ctypes.addressof(bytes_of))
+    with socket.socket() as any_socket:
+        fcntl.ioctl(any_socket, SIOCETHTOOL, request)
+
+
+def set_feature(interface: str, name: str, on: bool) -> None:
+    """Turn an interface's feature on or off, as `ethtool -K` does."""
+    strings = bytearray(struct.pack("=III", ETHTOOL_GSTRINGS, ETH_SS_FEATURES, 0) + bytes(FEATURES_MOST * NAME_BYTES))
+    _ethtool(interface, strings)
+    names = [strings[at : at + NAME_BYTES].rstrip(b"\0").decode() for at in range(12, len(strings), NAME_BYTES)]
+    block, bit = divmod(names.index(name), 32)
+    blocks = -(-int.from_bytes(strings[8:12], "little") // 32)
+    masks = [1 << bit if one == block else 0 for one in range(blocks)]
+    words = [word for mask in masks for word in (mask, mask if on else 0)]
+    _ethtool(interface, bytearray(struct.pack(f"=II{len(words)}I", ETHTOOL_SFEATURES, blocks, *words)))
 
 
 def pseudo(frame: bytes, length: int) -> bytes:

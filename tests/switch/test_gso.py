@@ -16,6 +16,7 @@ from kofn_switch.engine.faults import FaultRule
 from kofn_switch.errors import SwitchError
 from kofn_switch.native import runtime
 from tests.switch import gso
+from tests.switch.build import const, document, field
 from tests.switch.gso import BODY, IP, UDP
 from tests.switch.reference.hashes import csum16
 from tests.switch.test_ports import alone, links, pcap_packets
@@ -106,11 +107,27 @@ def received(opened: socket.socket, count: int) -> list[list[bytes]]:
     return packets
 
 
-def engine(**options: object) -> Engine:
+def engine(program: bytes = PROGRAM, **options: object) -> Engine:
     made = Engine({1: "s1", 2: "s2"}, **options)  # type: ignore[arg-type]  # each test has its own options
-    made.load(PROGRAM)
+    made.load(program)
     made.start()
     return made
+
+
+def passing(header_bytes: int) -> bytes:
+    """Return a program that parses so many bytes as one header, and sends each packet unchanged to port 2."""
+    to_port = {"op": "assign", "parameters": [field("standard_metadata", "egress_spec"), const(2)]}
+    types = {"header_t": [["bits", 8 * header_bytes, False]]}
+    return document(header_types=types, headers={"header": "header_t"}, primitives=[to_port])
+
+
+def send_together(routed: Engine, host: socket.socket, frames: list[bytes]) -> None:
+    """Send frames so that they leave the switch in one batch, or all but the first."""
+    core = ctypes.c_void_p(routed._core)
+    runtime().core_lock(core)
+    for frame in frames:
+        host.send(gso.alone(frame))
+    runtime().core_unlock(core)
 
 
 @pytest.mark.parametrize("mtu", [1500, 9000])
@@ -186,14 +203,74 @@ def test_wrong_checksum_leaves_unchanged() -> None:
         one, two = gso.ends()
         routed, frames = engine(), datagrams(9)
         frames[4] = frames[4][: UDP + 6] + b"\x12\x34" + frames[4][BODY:]
-        core = ctypes.c_void_p(routed._core)
-        runtime().core_lock(core)  # so that the frames leave in one batch, or all but the first
-        for frame in frames:
-            one.send(gso.alone(frame))
-        runtime().core_unlock(core)
+        send_together(routed, one, frames)
         got = received(two, 9)
         assert [len(packet) for packet in got][-3:] in ([4, 1, 4], [3, 1, 4])
         assert [frame[UDP:] for packet in got for frame in packet] == [frame[UDP:] for frame in frames]
+        routed.stop()
+
+    alone(body)
+
+
+def test_checksum_of_all_ones_leaves_unchanged() -> None:
+    """IPv4's checksum may be 0xffff instead of 0. The kernel would write 0 into a coalesced frame."""
+
+    def body() -> None:
+        one, two = gso.ends()
+        routed, frame = engine(passing(BODY)), datagrams(1)[0]
+        total = len(frame) - IP
+        numbered = (gso.with_ip(frame, total, number) for number in range(65536))
+        zero = next(one for one in numbered if not any(one[IP + 10 : IP + 12]))
+        ones = zero[: IP + 10] + b"\xff\xff" + zero[IP + 12 :]
+        send_together(routed, one, [ones] * 8)
+        assert [frame for packet in received(two, 8) for frame in packet] == [ones] * 8
+        routed.stop()
+
+    alone(body)
+
+
+@pytest.mark.parametrize("header_bytes", [14, 34, 41, 42, 60])
+def test_frames_are_coalesced_however_many_headers_the_program_parses(header_bytes: int) -> None:
+    """The frames leave in parts: the header that the program parses, and the rest. An odd part leaves alone."""
+
+    def body() -> None:
+        one, two = gso.ends()
+        routed, frames = engine(passing(header_bytes)), datagrams(9, 999)
+        send_together(routed, one, frames)
+        got = received(two, 9)
+        assert [frame for packet in got for frame in packet] == frames
+        assert (len(got) <= 2) == (header_bytes != 41)
+        routed.stop()
+
+    alone(body)
+
+
+@pytest.mark.parametrize(("most", "bypass"), [(0, False), (COALESCED_BYTES, True)])
+def test_coalesced_packets_come_in_if_frames_leave_singly(most: int, bypass: bool) -> None:
+    def body() -> None:
+        one, two = gso.ends()
+        routed, frames = engine(gso=most, qdisc_bypass=bypass), datagrams(8)
+        one.send(gso.coalesced(frames))
+        got = received(two, 8)
+        assert [len(packet) for packet in got] == [1] * 8
+        assert [packet[0][UDP:] for packet in got] == [frame[UDP:] for frame in frames]
+        routed.stop()
+
+    alone(body)
+
+
+def test_datagrams_that_the_kernel_coalesced_as_a_list_are_segmented() -> None:
+    """An interface with GRO by lists (`rx-gro-list`) coalesces what it receives, and says no place of a checksum."""
+
+    def body() -> None:
+        one, two = gso.ends()
+        gso.set_feature("h1", "tx-checksum-ip-generic", False)  # so that the frames of a packet come one by one
+        for name in ("rx-gro", "rx-gro-list"):
+            gso.set_feature("s1", name, True)
+        routed, frames = engine(), datagrams(8)
+        one.send(gso.coalesced(frames))
+        got = [frame for packet in received(two, 8) for frame in packet]
+        assert [frame[UDP:] for frame in got] == [frame[UDP:] for frame in frames]
         routed.stop()
 
     alone(body)

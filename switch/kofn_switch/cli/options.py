@@ -83,7 +83,7 @@ class Options:
     program: Path | None  # p4c's JSON; None: wait for the controller's
     ports: dict[int, str]  # port number to interface
     take_outgoing: bool  # packets that other programs send out of the interfaces come in as well
-    gso: int  # the most bytes of frames that leave coalesced; 0: frames come and leave singly
+    gso: int  # the most bytes of frames that leave coalesced; 0: frames leave singly
     device_id: int
     address: str | None  # address of the P4Runtime server: HOST:PORT or unix:PATH; None: no server
     tls: Tls | None  # TLS of the P4Runtime server
@@ -209,7 +209,7 @@ def _general_parser() -> _Parser:
         type=_unsigned,
         default=COALESCED_BYTES,
         metavar="BYTES",
-        help=f"most bytes of frames that leave coalesced; 0: frames come and leave singly (default {COALESCED_BYTES})",
+        help=f"most bytes of frames that leave coalesced; 0: frames leave singly (default {COALESCED_BYTES})",
     )
     add("--device-id", type=_unsigned, default=0, metavar="ID", help="P4Runtime's device id (default 0)")
     add("--fault", action="append", default=[], metavar="RULE", help="inject faults at a port (below); may be repeated")

@@ -68,8 +68,9 @@ class Engine(TableControls, CellControls, CopyControls, Outcomes):
 
         Packets sent to `cpu_port` go to `take_packet_ins`. With `qdisc_bypass`, frames bypass the interfaces' queueing
         disciplines, which is faster, but wrong if an interface of the switch is shaped. With `take_outgoing`, packets
-        that other programs send out of the interfaces come in as well. Frames of a flow leave coalesced, at most `gso`
-        bytes of them together, and come coalesced (runtime/gso.h); with 0 or `qdisc_bypass`, singly. Raises PortError.
+        that other programs send out of the interfaces come in as well. A coalesced packet that comes in is segmented
+        (runtime/gso.h). Frames of a flow leave coalesced, at most `gso` bytes of them together; with 0 or
+        `qdisc_bypass`, frames leave singly. Raises PortError.
 
         An interface that goes down or is removed is logged; the other ports go on.
 
@@ -95,9 +96,9 @@ class Engine(TableControls, CellControls, CopyControls, Outcomes):
         self._port_down = warner(self._ports)  # the native part holds no reference to it
         if not 0 <= gso <= COALESCED_BYTES:
             raise SwitchError(f"coalesced frames must have 0 to {COALESCED_BYTES} bytes, got {gso}")
-        single = qdisc_bypass or files or not gso_works()
+        most = -1 if files or not gso_works() else 0 if qdisc_bypass else gso
         cpu = -1 if cpu_port is None else cpu_port
-        core: int = runtime().core_new(cpu, qdisc_bypass, take_outgoing, 0 if single else gso, self._port_down) or 0
+        core: int = runtime().core_new(cpu, qdisc_bypass, take_outgoing, most, self._port_down) or 0
         if not core:
             raise SwitchError("not enough memory for a switch: it needs about 20 MB")
         super().__init__(core)

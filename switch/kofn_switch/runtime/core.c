@@ -73,9 +73,9 @@ void core_free(struct core *core) {
     free(core);
 }
 
-// Make a core. `gso`: the most bytes of frames that leave coalesced; 0: packets come and leave singly. Return NULL when there is not
-// enough memory.
-struct core *core_new(int cpu_port, int bypass, int outgoing, uint32_t gso, void (*port_down)(uint32_t port)) {
+// Make a core. Frames leave coalesced, at most `gso` bytes of them together; with 0, singly. A negative `gso` says that the kernel
+// does not know coalesced packets. Return NULL when there is not enough memory.
+struct core *core_new(int cpu_port, int bypass, int outgoing, int gso, void (*port_down)(uint32_t port)) {
     struct core *core = calloc(1, sizeof *core);
     if (!core) return NULL;
     core->services = (struct services){
@@ -95,10 +95,10 @@ struct core *core_new(int cpu_port, int bypass, int outgoing, uint32_t gso, void
     core->arena = malloc(ARENA_BYTES);
     core->buffers = malloc((size_t)BATCH * (HEADROOM + RECEIVED_BYTES));
     core->segments = malloc(SEGMENTS_BYTES);
-    core->coalesced = gso ? malloc(sizeof *core->coalesced) : NULL;
+    core->coalesced = gso >= 0 ? malloc(sizeof *core->coalesced) : NULL;
     int result = ring_open(&core->digests) | ring_open(&core->reports) | ring_open(&core->packet_ins);
-    const int enough = core->arena && core->buffers && core->segments && (core->coalesced || !gso);
-    if (core->coalesced) core->coalesced->most = gso;
+    const int enough = core->arena && core->buffers && core->segments && (core->coalesced || gso < 0);
+    if (core->coalesced) core->coalesced->most = (uint32_t)gso;
     if (result == 0 && enough) return core;
     core_free(core);
     return NULL;

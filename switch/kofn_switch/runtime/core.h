@@ -64,7 +64,7 @@ struct coalesced {
     struct iovec parts[SEND_QUEUE * (PARTS_MAX + 1)];
     struct coalesced_head heads[SEND_QUEUE / 2];
     uint32_t parts_count, heads_count;
-    uint32_t most;  // bytes of the frames in a message
+    uint32_t most;  // bytes of the frames in a message; 0: one frame a message
 };
 
 // The packet thread's time without waiting, in nanoseconds.
@@ -109,7 +109,7 @@ struct core {
     uint8_t *buffers;   // BATCH buffers of HEADROOM + RECEIVED_BYTES bytes
     uint8_t *segments;
     uint32_t segments_used;
-    struct coalesced *coalesced;  // NULL: without GSO
+    struct coalesced *coalesced;  // NULL: the kernel does not know coalesced packets
     struct mmsghdr messages[SEND_QUEUE > BATCH ? SEND_QUEUE : BATCH];
     struct iovec vectors[BATCH];
     uint8_t control[BATCH][64];  // the kernel's control message for each packet: its VLAN tag

@@ -15,14 +15,22 @@ static void complete_checksum(uint8_t *packet, uint32_t length, const struct vir
     put_transport_checksum(packet + at, sum_of(packet + start, length - start));
 }
 
-// Where the IP header is, if UDP's header at `udp` follows it directly; 0 otherwise, as in a tunnel.
-static uint32_t ip_header(const uint8_t *packet, uint32_t udp) {
+// Where the headers of a UDP datagram are in a packet.
+struct places {
+    uint32_t ip, udp;
+};
+
+// Find the headers of a UDP datagram in IP. Return 0 if UDP's header does not follow IP's directly, as in a tunnel.
+static int find_headers(const uint8_t *packet, uint32_t length, struct places *found) {
+    const uint32_t end = length < HEADERS_MOST ? length : HEADERS_MOST;
     uint32_t at = TYPE_AT;
-    while (at + 2 < udp && (get(packet + at) == ETH_P_8021Q || get(packet + at) == ETH_P_8021AD)) at += TAG_BYTES;
-    const uint32_t type = get(packet + at), ip = at + 2;
-    if (type == ETH_P_IP && ip + 20 <= udp && packet[ip + 9] == IPPROTO_UDP && udp == ip + (packet[ip] & 15) * 4u) return ip;
-    if (type == ETH_P_IPV6 && ip + 40 == udp && packet[ip + 6] == IPPROTO_UDP) return ip;
-    return 0;
+    while (at + 2 < end && (get(packet + at) == ETH_P_8021Q || get(packet + at) == ETH_P_8021AD)) at += TAG_BYTES;
+    const uint32_t ip = at + 2;
+    if (ip + 20 + UDP_BYTES > end) return 0;
+    const int four = get(packet + at) == ETH_P_IP, six = get(packet + at) == ETH_P_IPV6;
+    found->ip = ip;
+    found->udp = ip + (four ? (packet[ip] & 15) * 4u : 40);
+    return (four || six) && packet[ip + (four ? 9 : 6)] == IPPROTO_UDP && found->udp >= ip + 20 && found->udp + UDP_BYTES <= end;
 }
 
 static uint8_t *room(struct core *core, uint32_t bytes) {
@@ -51,12 +59,15 @@ static void put_headers(uint8_t *frame, uint32_t ip, uint32_t udp, uint32_t numb
 
 static void segment(struct core *core, uint32_t port, uint8_t *packet, uint32_t length,
                     const struct virtio_net_hdr *offload, gso_take take) {
-    const uint32_t udp = offload->csum_start, head = udp + UDP_BYTES, most = offload->gso_size;
-    const uint32_t ip = head <= length && head <= HEADERS_MOST && most ? ip_header(packet, udp) : 0;
-    if (!ip) {
+    struct places place;
+    const uint32_t most = offload->gso_size;
+    // If the kernel has coalesced received frames as a list, their checksums are complete, and csum_start is not set.
+    const int partial = offload->flags & VIRTIO_NET_HDR_F_NEEDS_CSUM;
+    if (!most || !find_headers(packet, length, &place) || (partial && offload->csum_start != place.udp)) {
         core->drops[DROP_RECEIVED_TOO_LONG]++;
         return;
     }
+    const uint32_t ip = place.ip, udp = place.udp, head = udp + UDP_BYTES;
     const uint64_t sum = pseudo_sum(packet + ip);
     uint8_t headers[HEADERS_MOST];
     memcpy(headers, packet, head);
