@@ -36,7 +36,7 @@ LAZY = {
     "doctor": Lazy("kofn.doctor.command", "command", "check this machine, from root's rights to exact sums"),
     "chaos": Lazy("kofn.experiments.chaos.command", "command", "train under every kind of fault"),
     "experiment": Lazy(
-        "kofn.experiments.command", "command", "answer a question by many runs: k, codecs, protocols, ..."
+        "kofn.experiments.command", "command", "answer a question by many trainings: a file, a figure"
     ),
     "compare": Lazy(
         "kofn.experiments.compare.command", "command", "measure switch, server, ring, gloo and MPI side by side"
@@ -133,8 +133,7 @@ def main() -> None:
     Examples:
       kofn doctor                 check this machine
       kofn run                    the default experiment
-      kofn experiment k           compare the chosen k with every fixed k, on several seeds
-      kofn experiment codecs      compare codecs: bytes, iterations, time
+      kofn experiment FILE        compare contenders over several seeds: table, claims, figures
       kofn compare --quick        compare parameter server, ring and switch
       kofn status                 show what a running controller sees
       kofn k                      show why this k is in force

@@ -129,8 +129,8 @@ def experiment() -> str:
         table(["mode", "a cell is carried out"], [*modes, own]),
         "## `[base]` and `[axes]`",
         "The base is a [configuration](configuration.md), in a file (`experiment.base`) or in the table `[base]`. It"
-        " has no run.trials, run.seed and run.seeds, because contenders and seeds give them. Without a base, the base is"
-        " the configuration of `kofn run`.",
+        " has no run.trials, run.seed and run.seeds, because contenders and seeds give them. Without a base, the base"
+        " is the configuration of `kofn run`.",
         "An axis is a list of values, named by their SECTION.KEY; or a table of named changes. A change is a table of"
         " SECTION.KEY = value, of sections, and of lists, which replace the base's list of that name; or the path of a"
         " file with such tables. Names of digits are numbers in figures. A change of a later axis, and then of the"
@@ -144,8 +144,8 @@ def experiment() -> str:
         "```",
         *(line for several in tables.values() for line in several),
         "## Functions",
-        "A table cannot say everything. A key with `module:function` names a Python function, whose module is looked for"
-        " in the folder of the file, or in `experiment.modules`.",
+        "A table cannot say everything. A key with `module:function` names a Python function, whose module is looked"
+        " for in the folder of the file, or in `experiment.modules`.",
         table(
             ["key", "gets", "returns"],
             [

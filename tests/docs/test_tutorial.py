@@ -148,6 +148,19 @@ def test_every_block_of_the_tutorial_works(checkout: Path, machine: int) -> None
     assert (checkout / "runs" / "mine" / "report.html").exists()
 
 
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+def test_question_becomes_a_figure(checkout: Path, machine: int) -> None:
+    for block in blocks(ROOT / "docs/tutorial/question.md"):
+        if block.language == "sh":
+            process = start(block, checkout, machine)
+            output, _ = process.communicate(timeout=900)
+            assert process.returncode == 0, f"{block.text}\n{output}"
+    for folder in ("question", "more", "own", "question-real"):
+        assert (checkout / "runs" / folder / "figures" / "figure-1.pdf").exists()
+    assert "numbers agree with the original" in output
+
+
 def _kill(process: "subprocess.Popen[str]") -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Where the cells of an experiment are carried out: in processes, and on Dask clusters."""
+"""The cells of an experiment are carried out in processes, and on Dask clusters."""
 
 import operator
 import os

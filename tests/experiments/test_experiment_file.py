@@ -134,6 +134,17 @@ def test_k_is_relative_to_the_number_of_workers() -> None:
     assert found == ["fixed:8", "fixed:7", "merge:4", "async:6", "fixed:1", "fixed:2", "all", "bandit:Bandit"]
 
 
+EXAMPLES = sorted((Path(__file__).parents[2] / "examples" / "experiments").glob("*.toml"))
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+def test_example_is_an_experiment_or_the_base_of_one(path: Path, tmp_path: Path) -> None:
+    if "[experiment]" in path.read_text():
+        assert cells_of(ExperimentFile.load(path), tmp_path)
+    else:
+        assert any(path.name in other.read_text() for other in EXAMPLES if other != path)
+
+
 def test_setting_changes_the_base_and_no_axis(tmp_path: Path) -> None:
     path = written(tmp_path)
     file = ExperimentFile.load(path, ["model.learning_rate=0.5"])
