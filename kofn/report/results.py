@@ -1,6 +1,7 @@
 """The results of one or several runs as tidy frames, and their comparison: tables, ratios and plots with intervals."""
 
 import html
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
@@ -178,6 +179,8 @@ class Results(ABC):
 
     def values(self, frame: pd.DataFrame, column: str) -> "pd.Series[Any]":
         """Return a column of rows of `summary` as floating-point numbers, NaN where it is missing."""
+        if column in self.summary and self.summary[column].isna().all():
+            return pd.Series(math.nan, index=frame.index)
         self._one_of(column, self.columns, "a column")
         return frame[column].astype("Float64").astype("float64")
 

@@ -271,6 +271,9 @@ def test_missed_target_has_no_mean(tmp_path: Path) -> None:
         def __init__(self) -> None:
             pass
 
+    found = Missed()
+    found.summary["never_s"] = pd.array([None] * 4)
+    assert found.table("never_s")["never_s"].isna().all(), "a column that no trial has is missing, not unknown"
     table = Missed().table("time_to_target_s").set_index("contender")
     assert pd.isna(table["time_to_target_s"]["a"]) and table["time_to_target_s_n"]["a"] == 1
     assert table["time_to_target_s"]["b"] == pytest.approx(6**0.5)
