@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
-from kofn.experiments.experiment_file import HOOKS, TableSection
+from kofn.experiments.experiment_file import HOOKS, FigureSection, TableSection
 from kofn.experiments.reader import Experiment
 from kofn.experiments.tables import TextTable, column_text, ratio_text
 from kofn.report.frames import named
@@ -64,10 +64,16 @@ def _best(experiment: Experiment, world: pd.DataFrame, column: str, *, more: boo
 
 
 def tables(experiment: Experiment) -> Iterator[TextTable]:
-    """Yield the table of the shown columns, and the file's tables."""
+    """Yield the table of the shown columns, and those of the file's tables that have results."""
     yield _table(experiment, "", shown_columns(experiment), compared=True)
     for section in experiment.file.document.table:
-        yield _own(experiment, section)
+        if has_results(experiment, section):
+            yield _own(experiment, section)
+
+
+def has_results(experiment: Experiment, section: TableSection | FigureSection) -> bool:
+    """Return whether trials of a table or a figure are finished, and with `relative` a trial of the baseline."""
+    return experiment.has(section.where) and not (section.relative and experiment.baseline is None)
 
 
 def _own(experiment: Experiment, section: TableSection) -> TextTable:

@@ -57,6 +57,9 @@ class ExperimentSection(Section, frozen=True):
     base: str | None = None  # a configuration of kofn run, relative to this file; none: the table [base], or kofn run's
     seeds: PositiveInt = 3  # seeds 1 to this number
     baseline: str | None = None  # the contender that the other contenders are compared with
+    only: dict[str, tuple[str, ...]] = msgspec.field(
+        default_factory=dict
+    )  # by axis, or contender, the values to run; without an entry: all
     show: tuple[str, ...] = ()  # the columns in the table; the first one decides. Empty: times, iterations and bytes
     own_columns: str | None = None  # module:function, which returns further columns of a trial
     cells: str | None = None  # module:function, which returns the points to run, given the points of the file
@@ -229,24 +232,16 @@ class ExperimentFile:
         return self.section.mode not in (RUN, SIMULATE)
 
     def only(self, chosen: Mapping[str, Sequence[str]]) -> Self:
-        """Return the experiment with the chosen values of axes and the chosen contenders. ConfigError names a wrong
-        choice."""
-        known = {"contender": self.contenders} | {axis.name: [str(name) for name in axis.values] for axis in self.axes}
-        for name, values in chosen.items():
-            _known(name, known, "--only")
-            for value in values:
-                _known(value, known[name], f"--only {name}")
-        axes = tuple(
-            replace(axis, values={name: patch for name, patch in axis.values.items() if str(name) in chosen[axis.name]})
-            if axis.name in chosen
-            else axis
-            for axis in self.axes
-        )
-        kept = [each for each in self.document.contender if each.name in chosen.get("contender", self.contenders)]
-        return replace(self, axes=axes, document=structs.replace(self.document, contender=tuple(kept)))
+        """Return the experiment with the chosen values of axes and the chosen contenders; without a choice, that of the
+        file. ConfigError names a wrong choice."""
+        if not chosen:
+            return self
+        self._check_only(chosen, "--only")
+        section = structs.replace(self.section, only={name: tuple(values) for name, values in chosen.items()})
+        return replace(self, document=structs.replace(self.document, experiment=section))
 
     def points(self) -> list[Point]:
-        """Return every combination of the axes' values and contenders; contenders change first."""
+        """Return every chosen combination of the axes' values and contenders; contenders change first."""
         every = list(self._points())
         if self.section.cells is None:
             return every
@@ -255,17 +250,31 @@ class ExperimentFile:
 
     def _points(self) -> Iterator[Point]:
         for values in itertools.product(*(axis.values.items() for axis in self.axes)):
+            names = {axis.name: name for axis, (name, _) in zip(self.axes, values, strict=True)}
+            if not all(self._chosen(name, value) for name, value in names.items()):
+                continue
             world = copy.deepcopy(self.base)
             for _, patch in values:
                 patched(world, patch)
-            names = {axis.name: name for axis, (name, _) in zip(self.axes, values, strict=True)}
             for contender in self.document.contender:
+                if not self._chosen("contender", contender.name):
+                    continue
                 document = copy.deepcopy(world)
                 patched(document, absolute(contender.set, self.path.parent))
                 workers = document.get("job", {}).get("workers", Config().job.workers)
                 run = document.setdefault("run", {})
                 run["trials"] = [objective_of(contender.trial, workers)]
                 yield Point(axes=names, contender=contender.name, document=document)
+
+    def _chosen(self, name: str, value: object) -> bool:
+        return str(value) in self.section.only.get(name, (str(value),))
+
+    def _check_only(self, chosen: Mapping[str, Sequence[str]], at: str) -> None:
+        known = {"contender": self.contenders} | {axis.name: [str(name) for name in axis.values] for axis in self.axes}
+        for name, values in chosen.items():
+            _known(name, known, at)
+            for value in values:
+                _known(value, known[name], f"{at} {name}")
 
     def _check(self) -> None:
         """Check names across tables, and every configuration."""
@@ -286,6 +295,7 @@ class ExperimentFile:
         for name in self.hooks:
             HOOKS.load(name)
         _known(section.baseline, names, "experiment.baseline")
+        self._check_only(section.only, "experiment.only")
         columns = {"contender": names} | {axis.name: list(axis.values) for axis in self.axes}
         for number, claim in enumerate(self.document.claim):
             _check_claim(claim, names, columns, f"claim[{number}]")
