@@ -82,13 +82,22 @@ class ClaimSection(Section, frozen=True):
     column: str | None = None  # a column of the results
     faster: str | None = None  # the contender whose value is smaller
     slower: str | None = None  # the contender whose value is at least `at_least` times as large
-    contender: str | None = None  # or the only contender, whose mean is compared with at_least and at_most
+    contender: str | None = None  # or the contender whose mean is compared with at_least and at_most
+    of: (
+        str | tuple[str, ...]
+    ) = ()  # the contender by whose value with the same seed it is divided; of several, the best
     at_least: Finite | None = None
     at_most: Finite | None = None
     where: dict[str, Any] = msgspec.field(
         default_factory=dict
-    )  # by axis, its value; an axis that is not named must hold in each value
+    )  # by axis, its value or its values; an axis that is not named must hold in each value
+    each: bool = False  # whether each combination of the axes has a verdict of its own
     function: str | None = None  # or module:function, which returns verdicts, given the results
+
+    @property
+    def others(self) -> tuple[str, ...]:
+        """The contenders of `of`."""
+        return (self.of,) if isinstance(self.of, str) else self.of
 
 
 class TableSection(Section, frozen=True):
@@ -433,6 +442,8 @@ def _config(document: Document, seed: int, *, scale: bool) -> Config:
 def _check_claim(claim: ClaimSection, names: Sequence[str], columns: Mapping[str, Sequence[Any]], at: str) -> None:
     for key in ("faster", "slower", "contender"):
         _known(getattr(claim, key), names, f"{at}.{key}")
+    for name in claim.others:
+        _known(name, names, f"{at}.of")
     _check_where(claim.where, columns, f"{at}.where")
     if claim.function is not None:
         return
@@ -447,6 +458,8 @@ def _check_claim(claim: ClaimSection, names: Sequence[str], columns: Mapping[str
         )
     if single and claim.at_least is None and claim.at_most is None:
         raise ConfigError(f"{at} must have at_least or at_most, got none")
+    if claim.others and not single:
+        raise ConfigError(f"{at}.of needs {at}.contender, got none")
 
 
 def _check_where(where: Mapping[str, Any], columns: Mapping[str, Sequence[Any]], at: str) -> None:
