@@ -2,7 +2,6 @@
 
 import click
 
-from kofn.experiments.codecs.command import codecs
 from kofn.experiments.experiment_command import command as file_command
 from kofn.experiments.k.command import k
 from kofn.experiments.protocols.command import protocols
@@ -28,7 +27,6 @@ def command() -> None:
 
 
 command.add_command(k)
-command.add_command(codecs)
 command.add_command(protocols)
 command.add_command(schedule)
 command.add_command(scale)
