@@ -6,7 +6,6 @@ from kofn.experiments.experiment_command import command as file_command
 from kofn.experiments.k.command import k
 from kofn.experiments.protocols.command import protocols
 from kofn.experiments.scale.command import scale
-from kofn.experiments.schedule.command import schedule
 from kofn.experiments.zero.command import zero
 
 
@@ -28,6 +27,5 @@ def command() -> None:
 
 command.add_command(k)
 command.add_command(protocols)
-command.add_command(schedule)
 command.add_command(scale)
 command.add_command(zero)
