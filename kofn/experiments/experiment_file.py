@@ -49,7 +49,7 @@ Document = dict[str, Any]
 
 
 class ExperimentSection(Section, frozen=True):
-    """What the experiment is."""
+    """The experiment: its question, mode, seeds and functions."""
 
     name: str  # the name of the folder in runs/
     question: str = ""  # the title of the report; empty: the name
