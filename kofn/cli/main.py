@@ -35,9 +35,7 @@ LAZY = {
     "clean": Lazy("kofn.run.clean", "command", "remove what crashed runs left behind"),
     "doctor": Lazy("kofn.doctor.command", "command", "check this machine, from root's rights to exact sums"),
     "chaos": Lazy("kofn.experiments.chaos.command", "command", "train under every kind of fault"),
-    "experiment": Lazy(
-        "kofn.experiments.command", "command", "answer a question by many runs: k, codecs, protocols, ..."
-    ),
+    "experiment": Lazy("kofn.experiments.command", "command", "answer a question by many trainings"),
     "compare": Lazy(
         "kofn.experiments.compare.command", "command", "measure switch, server, ring, gloo and MPI side by side"
     ),
@@ -134,8 +132,8 @@ def main() -> None:
       kofn doctor                 check this machine
       kofn run                    the default experiment
       kofn experiment k           compare the chosen k with every fixed k, on several seeds
-      kofn experiment codecs      compare codecs: bytes, iterations, time
       kofn compare --quick        compare parameter server, ring and switch
+      kofn experiment examples/experiments/codecs.toml     compare codecs: iterations, bytes
       kofn status                 show what a running controller sees
       kofn k                      show why this k is in force
       kofn slots                  show which workers are missing from open slots
