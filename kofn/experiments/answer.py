@@ -5,7 +5,7 @@ from typing import Any
 
 import pandas as pd
 
-from kofn.experiments.experiment_file import HOOKS, TableSection
+from kofn.experiments.experiment_file import HOOKS, FigureSection, TableSection
 from kofn.experiments.reader import Experiment
 from kofn.experiments.tables import TextTable, column_text, ratio_text
 from kofn.report.frames import named
@@ -25,8 +25,8 @@ def shown_columns(experiment: Experiment) -> list[str]:
 def answer(experiment: Experiment) -> str:
     """Return which contender has the best first column, and how its column compares with the baseline's."""
     column, frame = shown_columns(experiment)[0], experiment.rows()
-    more = bool({*column.split("_")} & {*MORE_IS_BETTER})
-    best = [name for _, world in experiment.worlds(frame) if (name := _best(experiment, world, column, more=more))]
+    more = _more(column)
+    best = [name for _, world in experiment.worlds(frame) if (name := best_of(experiment, world, column))]
     if not best:
         return f"No contender has {named(column)} with every seed."
     first = max(dict.fromkeys(best), key=best.count)
@@ -54,21 +54,33 @@ def _near(experiment: Experiment, column: str, best: str) -> list[str]:
     return [str(name) for name in near["contender"]]
 
 
-def _best(experiment: Experiment, world: pd.DataFrame, column: str, *, more: bool) -> str | None:
-    """Return the contender with the best mean; None if no contender has the column with every seed."""
+def _more(column: str) -> bool:
+    """Return whether more of a column is better."""
+    return bool({*column.split("_")} & {*MORE_IS_BETTER})
+
+
+def best_of(experiment: Experiment, world: pd.DataFrame, column: str) -> str | None:
+    """Return the contender with the best mean in rows of one world; None if no contender has the column with every
+    seed."""
     means = {}
     for key, group in groups(world, ["contender"]):
         values = experiment.values(group, column)
         if values.notna().all():
             means[str(key["contender"])] = float(values.mean())
-    return (max if more else min)(means, key=lambda name: means[name], default=None)
+    return (max if _more(column) else min)(means, key=lambda name: means[name], default=None)
 
 
 def tables(experiment: Experiment) -> Iterator[TextTable]:
-    """Yield the table of the shown columns, and the file's tables."""
+    """Yield the table of the shown columns, and those of the file's tables that have results."""
     yield _table(experiment, "", shown_columns(experiment), compared=True)
     for section in experiment.file.document.table:
-        yield _own(experiment, section)
+        if has_results(experiment, section):
+            yield _own(experiment, section)
+
+
+def has_results(experiment: Experiment, section: TableSection | FigureSection) -> bool:
+    """Return whether trials of a table or a figure are finished, and with `relative` a trial of the baseline."""
+    return experiment.has(section.where) and not (section.relative and experiment.baseline is None)
 
 
 def _own(experiment: Experiment, section: TableSection) -> TextTable:

@@ -128,9 +128,7 @@ def prepare(file: ExperimentFile, out: Path) -> ExperimentFile:
         for each in file.document.contender
     ]
     for name in ("claim", "table", "figure"):
-        tables[name] = [
-            {key: value for key, value in entry.items() if value not in (None, "", [], {})} for entry in document[name]
-        ]
+        tables[name] = [_given(entry) for entry in document[name]]
     if file.path.resolve() != (out / EXPERIMENT).resolve():
         given = file.path.with_name("given.toml") if file.path.name == EXPERIMENT else file.path
         shutil.copyfile(given if given.exists() else file.path, out / "given.toml")

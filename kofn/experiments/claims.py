@@ -1,13 +1,14 @@
 """Claims of experiments, and the verdicts on them from the results."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean
 from typing import Any, TypeVar
 
+import numpy as np
 import pandas as pd
 
+from kofn.experiments.answer import best_of
 from kofn.experiments.experiment_file import HOOKS, ClaimSection
 from kofn.experiments.reader import Experiment
 from kofn.experiments.tables import Columns, TextTable, column_text, ratio_text
@@ -76,66 +77,87 @@ def _verdicts(claim: ClaimSection, experiment: Experiment) -> Iterator[Verdict]:
     if claim.function is not None:
         yield from HOOKS.load(claim.function)(experiment)
         return
-    names = [name for name in (claim.contender, claim.slower, claim.faster) if name is not None]
     try:
         frame = experiment.rows(claim.where)
     except ConfigError as error:
         yield Verdict(claim=claim.text, holds=None, numbers=str(error))
         return
+    found = [(*_judged(claim, experiment, group), _at(world)) for world, group in experiment.worlds(frame)]
+    if claim.each:
+        for holds, words, at in found:
+            yield Verdict(claim=f"{claim.text}{at}", holds=holds, numbers=words)
+        return
+    found = next(([one] for one in found if one[0] is None), found)
+    holds = None if found[0][0] is None else all(holds for holds, _, _ in found)
+    yield Verdict(claim=claim.text, holds=holds, numbers="; ".join(f"{words}{at}" for _, words, at in found))
+
+
+def _judged(claim: ClaimSection, experiment: Experiment, world: pd.DataFrame) -> tuple[bool | None, str]:
+    """Return whether the claim holds in one world, and its numbers; None with the missing runs that it needs."""
     assert claim.column is not None
-    values = experiment.values(frame, claim.column)
-    found = []
-    for world, group in experiment.worlds(frame):
-        missing = [name for name in names if name not in set(group["contender"])]
-        if missing:
-            yield Verdict(claim=claim.text, holds=None, numbers=f"needs runs of {', '.join(missing)}{_at(world)}")
-            return
-        by_seed = {name: _by_seed(group[group["contender"] == name], values) for name in names}
-        judged = _single(claim, by_seed[names[0]]) if claim.contender else _pair(claim, *by_seed.values())
-        found.append((*judged, _at(world)))
-    yield Verdict(
-        claim=claim.text,
-        holds=all(holds for holds, _, _ in found),
-        numbers="; ".join(f"{words}{at}" for _, words, at in found),
-    )
+    there = set(world["contender"])
+    missing = [name for name in (claim.contender, claim.slower, claim.faster) if name is not None and name not in there]
+    if claim.others and not there & {*claim.others}:
+        missing += [" or ".join(claim.others)]
+    if missing:
+        return None, f"needs runs of {', '.join(missing)}"
+    values = experiment.values(world, claim.column)
+    by_seed = {str(name): _by_seed(claim.column, rows, values) for name, rows in world.groupby("contender")}
+    if claim.contender is None:
+        return _ratio(claim, by_seed, str(claim.slower), str(claim.faster))
+    if not claim.others:
+        return _single(claim, by_seed[claim.contender])
+    others = world[world["contender"].isin(claim.others)]
+    other = best_of(experiment, others, claim.column) or str(others["contender"].iloc[0])
+    return _ratio(claim, by_seed, claim.contender, other)
 
 
-def _by_seed(rows: pd.DataFrame, values: "pd.Series[Any]") -> dict[int, float]:
-    """Return a contender's value by seed; infinite if the trial lacks it, since its event never came."""
+def _by_seed(column: str, rows: pd.DataFrame, values: "pd.Series[Any]") -> dict[int, float]:
+    """Return a contender's value by seed. A missing time to an event is infinite, since the event never came; another
+    missing value is NaN."""
+    missing = math.inf if "target" in column else math.nan
     return {
-        int(seed): math.inf if math.isnan(value) else float(value)
+        int(seed): missing if math.isnan(value) else float(value)
         for seed, value in zip(rows[SEED], values[rows.index], strict=True)
     }
 
 
-def _pair(claim: ClaimSection, slower: dict[int, float], faster: dict[int, float]) -> tuple[bool, str]:
-    """Compare two contenders seed by seed: the mean ratio must reach at_least. A seed in which the faster one never
-    came has the ratio 0."""
-    assert claim.at_least is not None and claim.column is not None
-    seeds = [seed for seed in slower if seed in faster]
-    ratios = [0.0 if math.isinf(faster[seed]) else slower[seed] / faster[seed] for seed in seeds]
-    never = [
-        f"{name} never in {count} of {len(seeds)} seeds"
-        for name, own in ((claim.slower, slower), (claim.faster, faster))
-        if (count := sum(math.isinf(own[seed]) for seed in seeds))
-    ]
+def _ratio(claim: ClaimSection, by_seed: Mapping[str, dict[int, float]], above: str, below: str) -> tuple[bool, str]:
+    """Compare two contenders seed by seed: their mean ratio must be within the bounds, and so must each infinite ratio
+    and each ratio of 0, of a seed in which one of them never came. A seed without a ratio is outside of the bounds."""
+    seeds = [seed for seed in by_seed[above] if seed in by_seed[below]]
+    values = {name: [by_seed[name][seed] for seed in seeds] for name in (above, below)}
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratios = np.divide(values[above], values[below]).tolist()
     known = [ratio for ratio in ratios if 0 < ratio < math.inf]
-    least = Interval.of(known)
-    holds = bool(ratios) and all(ratios) and (least is None or least.mean >= claim.at_least)
-    words = "no seed in common" if not seeds else "-" if least is None else f"{ratio_text(least)} times"
-    return holds, ", ".join([words, *never])
+    found = Interval.of(known)
+    judged = [ratio for ratio in ratios if ratio not in known] + ([] if found is None else [found.mean])
+    notes = [f"{name} {words}" for name, several in values.items() if (words := _without(several))]
+    that = f" that of {below}" if claim.others else ""
+    words = "no seed in common" if not seeds else "-" if found is None else f"{ratio_text(found)} times{that}"
+    return bool(judged) and all(_within(claim, ratio) for ratio in judged), ", ".join([words, *notes])
 
 
 def _single(claim: ClaimSection, values: dict[int, float]) -> tuple[bool, str]:
     """Compare the mean of a contender's value with the bounds."""
     assert claim.column is not None
-    known = [value for value in values.values() if not math.isinf(value)]
-    if len(known) < len(values):
-        return False, f"never in {len(values) - len(known)} of {len(values)} seeds"
-    found = Interval.of(known)
-    mean = fmean(known) if found is None else found.mean
-    holds = (claim.at_least is None or mean >= claim.at_least) and (claim.at_most is None or mean <= claim.at_most)
-    return holds, column_text(claim.column, found)
+    if words := _without([*values.values()]):
+        return False, words
+    found = Interval.of([*values.values()])
+    return found is not None and _within(claim, found.mean), column_text(claim.column, found)
+
+
+def _within(claim: ClaimSection, value: float) -> bool:
+    if math.isnan(value):
+        return False
+    return (claim.at_least is None or value >= claim.at_least) and (claim.at_most is None or value <= claim.at_most)
+
+
+def _without(values: Sequence[float]) -> str:
+    """Return in how many seeds the value never came or is missing; empty: in none."""
+    count = sum(not math.isfinite(value) for value in values)
+    word = "missing" if any(map(math.isnan, values)) else "never"
+    return f"{word} in {count} of {len(values)} seeds" if count else ""
 
 
 def _at(world: dict[str, object]) -> str:

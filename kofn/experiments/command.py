@@ -2,10 +2,8 @@
 
 import click
 
-from kofn.experiments.codecs.command import codecs
 from kofn.experiments.experiment_command import command as file_command
 from kofn.experiments.protocols.command import protocols
-from kofn.experiments.schedule.command import schedule
 from kofn.experiments.zero.command import zero
 
 
@@ -25,7 +23,5 @@ def command() -> None:
     """Experiments over many runs."""
 
 
-command.add_command(codecs)
 command.add_command(protocols)
-command.add_command(schedule)
 command.add_command(zero)

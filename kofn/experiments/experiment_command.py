@@ -99,10 +99,7 @@ def command(
         engine.check()
         original = _finished(path) if path.is_dir() else None
         source = path / EXPERIMENT if path.is_dir() else path
-        whole = ExperimentFile.load(source, settings, mode=mode, seeds=seeds)
-        file = whole.only(_choices(only))
-        if left_out := len(whole.document.claim) - len(file.document.claim):
-            say(console, f"--only leaves out {left_out} of {len(whole.document.claim)} claims")
+        file = ExperimentFile.load(source, settings, mode=mode, seeds=seeds).only(_choices(only))
         if cluster is not None and file.section.mode == "run":
             raise ConfigError(f"--cluster {cluster} needs --mode simulate or scale: real runs need this machine")
         folder = out or _default(path, file, original)

@@ -49,7 +49,7 @@ Document = dict[str, Any]
 
 
 class ExperimentSection(Section, frozen=True):
-    """The experiment as a whole."""
+    """The experiment: its question, mode, seeds and functions."""
 
     name: str  # the name of the folder in runs/
     question: str = ""  # the title of the report; empty: the name
@@ -57,6 +57,9 @@ class ExperimentSection(Section, frozen=True):
     base: str | None = None  # a configuration of kofn run, relative to this file; none: the table [base], or kofn run's
     seeds: PositiveInt = 3  # seeds 1 to this number
     baseline: str | None = None  # the contender that the other contenders are compared with
+    only: dict[str, tuple[str, ...]] = msgspec.field(
+        default_factory=dict
+    )  # by axis, or contender, the values to run; without an entry: all
     show: tuple[str, ...] = ()  # the columns in the table; the first one decides. Empty: times, iterations and bytes
     own_columns: str | None = None  # module:function, which returns further columns of a trial
     cells: str | None = None  # module:function, which returns the points to run, given the points of the file
@@ -80,13 +83,22 @@ class ClaimSection(Section, frozen=True):
     column: str | None = None  # a column of the results
     faster: str | None = None  # the contender whose value is smaller
     slower: str | None = None  # the contender whose value is at least `at_least` times as large
-    contender: str | None = None  # or the only contender, whose mean is compared with at_least and at_most
+    contender: str | None = None  # or the contender whose mean is compared with at_least and at_most
+    of: (
+        str | tuple[str, ...]
+    ) = ()  # the contender by whose value with the same seed it is divided; of several, the best
     at_least: Finite | None = None
     at_most: Finite | None = None
     where: dict[str, Any] = msgspec.field(
         default_factory=dict
-    )  # by axis, its value; an axis that is not named must hold in each value
+    )  # by axis, its value or its values; an axis that is not named must hold in each value
+    each: bool = False  # whether each combination of the axes has a verdict of its own
     function: str | None = None  # or module:function, which returns verdicts, given the results
+
+    @property
+    def others(self) -> tuple[str, ...]:
+        """The contenders of `of`."""
+        return (self.of,) if isinstance(self.of, str) else self.of
 
 
 class TableSection(Section, frozen=True):
@@ -232,45 +244,16 @@ class ExperimentFile:
         return self.section.mode not in (RUN, SIMULATE)
 
     def only(self, chosen: Mapping[str, Sequence[str]]) -> Self:
-        """Return the experiment with the chosen values of axes and the chosen contenders, without claims, tables and
-        figures about what is left out. ConfigError names a wrong choice."""
-        known = {"contender": self.contenders} | {axis.name: [str(name) for name in axis.values] for axis in self.axes}
-        for name, values in chosen.items():
-            _known(name, known, "--only")
-            for value in values:
-                _known(value, known[name], f"--only {name}")
-        axes = tuple(
-            replace(axis, values={name: patch for name, patch in axis.values.items() if str(name) in chosen[axis.name]})
-            if axis.name in chosen
-            else axis
-            for axis in self.axes
-        )
-        names = chosen.get("contender", self.contenders)
-        baseline = self.section.baseline if self.section.baseline in names else None
-
-        def asked(entry: ClaimSection | TableSection | FigureSection) -> bool:
-            """Return whether nothing that the entry is about is left out."""
-            about = [getattr(entry, key, None) or names[0] for key in ("contender", "slower", "faster")]
-            left = getattr(entry, "relative", False) and baseline is None
-            values = [
-                str(value) in chosen.get(name, [str(value)])
-                for name, given in entry.where.items()
-                for value in (given if isinstance(given, list) else [given])
-            ]
-            return all(name in names for name in about) and all(values) and not left
-
-        document = structs.replace(
-            self.document,
-            experiment=structs.replace(self.section, baseline=baseline),
-            contender=tuple(each for each in self.document.contender if each.name in names),
-            claim=tuple(filter(asked, self.document.claim)),
-            table=tuple(filter(asked, self.document.table)),
-            figure=tuple(filter(asked, self.document.figure)),
-        )
-        return replace(self, axes=axes, document=document)
+        """Return the experiment with the chosen values of axes and the chosen contenders; without a choice, that of the
+        file. ConfigError names a wrong choice."""
+        if not chosen:
+            return self
+        self._check_only(chosen, "--only")
+        section = structs.replace(self.section, only={name: tuple(values) for name, values in chosen.items()})
+        return replace(self, document=structs.replace(self.document, experiment=section))
 
     def points(self) -> list[Point]:
-        """Return every combination of the axes' values and contenders; contenders change first."""
+        """Return every chosen combination of the axes' values and contenders; contenders change first."""
         every = list(self._points())
         if self.section.cells is None:
             return every
@@ -279,17 +262,31 @@ class ExperimentFile:
 
     def _points(self) -> Iterator[Point]:
         for values in itertools.product(*(axis.values.items() for axis in self.axes)):
+            names = {axis.name: name for axis, (name, _) in zip(self.axes, values, strict=True)}
+            if not all(self._chosen(name, value) for name, value in names.items()):
+                continue
             world = copy.deepcopy(self.base)
             for _, patch in values:
                 patched(world, patch)
-            names = {axis.name: name for axis, (name, _) in zip(self.axes, values, strict=True)}
             for contender in self.document.contender:
+                if not self._chosen("contender", contender.name):
+                    continue
                 document = copy.deepcopy(world)
                 patched(document, absolute(contender.set, self.folder))
                 workers = document.get("job", {}).get("workers", Config().job.workers)
                 run = document.setdefault("run", {})
                 run["trials"] = [objective_of(contender.trial, workers)]
                 yield Point(axes=names, contender=contender.name, document=document)
+
+    def _chosen(self, name: str, value: object) -> bool:
+        return str(value) in self.section.only.get(name, (str(value),))
+
+    def _check_only(self, chosen: Mapping[str, Sequence[str]], at: str) -> None:
+        known = {"contender": self.contenders} | {axis.name: [str(name) for name in axis.values] for axis in self.axes}
+        for name, values in chosen.items():
+            _known(name, known, at)
+            for value in values:
+                _known(value, known[name], f"{at} {name}")
 
     def _check(self) -> None:
         """Check names across tables, and every configuration."""
@@ -310,6 +307,7 @@ class ExperimentFile:
         for name in self.hooks:
             HOOKS.load(name)
         _known(section.baseline, names, "experiment.baseline")
+        self._check_only(section.only, "experiment.only")
         columns = {"contender": names} | {axis.name: list(axis.values) for axis in self.axes}
         for number, claim in enumerate(self.document.claim):
             _check_claim(claim, names, columns, f"claim[{number}]")
@@ -452,6 +450,8 @@ def _config(document: Document, seed: int, *, scale: bool) -> Config:
 def _check_claim(claim: ClaimSection, names: Sequence[str], columns: Mapping[str, Sequence[Any]], at: str) -> None:
     for key in ("faster", "slower", "contender"):
         _known(getattr(claim, key), names, f"{at}.{key}")
+    for name in claim.others:
+        _known(name, names, f"{at}.of")
     _check_where(claim.where, columns, f"{at}.where")
     if claim.function is not None:
         return
@@ -466,6 +466,8 @@ def _check_claim(claim: ClaimSection, names: Sequence[str], columns: Mapping[str
         )
     if single and claim.at_least is None and claim.at_most is None:
         raise ConfigError(f"{at} must have at_least or at_most, got none")
+    if claim.others and not single:
+        raise ConfigError(f"{at}.of needs {at}.contender, got none")
 
 
 def _check_where(where: Mapping[str, Any], columns: Mapping[str, Sequence[Any]], at: str) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from kofn.experiments import claims
-from kofn.experiments.answer import answer, shown_columns
+from kofn.experiments.answer import answer, has_results, shown_columns
 from kofn.experiments.claims import Verdict
 from kofn.experiments.experiment_file import HOOKS, FigureSection
 from kofn.experiments.reader import EXPERIMENT, Experiment
@@ -60,9 +60,11 @@ def write_page(
 
 
 def _drawings(experiment: Experiment) -> Iterator[Drawing]:
-    """Yield the file's figures, or a figure of the first shown column."""
+    """Yield those of the file's figures that have results; a figure of the first shown column if the file has none."""
     asked = experiment.file.document.figure or (FigureSection(y=shown_columns(experiment)[0]),)
     for number, section in enumerate(asked, 1):
+        if not has_results(experiment, section):
+            continue
         try:
             yield _drawing(experiment, section, number)
         except ConfigError as error:

@@ -75,7 +75,13 @@ class Experiment(SeveralRuns):
 
     @property
     def baseline(self) -> str | None:
-        return self.file.section.baseline
+        """The file's baseline; None if it has no results."""
+        name = self.file.section.baseline
+        return name if name in set(self.summary["contender"]) else None
+
+    def known(self, column: str) -> Sequence[object]:
+        named = {axis.name: list(axis.values) for axis in self.file.axes} | {"contender": self.file.contenders}
+        return named.get(column) or super().known(column)
 
     @cached_property
     def cells(self) -> list[Cell]:

@@ -49,8 +49,8 @@ def seconds(value: float | None) -> str:
     return shown(value, "{:.1f} s")
 
 
-def milliseconds(value_s: float | None, *, never: str = "-") -> str:
-    return shown(None if value_s is None else 1e3 * value_s, "{:.1f} ms", never=never)
+def milliseconds(value_s: float | None) -> str:
+    return shown(None if value_s is None else 1e3 * value_s, "{:.1f} ms", never="-")
 
 
 def count(value: float | None, *, never: str = "-") -> str:

@@ -166,20 +166,33 @@ class Results(ABC):
 
     def rows(self, where: Where | None = None) -> pd.DataFrame:
         """Return the rows of `summary` that are meant. Raise ConfigError if there is none."""
-        frame = self.summary
-        for name, value in (where or {}).items():
-            self._one_of(name, [*self.by, SEED], "a column of where")
-            values = value if isinstance(value, list | tuple) else [value]
-            known = list(dict.fromkeys(frame[name]))
-            for wanted in values:
-                self._one_of(wanted, known, f"where: {name}")
-            frame = frame[frame[name].isin(values)]
+        frame = self._meant(where)
         if frame.empty:
             raise ConfigError(f"{self.folder} must have a finished trial{f' with {where}' if where else ''}, got none")
         return frame
 
+    def has(self, where: Where | None) -> bool:
+        """Return whether rows are meant. Raise ConfigError for an unknown column or value."""
+        return not self._meant(where).empty
+
+    def _meant(self, where: Where | None) -> pd.DataFrame:
+        frame = self.summary
+        for name, value in (where or {}).items():
+            self._one_of(name, [*self.by, SEED], "a column of where")
+            values = value if isinstance(value, list | tuple) else [value]
+            for wanted in values:
+                self._one_of(wanted, self.known(name), f"where: {name}")
+            frame = frame[frame[name].isin(values)]
+        return frame
+
+    def known(self, column: str) -> Sequence[object]:
+        """Return the values that a column of `by`, or the seed, may have."""
+        return list(dict.fromkeys(self.summary[column]))
+
     def values(self, frame: pd.DataFrame, column: str) -> "pd.Series[Any]":
         """Return a column of rows of `summary` as floating-point numbers, NaN where it is missing."""
+        if column in self.summary and self.summary[column].isna().all():
+            return pd.Series(math.nan, index=frame.index)
         self._one_of(column, self.columns, "a column")
         return frame[column].astype("Float64").astype("float64")
 

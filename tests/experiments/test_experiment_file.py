@@ -104,6 +104,7 @@ def test_wrong_file_is_refused_with_what_was_meant(tmp_path: Path, old: str, new
         ('faster = "everyone"\nslower = "all but one"', "claim[0].at_least must be the least ratio"),
         ('faster = "everyone"\nat_least = 2', "claim[0] must have faster and slower, or contender"),
         ('contender = "everyone"', "claim[0] must have at_least or at_most"),
+        ('faster = "everyone"\nslower = "all but one"\nat_least = 2\nof = "everyone"', "claim[0].of needs claim[0]"),
         ('contender = "everyone"\nat_most = 2\nwhere = { workers = 4 }', "claim[0].where must be one of contender"),
         ('contender = "everyone"\nat_most = 2\nwhere = { "job.workers" = 5 }', "claim[0].where.job.workers must be"),
     ],

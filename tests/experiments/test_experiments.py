@@ -183,6 +183,20 @@ def test_unfinished_experiment_is_continued_without_repeating_a_cell(simulated: 
 
 
 @pytest.mark.slow
+def test_claims_about_what_was_not_chosen_are_not_asked(simulated: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    shutil.copytree(simulated, out)
+    file = simulated.with_name("question.toml")
+    chosen = ("--only", "straggler=none", "--only", "contender=all but one")
+    done = invoke("experiment", file, "--out", out, "--processes", 1, *chosen)
+    assert done.exit_code == 0, done.output
+    assert "2 cells, 2 of them finished before" in done.output
+    assert done.output.count("not asked") == 3
+    again = invoke("experiment", file, "--out", out, "--processes", 1)
+    assert "8 cells, 8 of them finished before" in again.output
+
+
+@pytest.mark.slow
 def test_another_experiment_does_not_mix_with_the_results(simulated: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     shutil.copytree(simulated, out)
@@ -381,6 +395,9 @@ def test_missed_target_has_no_mean(tmp_path: Path) -> None:
         def __init__(self) -> None:
             pass
 
+    found = Missed()
+    found.summary["never_s"] = pd.array([None] * 4)
+    assert found.table("never_s")["never_s"].isna().all(), "a column that no trial has is missing, not unknown"
     table = Missed().table("time_to_target_s").set_index("contender")
     assert pd.isna(table["time_to_target_s"]["a"]) and table["time_to_target_s_n"]["a"] == 1
     assert table["time_to_target_s"]["b"] == pytest.approx(6**0.5)
