@@ -13,7 +13,7 @@ from kofn.report.results import SEED, groups
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Agreement:
+class Repetition:
     """The agreement of two experiments' numbers."""
 
     table: TextTable
@@ -28,7 +28,7 @@ class Agreement:
         )
 
 
-def compared(first: Experiment, again: Experiment) -> Agreement:
+def compared(first: Experiment, again: Experiment) -> Repetition:
     """Compare the shown columns of both experiments, seed by seed."""
     columns = [name for name in shown_columns(first) if name in again.columns]
     keys = [*first.by, SEED]
@@ -47,7 +47,7 @@ def compared(first: Experiment, again: Experiment) -> Agreement:
             rows.append([cell, named(column).partition(" [")[0], *means, words, "yes" if agrees else "NO"])
     headings = ["cell", "column", "original", "again", "ratio", "agrees"]
     table = TextTable(headings=headings, cells=rows, failed=frozenset(failed), texts=("column", "agrees"))
-    return Agreement(table=table, agree=len(rows) - len(failed), of=len(rows))
+    return Repetition(table=table, agree=len(rows) - len(failed), of=len(rows))
 
 
 def _compared(group: pd.DataFrame) -> tuple[str, bool]:
