@@ -196,7 +196,7 @@ def _show(file: ExperimentFile, folder: Path, processes: int, console: Console, 
         if cell.seed == 1:
             say(console, f"{cell.point.title}")
     seeds = f"{file.section.seeds} seed{'s' * (file.section.seeds > 1)}"
-    about = f"about {duration(estimate_s)}" if estimate_s is not None else "for an unknown time"
+    about = f"at most about {duration(estimate_s)}" if estimate_s is not None else "for an unknown time"
     mode = file.section.mode
     words = MODES.get(mode, f"by {mode}")
     say(console, f"{len(cells)} cells ({seeds}), {words}, {about}; results in {folder}")
