@@ -123,8 +123,10 @@ class RingSimulation(VirtualTrial):
             self.clock.after(agreed_s, self._begin_step, 2 * (n - 1))
 
     def _begin_step(self, left: int) -> None:
-        """Begin a step, or end the iteration if no step is left. The workers receive and add a segment's packets, except
-        the last one, while later packets are on their way."""
+        """Begin a step, or end the iteration if no step is left.
+
+        All packets of a segment but the last are received and added while later packets are on their way.
+        """
         if not left:
             self._end()
             return
