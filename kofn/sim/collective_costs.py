@@ -65,7 +65,7 @@ def ring_packet_s() -> float:
     """Return the seconds of CPU time that a worker of a ring takes to send, receive and add a packet.
 
     The function times a ring of two workers, in two threads, whose segments have one packet each. On a shaped link each
-    packet comes alone, as it does here.
+    packet comes alone, as it does here. Packets that follow each other find warm caches.
     """
     with ExitStack() as stack:
         ways = [[stack.enter_context(end) for end in _connection()] for _ in range(2)]

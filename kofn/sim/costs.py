@@ -76,7 +76,8 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     switch_s: NotNegative  # one datagram in the switch
     forward_s: NotNegative = 0.0  # one datagram that the switch forwards to or from a parameter server
     server_s: NotNegative = 0.0  # one contribution at a parameter server, with its answer
-    ring_packet_s: NotNegative = 0.0  # one packet of a segment at a worker of a ring: sent, received and added
+    ring_step_s: NotNegative = 0.0  # the last packet of a step at a worker of a ring: sent, received and added
+    ring_packet_s: NotNegative = 0.0  # each packet of the step before the last one
     apply_s: NotNegative  # one aggregate: average, step, accuracy, line of metrics
     report_s: NotNegative  # a report to the controller
     take_s: NotNegative  # one report, at the controller
@@ -125,6 +126,7 @@ def _measure(config: Config) -> Costs:
     learning, collective = Learning(config), load_collective(config.job.collective)
     coding, gradient = learning.coding, learning.gradient(0, 1)[1]
     encode, average = _by_packets(config, learning, gradient) if collective.ledger else _in_ring(learning, gradient)
+    packet_s = 0.0 if collective.ledger else ring_packet_s()
 
     def apply() -> None:
         done = average()
@@ -138,7 +140,8 @@ def _measure(config: Config) -> Costs:
         switch_s=SWITCH_S,
         forward_s=FORWARD_S if collective.server else 0.0,
         server_s=server_s(coding) if collective.server else 0.0,
-        ring_packet_s=0.0 if collective.ledger else ring_packet_s(),
+        ring_step_s=COLD * packet_s,
+        ring_packet_s=packet_s,
         apply_s=COLD * _least_s(apply),
         report_s=REPORT_S,
         take_s=TAKE_S,

@@ -138,7 +138,7 @@ class RingSimulation(VirtualTrial):
 
     def _end_step(self, left: int) -> None:
         """Receive and add a segment's last packet."""
-        self.clock.after(self._spend(self.costs.ring_packet_s), self._begin_step, left - 1)
+        self.clock.after(self._spend(self.costs.ring_step_s), self._begin_step, left - 1)
 
     def _end(self) -> None:
         works, iteration = [self._works[rank] for rank in range(len(self.workers))], self.workers[0].iteration

@@ -142,9 +142,8 @@ def test_ring_takes_the_time_of_its_bytes_on_the_slowest_link(tmp_path: Path) ->
 
 
 def test_ring_waits_for_the_slowest_worker_and_for_each_step(tmp_path: Path) -> None:
-    """A segment has one packet here."""
     quick, slow = (
-        ring(tmp_path, replace(FREE, ring_packet_s=cost_s), name)["mean_iteration_s"]
+        ring(tmp_path, replace(FREE, ring_step_s=cost_s), name)["mean_iteration_s"]
         for name, cost_s in (("quick", 0.0), ("slow", 1e-3))
     )
     assert quick > COMPUTE_S + 0.010, "worker 2 is blocked for 20 ms, on average"
