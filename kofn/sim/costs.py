@@ -60,14 +60,13 @@ SWITCH_S, REPORT_S, TAKE_S = 25e-6, 0.5e-3, 0.7e-3
 run's processes (two cores, the default configuration with k = 2: switch, workers and controller take 2, 3 and 3.5 ms
 an iteration)."""
 
-
 FORWARD_S = 3e-6
 """The switch's CPU time for one of many packets that it forwards, from runs with a parameter server and gradients of a
-million elements. It is not measured, as the costs above."""
+million elements. Like the costs above it is not measured."""
 
 
 class Costs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """CPU time of a worker's steps and of a decision, in seconds; the number of cores, and the load on them."""
+    """CPU time of the steps of worker, switch and server and of a decision, in seconds; the cores, and their load."""
 
     cores: Annotated[int, Meta(ge=0)]  # cores that all hosts share; 0: every host has a separate core
     wake_s: NotNegative  # from the end of a sleep, or a wake-up, until the thread runs

@@ -15,25 +15,27 @@ from kofn.sim.network import BURST_BYTES, BURST_S, LATENCY_S
 from kofn.sim.trial import VirtualTrial
 from kofn.sim.worker import Surroundings, wake_s
 from kofn.sim.worker_model import RingModel
+from kofn_common.config.job import JobSection
 from kofn_common.config.late_rules import LatePolicy
+from kofn_common.config.network import NetworkSection
 from kofn_common.rpc import kofn_pb2 as pb
 from kofn_host.compression.aggregate import Aggregate
 from kofn_host.training import Step
 from kofn_host.training.loop import Work, report_of
 from kofn_host.workload import load_stragglers
 
-HOP_S = 2 * LATENCY_S
-"""The seconds that a packet needs from a worker through the switch to another worker."""
-
 AROUND_BYTES = 66 + 66 / 2
 """The bytes on a link around a packet's payload: the packet's headers, and half of an acknowledgement."""
 
 
 class RingLinks:
-    """The workers' links, of which the slowest determines a step: a token bucket, as in network.h."""
+    """The links of the workers, by rank, and of a tree's leaves. The slowest determines a step: a token bucket, as in
+    network.h."""
 
-    def __init__(self, workers: int, mbps: float | None) -> None:
-        self.mbps = [mbps] * workers
+    def __init__(self, job: JobSection, network: NetworkSection) -> None:
+        tree = job.racks > 1  # a rack's last worker alone sends through its leaf's link to the root
+        self.mbps = [network.link_mbps] * job.workers + [network.uplink_mbps] * tree
+        self.hop_s = (4 if tree else 2) * LATENCY_S  # from a worker to the next one
         self._free_s = float("-inf")  # when all bytes that left are paid for
 
     def sent_s(self, now_s: float, payload_bytes: int, packets: int) -> float:
@@ -59,10 +61,10 @@ class RingWorker:
     def start(self) -> None:
         """Begin the next iteration."""
         self.iteration += 1
-        self._started_s = now_s = self._around.clock.time()
+        around = self._around
+        self._started_s = now_s = around.clock.time()
         blocking_s = self._blocking.blocking_s(self.iteration, 0, now_s)
         ready_s = now_s + self._blocking.compute_s(self.iteration) + blocking_s + self.wake_s()
-        around = self._around
         around.clock.after(ready_s, around.machine.work, around.costs.encode_s, self._computed, blocking_s)
 
     def set_late_policy(self, late_policy: LatePolicy) -> None:
@@ -80,10 +82,8 @@ class RingWorker:
 
     def take(self, done: Aggregate) -> None:
         """Apply the mean of all gradients."""
-        around = self._around
-        around.clock.after(
-            around.clock.time() + self.wake_s(), around.machine.work, around.costs.apply_s, self._apply, done
-        )
+        around, awake_s = self._around, self._around.clock.time() + self.wake_s()
+        around.clock.after(awake_s, around.machine.work, around.costs.apply_s, self._apply, done)
 
     def _apply(self, done: Aggregate) -> None:
         around, step, now_s = self._around, self._step, self._around.clock.time()
@@ -111,7 +111,7 @@ class RingSimulation(VirtualTrial):
 
     def _connect(self, around: Surroundings) -> None:
         ranks = range(self.config.job.workers)
-        self.links = RingLinks(len(ranks), self.config.network.link_mbps)
+        self.links = RingLinks(self.config.job, self.config.network)
         self.workers = [RingWorker(around, rank, self.models[rank], self._give) for rank in ranks]
 
     def _give(self, rank: int, work: Work) -> None:
@@ -119,7 +119,7 @@ class RingSimulation(VirtualTrial):
         self._works[rank] = work
         n = len(self.workers)
         if len(self._works) == n:  # worker 0 hears of the last call, and tells all workers
-            agreed_s = self.clock.time() + 2 * HOP_S + self.workers[0].wake_s() + 2 * self._slowest_wake_s()
+            agreed_s = self.clock.time() + 2 * self.links.hop_s + self.workers[0].wake_s() + 2 * self._slowest_wake_s()
             self.clock.after(agreed_s, self._begin_step, 2 * (n - 1))
 
     def _begin_step(self, left: int) -> None:
@@ -133,7 +133,7 @@ class RingSimulation(VirtualTrial):
         segment_bytes = 4 * -(-self.models[0].elements // len(self.workers))  # of the largest segment
         packets = -(-segment_bytes // PAYLOAD_BYTES)
         busy_s = self._spend((packets - 1) * self.costs.ring_packet_s)
-        came_s = self.links.sent_s(self.clock.time(), segment_bytes, packets) + HOP_S
+        came_s = self.links.sent_s(self.clock.time(), segment_bytes, packets) + self.links.hop_s
         self.clock.after(max(came_s, busy_s) + self._slowest_wake_s(), self._end_step, left)
 
     def _end_step(self, left: int) -> None:

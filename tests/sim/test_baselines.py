@@ -170,6 +170,13 @@ def simulated_against(folder: Path, out: Path, costs: Path) -> Result:
     return CliRunner().invoke(main, ["simulate", *map(str, arguments)])
 
 
+def test_uplink_of_a_rack_limits_a_ring(tmp_path: Path) -> None:
+    network = "[network]\nlink_mbps = 20\nuplink_mbps = {}\n"
+    tree = ("model.hidden=[256]", "job.racks=3")
+    quick, slow = (ring(tmp_path, FREE, f"{mbps}", network.format(mbps), *tree) for mbps in (20, 5))
+    assert slow["mean_iteration_s"] > 2 * quick["mean_iteration_s"]
+
+
 def test_times_of_a_ring_without_training(tmp_path: Path) -> None:
     path = written(tmp_path, objective="all", rule="auto", iterations=ITERATIONS)
     result = simulated(path, COSTS, "--times", "--json", "--set", "job.collective=ring")
