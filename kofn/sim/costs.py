@@ -15,7 +15,9 @@ from msgspec import Meta
 from msgspec.structs import replace
 
 from kofn.run.machine_load import FREE, LoadOfOthers
+from kofn.sim.collective_costs import ring_packet_s, server_s
 from kofn.sim.learning import Learning
+from kofn_common.collectives.job_collective import load_collective
 from kofn_common.config.errors import ConfigError
 from kofn_common.config.schema import Config
 from kofn_common.config.section import NotNegative, Probability
@@ -25,12 +27,14 @@ from kofn_common.rpc import kofn_pb2 as pb
 from kofn_common.wire import packet as wire
 from kofn_common.wire.sizes import WEIGHT_UNIT
 from kofn_controller.policy.control_loop import ControlLoop
-from kofn_host.compression.aggregate import aggregate
+from kofn_host.arrays import Floats
+from kofn_host.compression.aggregate import Aggregate, aggregate
 from kofn_host.compression.encoder import Encoder
 from kofn_host.protocol.core import Protocol
 from kofn_host.protocol.instructions import Packed, Send
 from kofn_host.protocol.results import BlockId, BlockResults, Result
 from kofn_host.training import JobCoding
+from kofn_host.training.peer_to_peer import check_finite
 from kofn_host.transport.datagrams import Datagrams, Packet
 from kofn_host.workload import load_stragglers
 
@@ -56,15 +60,23 @@ SWITCH_S, REPORT_S, TAKE_S = 25e-6, 0.5e-3, 0.7e-3
 run's processes (two cores, the default configuration with k = 2: switch, workers and controller take 2, 3 and 3.5 ms
 an iteration)."""
 
+FORWARD_S = 3e-6
+"""The switch's CPU time for one of many packets that it forwards, from runs with a parameter server and gradients of a
+million elements. Like the costs above it is not measured."""
+
 
 class Costs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """CPU time of a worker's steps and of a decision, in seconds; the number of cores, and the load on them."""
+    """CPU time of the steps of worker, switch and server and of a decision, in seconds; the cores, and their load."""
 
     cores: Annotated[int, Meta(ge=0)]  # cores that all hosts share; 0: every host has a separate core
     wake_s: NotNegative  # from the end of a sleep, or a wake-up, until the thread runs
-    encode_s: NotNegative  # entering a gradient into the ledger, and encoding it
+    encode_s: NotNegative  # entering a gradient into the ledger, and encoding it; in a ring, checking and copying it
     packet_s: NotNegative  # one datagram, sent or received, by a worker
     switch_s: NotNegative  # one datagram in the switch
+    forward_s: NotNegative = 0.0  # one datagram that the switch forwards to or from a parameter server
+    server_s: NotNegative = 0.0  # one contribution at a parameter server, with its answer
+    ring_step_s: NotNegative = 0.0  # the last packet of a step at a worker of a ring: sent, received and added
+    ring_packet_s: NotNegative = 0.0  # each packet of the step before the last one
     apply_s: NotNegative  # one aggregate: average, step, accuracy, line of metrics
     report_s: NotNegative  # a report to the controller
     take_s: NotNegative  # one report, at the controller
@@ -110,10 +122,38 @@ def measure(config: Config) -> Costs:
 
 
 def _measure(config: Config) -> Costs:
-    learning = Learning(config)
+    learning, collective = Learning(config), load_collective(config.job.collective)
+    coding, gradient = learning.coding, learning.gradient(0, 1)[1]
+    encode, average = _by_packets(config, learning, gradient) if collective.ledger else _in_ring(learning, gradient)
+    packet_s = 0.0 if collective.ledger else ring_packet_s()
+
+    def apply() -> None:
+        done = average()
+        json_text(asdict(learning.replica.apply(1, done.mean, done.checksums, done.plan)))
+
+    return Costs(
+        cores=len(os.sched_getaffinity(0)),
+        wake_s=_wake_s(),
+        encode_s=COLD * _least_s(encode),
+        packet_s=COLD * _packet_s(coding) if collective.ledger else 0.0,
+        switch_s=SWITCH_S,
+        forward_s=FORWARD_S if collective.server else 0.0,
+        server_s=server_s(coding) if collective.server else 0.0,
+        ring_step_s=COLD * packet_s,
+        ring_packet_s=packet_s,
+        apply_s=COLD * _least_s(apply),
+        report_s=REPORT_S,
+        take_s=TAKE_S,
+        decide_s=_decide_s(config),
+    )
+
+
+def _by_packets(
+    config: Config, learning: Learning, gradient: Floats
+) -> tuple[Callable[[], object], Callable[[], Aggregate]]:
+    """Return functions that enter and encode a gradient, and that return the aggregate of its packets' sums."""
     coding = learning.coding
     encoder = Encoder.of(coding, config.compress, 0)
-    gradient = learning.gradient(0, 1)[1]
     numbers = iter(range(1, 10_000))
 
     def encode() -> None:
@@ -122,25 +162,25 @@ def _measure(config: Config) -> Costs:
         encoder.enter(gradient, iteration)
         encoder.encode(iteration)
 
-    encode()
-    results = BlockResults.of([_own(encoder.packed(block), block) for block in encoder.blocks.tolist()])
-
-    def apply() -> None:
+    def average() -> Aggregate:
         done = aggregate(encoder.follow(results, 0), coding, rank=0, average=learning.average)
         encoder.plan = coding.planner.first()
-        json_text(asdict(learning.replica.apply(1, done.mean, done.checksums, done.plan)))
+        return done
 
-    return Costs(
-        cores=len(os.sched_getaffinity(0)),
-        wake_s=_wake_s(),
-        encode_s=COLD * _least_s(encode),
-        packet_s=COLD * _packet_s(coding),
-        switch_s=SWITCH_S,
-        apply_s=COLD * _least_s(apply),
-        report_s=REPORT_S,
-        take_s=TAKE_S,
-        decide_s=_decide_s(config),
-    )
+    encode()
+    results = BlockResults.of([_own(encoder.packed(block), block) for block in encoder.blocks.tolist()])
+    return encode, average
+
+
+def _in_ring(learning: Learning, gradient: Floats) -> tuple[Callable[[], object], Callable[[], Aggregate]]:
+    """Return functions that check and copy a gradient, and that return the ring's aggregate."""
+    copy, plan = np.empty_like(gradient), learning.coding.planner.first()
+
+    def give() -> None:
+        check_finite(gradient)
+        copy[...] = gradient
+
+    return give, lambda: Aggregate.of_all(1, gradient, 1, plan)
 
 
 def _own(packed: Packed, block: int) -> Result:
@@ -233,7 +273,7 @@ def _wake_s() -> float:
     return float(np.quantile(late_s, 0.25))
 
 
-def _least_s(step: Callable[[], None]) -> float:
+def _least_s(step: Callable[[], object]) -> float:
     """Return the least CPU time of a call: other processes, which displace a step's data from the caches, make a call
     longer, never shorter."""
     times_s = []

@@ -3,11 +3,14 @@
 Workers may be in different iterations: the parameters of an iteration are kept while a worker needs them.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
+from kofn_common.collectives.job_collective import load_collective
 from kofn_common.config.schema import Config
 from kofn_host.arrays import Floats
 from kofn_host.compression.aggregate import Sums, aggregate, missed
@@ -44,8 +47,8 @@ class Learning:
         self._divergence = Divergence(parameters) if all_alike.metric else None
         self.elements = len(parameters)
         self.coding = JobCoding.of(job, config.compress, self.elements, follows=True)
-        first = self.coding.planner.first()
-        self.replica = Replica(all_alike, config, self.coding.layout.blocks, first)
+        blocks = self.coding.layout.blocks if load_collective(job.collective).ledger else 0
+        self.replica = Replica(all_alike, config, blocks, self.coding.planner.first())
         self._alignment = Alignment(self.elements)
         self._parameters = {0: parameters.copy()}  # by iteration, while a worker may need the parameters
         self._after: dict[int, After] = {}
@@ -91,6 +94,10 @@ class Learning:
         alike = self._aggregates[results.iteration]
         return replace(alike, missed=missed(results, self.coding.places[rank]), encoding=finished.encoding)
 
+    def mean(self, iteration: int, gradients: Sequence[Floats]) -> Aggregate:
+        """Return an iteration's aggregate of all workers' gradients, by rank, which a ring sums."""
+        return Aggregate.of_all(iteration, ring_mean(gradients), len(gradients), self.coding.planner.first())
+
     def apply(self, aggregate: Aggregate) -> After:
         """Step the replica by this aggregate, unless an earlier call did so; return the state after the step.
 
@@ -114,3 +121,23 @@ class Learning:
             self._sums.pop(old, None)
             self._known.pop(old, None)
             self._aggregates.pop(old, None)
+
+
+def ring_mean(gradients: Sequence[Floats]) -> Floats:
+    """Return the mean of arrays of shape (elements,), with the bytes that a ring's workers get.
+
+    Segment r begins at worker r, and each next worker adds its values (kofn_host.collectives.kinds.ring).
+    """
+    workers, mean = len(gradients), np.empty_like(gradients[0])
+    for first, part in enumerate(segments(mean.size, workers)):
+        total = gradients[first][part].copy()
+        for step in range(1, workers):
+            total += gradients[(first + step) % workers][part]
+        mean[part] = total / np.float32(workers)
+    return mean
+
+
+def segments(elements: int, workers: int) -> list[slice]:
+    """Return a ring's segments of an array, by the rank of the worker at which a segment begins."""
+    ends = [elements * rank // workers for rank in range(workers + 1)]
+    return [slice(begin, end) for begin, end in pairwise(ends)]

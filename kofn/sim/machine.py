@@ -16,8 +16,9 @@ class Machine:
 
     def work(self, duration_s: float, call: Callable[..., object], *args: Any) -> None:
         """Call `call` after `duration_s` of CPU time."""
-        self.clock.after(self.native.call("spend", duration_s), call, *args)
+        self.clock.after(self.spend(duration_s), call, *args)
 
-    def spend(self, duration_s: float) -> None:
-        """Use CPU time that no call waits for."""
-        self.native.call("spend", duration_s)
+    def spend(self, duration_s: float) -> float:
+        """Use CPU time, and return the time at which the work is done."""
+        done_s: float = self.native.call("spend", duration_s)
+        return done_s

@@ -30,7 +30,7 @@ SIGNATURES: Signatures = {
     "link_shape": (None, [_LINK, c_double]),
     "link_put": (None, [_LINK, *_PACKET]),
     "link_arrived": (c_int64, [_LINK, c_void_p, c_void_p]),
-    "star_open": (_STAR, [_MACHINE, c_void_p, c_void_p, c_double, c_int64]),
+    "star_open": (_STAR, [_MACHINE, c_void_p, c_void_p, c_int64, c_double, c_int64]),
     "star_close": (None, [_STAR]),
     "star_to": (None, [_STAR, c_int64, _LINK]),
     "star_follow": (None, [_STAR, c_int64, c_int32]),

@@ -186,23 +186,25 @@ int64_t link_arrived(struct link *link, uint8_t *header, uint8_t *body) {
     return size;
 }
 
-/* -- a switch */
+/* -- a switch or a server */
 
-struct star *star_open(struct machine *machine, struct slots *slots, struct leaf *leaf, double switch_s, int64_t call) {
+struct star *star_open(struct machine *machine, struct slots *slots, struct leaf *leaf, int64_t size, double packet_s,
+                       int64_t call) {
     struct star *star = wanted(sizeof *star);
     star->machine = machine;
     star->slots = slots;
     star->leaf = leaf;
-    star->switch_s = switch_s;
+    star->packet_s = packet_s;
     star->call = call;
-    star->size = !slots ? leaf->workers : slots->racks ? slots->racks : slots->workers;
-    star->latest = wanted((size_t)star->size * sizeof *star->latest);
-    star->links = wanted((size_t)star->size * sizeof *star->links);
-    star->follows = wanted((size_t)star->size * sizeof *star->follows);
+    star->size = size;
+    star->latest = wanted((size_t)size * sizeof *star->latest);
+    star->links = wanted((size_t)size * sizeof *star->links);
+    star->follows = wanted((size_t)size * sizeof *star->follows);
     return star;
 }
 
 void star_close(struct star *star) {
+    frames_free(&star->waiting);
     free(star->latest);
     free(star->links);
     free(star->follows);
@@ -241,11 +243,15 @@ static int note(struct star *star, const struct header *header, const struct ans
     return 1;
 }
 
+static int is_from_worker(const struct header *header) {
+    return header->kind == KOFN_CONTRIBUTE || header->kind == KOFN_PULL;
+}
+
 static int answered(struct star *star, const struct frame *frame, struct answer *answer) {
     const struct header *header = &frame->header;
     if (star->slots)
         return slots_handle(star->slots, header, frame->body, frame->size, answer);
-    if (header->kind == KOFN_CONTRIBUTE || header->kind == KOFN_PULL)
+    if (is_from_worker(header))
         return leaf_below(star->leaf, header, frame->body, frame->size, answer);
     return leaf_above(star->leaf, header, frame->body, frame->size, answer);
 }
@@ -276,20 +282,42 @@ static void send_answer(struct star *star, const struct answer *answer) {
     }
 }
 
-static int64_t handle(void *whom, void *what) {
-    struct star *star = whom;
-    struct frame *frame = what;
+/* Answer a packet by the slots' rules; return whether the controller hears of it. */
+static int answer_frame(struct star *star, struct frame *frame) {
     struct answer answer;
     const int answers = answered(star, frame, &answer);
     if (answers)
         send_answer(star, &answer);
     const int noted = note(star, &frame->header, answers ? &answer : NULL);
     free(frame);
+    return noted;
+}
+
+static void handle_next(struct star *star);
+
+static int64_t handle(void *whom, void *what) {
+    struct star *star = whom;
+    struct frame *frame = frames_next(&star->waiting);
+    int noted = 0;
+    (void)what;
+    if (star->slots || star->leaf)
+        noted = answer_frame(star, frame);
+    else
+        link_send(is_from_worker(&frame->header) ? star->uplink : star->links[frame->header.worker], frame);
+    if (star->waiting.first)
+        handle_next(star);
     return noted ? star->call : 0;
 }
 
+static void handle_next(struct star *star) {
+    machine_work(star->machine, star->packet_s, handle, star, NULL);
+}
+
 void star_take(struct star *star, struct frame *frame) {
-    machine_work(star->machine, star->switch_s, handle, star, frame);
+    const int idle = !star->waiting.first;
+    frames_add(&star->waiting, frame);
+    if (idle)
+        handle_next(star);
 }
 
 void star_put(struct star *star, const uint8_t *header, const uint8_t *body, int64_t size) {

@@ -79,14 +79,16 @@ void link_put(struct link *link, const uint8_t *header, const uint8_t *body, int
 /* Read an arrived packet and return its size; -1: none is left. Arrays have room for the largest. */
 int64_t link_arrived(struct link *link, uint8_t *header, uint8_t *body);
 
-/* -- a switch: alone, the root of a tree, or a leaf. It has a link to each of its workers or leaves, and a leaf has one to the
- * root. */
+/* -- a node that handles one packet after another: a switch alone, the root of a tree, a leaf, a parameter server, or a switch that
+ * forwards packets to and from a server. It has a link to each of its workers or leaves; a leaf and a forwarding switch also have a
+ * link to the root or the server. */
 
 struct star {
     struct machine *machine;
-    struct slots *slots; /* NULL: a leaf */
-    struct leaf *leaf;
-    double switch_s; /* of CPU time, a packet */
+    struct slots *slots;
+    struct leaf *leaf; /* slots and leaf NULL: the star forwards */
+    double packet_s; /* of CPU time, a packet */
+    struct frames waiting; /* packets that arrived while another was handled; the first is being handled */
     int64_t call; /* call for a worker's first counted contribution of an iteration, which is in `digest`; 0: none */
     int64_t digest[3]; /* worker, iteration, whether it was late */
     int64_t *latest; /* iteration of each worker's latest contribution */
@@ -96,8 +98,9 @@ struct star {
     struct link *uplink;
 };
 
-/* A switch with these slots, alone or a root; NULL: with the leaf's. */
-struct star *star_open(struct machine *machine, struct slots *slots, struct leaf *leaf, double switch_s, int64_t call);
+/* A node with slots (a switch alone, a root or a server), with a leaf's slots, or with neither (it forwards). */
+struct star *star_open(struct machine *machine, struct slots *slots, struct leaf *leaf, int64_t size, double packet_s,
+                       int64_t call);
 void star_close(struct star *star);
 void star_to(struct star *star, int64_t rank, struct link *link);
 /* Send the worker of this rank answers to its own packets only, or all answers. */

@@ -1,4 +1,4 @@
-"""A switch, and its full-duplex links to its neighbours, on which packets keep their order.
+"""A switch or a server, and its full-duplex links to its neighbours, on which packets keep their order.
 
 network.c carries packets; Python sees only packets that are subject to the configuration's faults.
 """
@@ -36,6 +36,9 @@ FRAME_BYTES = packet.FRAME_BYTES
 LATENCY_S = 50e-6
 """The seconds that a packet needs from one end of a link to the other end, in addition to the time that the link's rate
 and queue take."""
+
+BURST_S, BURST_BYTES = 2e-3, 36056
+"""The bytes that an idle link passes at once, as in network.h: those of BURST_S, and at least BURST_BYTES."""
 
 QUEUE_S, QUEUE_BYTES = 0.2, 1 << 20
 """A link's queue, as in network.h. A full queue leaves in QUEUE_S, and has at least QUEUE_BYTES."""
@@ -104,30 +107,32 @@ class Link:
 
 
 class VirtualSwitch:
-    """A single switch or a root (NativeSlots), or a leaf (NativeLeaf); a packet takes `switch_s` of CPU time.
+    """A node that handles one packet after another, each in `packet_s` of CPU time.
 
-    The switch calls `digest` at a worker's first counted contribution of an iteration, with the worker, the iteration,
-    and whether the contribution was late.
+    With NativeSlots the node is a switch alone, a root or a parameter server, with NativeLeaf a leaf. Without slots it
+    is a switch that forwards packets to and from a server.
+    `neighbours` is the number of workers or leaves. The switch calls `digest` at a worker's first counted contribution
+    of an iteration, with the worker, the iteration, and whether the contribution was late.
     """
 
     def __init__(
         self,
         machine: Machine,
-        slots: NativeSlots | NativeLeaf,
+        slots: NativeSlots | NativeLeaf | None,
         *,
-        switch_s: float,
+        neighbours: int,
+        packet_s: float,
         digest: Callable[[int, int, bool], None] | None = None,
     ) -> None:
         self._digest, self._links = digest, list[Link]()
-        address = ctypes.addressof(slots)
-        rules = (address, None) if isinstance(slots, NativeSlots) else (None, address)
+        rules = [ctypes.addressof(slots) if isinstance(slots, kind) else None for kind in (NativeSlots, NativeLeaf)]
         call = machine.clock.number_of(self._noted) if digest else 0
-        self.native = Native("star", machine.native.address, *rules, switch_s, call, keeps=(machine, slots))
+        self.native = Native("star", machine.native.address, *rules, neighbours, packet_s, call, keeps=(machine, slots))
         self._noted_last = (ctypes.c_int64 * 3)()
 
     def lead(self, links: Sequence[Link], uplink: Link | None = None) -> None:
         """Connect the switch to its links. `links` lead to the workers or the leaves; `uplink` leads from a leaf to the
-        root."""
+        root, or from a forwarding switch to the server."""
         self._links = [*links, *([uplink] if uplink else [])]
         for rank, link in enumerate(links):
             self.native.call("to", rank, link.native.address)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 import click
 import msgspec
@@ -31,14 +32,17 @@ from kofn.sim.costs import Costs
 from kofn.sim.learning import Learning
 from kofn.sim.machine_costs import machine_costs
 from kofn.sim.native import library
+from kofn.sim.ring import RingSimulation
 from kofn.sim.scale.simulation import simulate_scale
 from kofn.sim.schedules import SimulatedSchedule, simulate_schedules
 from kofn.sim.schedules import table as schedules_table
 from kofn.sim.simulation import Simulation
 from kofn.sim.times import ScaledTimes, SimulatedTimes, table
-from kofn.sim.worker_model import TimingModel, TrainingModel, WorkerModel
-from kofn_common.collectives.job_collective import load_collective
+from kofn.sim.trial import VirtualTrial
+from kofn.sim.worker_model import LearningModel, TimingModel, TrainingModel
+from kofn_common.collectives.job_collective import load_collective, servers_of
 from kofn_common.config.errors import ConfigError
+from kofn_common.config.job import SWITCH
 from kofn_common.config.objectives import check_objective
 from kofn_common.config.schema import Config
 from kofn_common.forked import forked
@@ -130,10 +134,11 @@ def command(
     """Run an experiment in virtual time: no network, no waiting, no root.
 
     CONFIG is a file for kofn run. Estimator, policy, protocol, ledger, model and data are those of a real run. Links
-    and the slots of a switch or a tree are modelled. The CPU times of a worker's steps are measured on this machine,
-    by the first simulation of a configuration; later simulations take the same times (--measure).
+    and the slots of a switch, a tree or a parameter server are modelled; job.collective "ring" has a model of the time
+    of its steps in place of packets. The CPU times of a worker's steps are measured on this machine, by the first
+    simulation of a configuration; later simulations take the same times (--measure).
     Not simulated: kill and start of [[event]], late joiners, custom topologies, faults at the switch, several jobs, and
-    every job.collective but the switch. A workload takes model.compute_ms for a gradient, however long it really takes.
+    the other collectives. A workload takes model.compute_ms for a gradient, however long it really takes.
     With [schedule], --times gives the time of an iteration by the model of docs/explanation/schedule.md. --scale also
     has a model of learning (docs/explanation/scale.md).
     """
@@ -218,7 +223,12 @@ def execute(
     config = plan.shared
     check(config)
     drawn = replace(config, network=replace(config.network, management=MANAGEMENT))
-    folder = prepare(plan, wanted_topology(drawn, plan.jobs[0].source, hosts=config.job.workers))
+    folder = prepare(
+        plan,
+        wanted_topology(
+            drawn, plan.jobs[0].source, hosts=config.job.workers, servers=servers_of([config.job.collective])
+        ),
+    )
     folder.update_record(driver=SIMULATED)
     with noted_end(folder, at_early_end), threadpoolctl.threadpool_limits(1):  # small matrices: threads would only wait
         library()  # compiled once, for all trials
@@ -260,7 +270,8 @@ def check(config: Config) -> None:
     """Raise ConfigError for settings that are not simulated."""
     if not load_collective(config.job.collective).simulated:
         raise ConfigError(
-            f"job.collective must be 'switch' in a simulation, got {config.job.collective!r}: kofn run has them all"
+            f"job.collective must be 'switch', 'server' or 'ring' in a simulation, got {config.job.collective!r}:"
+            " kofn run has them all"
         )
     workload_class(config).check(config)
     straggler_class(config).check(config)
@@ -305,6 +316,8 @@ def simulate_scaled(
     """Simulate by iterations, for each objective and seed."""
     config = overridden(Config.load(path, settings, scale=True), objectives=objectives)
     check(config)
+    if config.job.collective != SWITCH:
+        raise ConfigError(f"job.collective must be {SWITCH!r} with --scale, got {config.job.collective!r}")
     if config.fault:
         raise ConfigError("fault and --scale must not both be given: --scale simulates no packets")
     for name in config.run.trials:
@@ -329,7 +342,8 @@ def _simulate_trial(config: Config, entry: TrialFolder, costs: Costs, console: C
     learning = Learning(config)
     with ExitStack() as files:
         metrics = [files.enter_context(Metrics(entry.metrics(rank))) for rank in range(config.job.workers)]
-        models = [TrainingModel(config, rank, learning, lines) for rank, lines in enumerate(metrics)]
+        kind = TrainingModel if load_collective(config.job.collective).ledger else LearningModel
+        models = [kind(config, rank, learning, lines) for rank, lines in enumerate(metrics)]
         virtual_s = _train(config, entry, models, costs, console)
     passed_s = time.perf_counter() - begin
     say(console, f"trial {entry.objective}: {virtual_s:.1f} s in {passed_s:.1f} s; results in {entry.path}")
@@ -353,7 +367,9 @@ def _simulate_alone(config: Config, job: JobFolder, costs: Costs) -> None:
         alone.train(config, lines, lambda: now_s, wait_until)
 
 
-def _train(config: Config, entry: TrialFolder, models: list[TrainingModel], costs: Costs, console: Console) -> float:
+def _train(
+    config: Config, entry: TrialFolder, models: Sequence[LearningModel], costs: Costs, console: Console
+) -> float:
     """Simulate to the end, write the last line of each worker's metrics, and return the duration in virtual
     seconds."""
     simulation = _simulation(config, entry.objective, models, costs, entry.decisions)
@@ -376,16 +392,13 @@ def _train(config: Config, entry: TrialFolder, models: list[TrainingModel], cost
 
 
 def _simulation(
-    config: Config,
-    objective: str,
-    models: "list[TrainingModel] | list[TimingModel]",
-    costs: Costs,
-    journal: Path | None,
-) -> Simulation:
+    config: Config, objective: str, models: Sequence[Any], costs: Costs, journal: Path | None
+) -> VirtualTrial:
+    """Return a trial in virtual time; `models` fit the collective: by packets, or by the time model of a ring."""
+    kind = Simulation if load_collective(config.job.collective).ledger else RingSimulation
     config = replace(config, policy=replace(config.policy, objective=objective))
     clock = VirtualClock()
-    given: list[WorkerModel] = [*models]
-    return Simulation(config=config, models=given, costs=costs, clock=clock, journal=Journal(journal, clock.time))
+    return kind(config=config, models=models, costs=costs, clock=clock, journal=Journal(journal, clock.time))
 
 
 def _progress(console: Console, objective: str, begin: float) -> Callable[[ControlLoop, float], None]:

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kofn.report.table import PlainTable
-from kofn.sim.simulation import Simulation
+from kofn.sim.trial import VirtualTrial
 from kofn_controller.policy.control_loop import ControlLoop
 
 QUANTILES = {"q05_s": 0.05, "q50_s": 0.5, "q95_s": 0.95}
@@ -34,7 +34,7 @@ class SimulatedTimes:
     late_gradient: str  # the last rule
 
     @classmethod
-    def of(cls, simulation: Simulation, wall_s: float) -> Self:
+    def of(cls, simulation: VirtualTrial, wall_s: float) -> Self:
         """Return the times of a simulation that has ended."""
         lengths_s = np.diff(simulation.ends_s, prepend=0.0)
         loop, changes = simulation.controller.control_loop, simulation.controller.changes

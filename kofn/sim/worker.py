@@ -11,6 +11,7 @@ from kofn.sim.host import HostedProtocol, VirtualHost
 from kofn.sim.machine import Machine
 from kofn.sim.network import Link
 from kofn.sim.worker_model import WorkerModel, nothing
+from kofn_common.collectives.job_collective import load_collective
 from kofn_common.config.late_rules import RULES, LatePolicy
 from kofn_common.config.schema import Config
 from kofn_common.rpc import kofn_pb2 as pb
@@ -42,18 +43,26 @@ class Surroundings:
     machine: Machine
     costs: Costs
     report: Callable[[int, pb.Report], None]
-    ask_peers: Callable[[int], None]
-    """Fetches the results of a rank's iteration from the other workers."""
     ended: Callable[[int], None]
     """Takes an iteration of which some worker has all results."""
     finished: Callable[[int, str], None]
 
 
 class Worker(Effects):
-    """A worker: it computes, contributes, waits and applies."""
+    """A worker: it computes, contributes, waits and applies.
 
-    def __init__(self, around: Surroundings, rank: int, uplink: Link, model: WorkerModel) -> None:
-        self._around, self._rank, self._model = around, rank, model
+    `ask_peers` fetches the results of a rank's iteration from the other workers.
+    """
+
+    def __init__(
+        self,
+        around: Surroundings,
+        rank: int,
+        uplink: Link,
+        model: WorkerModel,
+        ask_peers: Callable[[int], None],
+    ) -> None:
+        self._around, self._rank, self._model, self._ask_peers = around, rank, model, ask_peers
         job = around.config.job
         keep = kept_iterations(model.layout) if rank % -(-job.workers // KEEPERS) == 0 else 1
         self.protocol = HostedProtocol(
@@ -69,7 +78,8 @@ class Worker(Effects):
             racks=job.racks,
         )
         self.protocol.probe.begin()
-        pace = pacing_rate(around.config.pace_mbps(), model.layout.words_most)
+        sharing = load_collective(job.collective).sharing(job.workers)
+        pace = pacing_rate(around.config.pace_mbps(sharing), model.layout.words_most)
         self.host = VirtualHost(
             around.clock,
             around.machine,
@@ -130,9 +140,9 @@ class Worker(Effects):
         self.host.attentive = True
         now_s, compute_s = self._around.clock.time(), self._blocking.compute_s(self._iteration)
         costs, wakes = self._around.costs, self._wakes
-        wake_s = _wake_s(wakes, costs) + _wake_s(wakes, costs)  # the worker's thread, then the sending thread
+        late_s = wake_s(wakes, costs) + wake_s(wakes, costs)  # the worker's thread, then the sending thread
         self._blocked_s = self._blocking.blocking_s(self._iteration, self._attempts.batch, now_s)
-        ready_s = now_s + compute_s + self._blocked_s + wake_s
+        ready_s = now_s + compute_s + self._blocked_s + late_s
         self._computing = self._around.clock.call_at(ready_s, self._computed)
         self._go_on()
 
@@ -210,7 +220,7 @@ class Worker(Effects):
         assert self._step is not None
         self._step = replace(self._step, account=self._model.account())
         self._done, self._current = [], self.protocol.iteration
-        awake_s = self._around.clock.time() + _wake_s(self._wakes, self._around.costs)
+        awake_s = self._around.clock.time() + wake_s(self._wakes, self._around.costs)
         self._around.clock.after(awake_s, self._around.machine.work, costs.apply_s * len(done), self._apply, done, then)
 
     def _apply(self, done: list[Finished], then: Callable[[], None]) -> None:
@@ -295,10 +305,10 @@ class Worker(Effects):
         self._model.delivered(results)
 
     def ask_peers(self, asked: Sequence[AskPeers]) -> None:
-        self._around.ask_peers(self._rank)
+        self._ask_peers(self._rank)
 
 
-def _wake_s(wakes: random.Random, costs: Costs) -> float:
+def wake_s(wakes: random.Random, costs: Costs) -> float:
     """Return how late a thread wakes up: between 0 and twice the mean, so that every one of several equal workers is
     sometimes the last."""
     return 2 * wakes.random() * costs.wake_s

@@ -1,8 +1,10 @@
 """A worker's learning and encoding: the real ledger, codec and model, or none of them if only times count."""
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Protocol
+
+import numpy as np
 
 from kofn.sim.learning import Learning
 from kofn_common.config.late_rules import LatePolicy
@@ -13,8 +15,10 @@ from kofn_common.wire.sizes import PARTS, WEIGHT_UNIT
 from kofn_host.agent.driver import Sender
 from kofn_host.arrays import Floats64, Integers
 from kofn_host.compression.age_weight import AgeWeight
+from kofn_host.compression.aggregate import Aggregate
 from kofn_host.compression.alignment import Direction
 from kofn_host.compression.encoder import Encoder, Finished
+from kofn_host.compression.ledger_accounts import LedgerTotals
 from kofn_host.compression.plan import Planner
 from kofn_host.kernels.sample import norm2
 from kofn_host.protocol.block_layout import BlockLayout
@@ -54,17 +58,28 @@ class WorkerModel(Protocol):
         """Apply an ended iteration, with this worker's `step` in it. If the training is over, return the reason."""
 
 
-class TrainingModel:
-    """Trains the configuration's model; writes the worker's metrics."""
+class RingModel(Protocol):
+    """The part in the training of a worker of a ring, whose gradients have `elements` elements."""
+
+    elements: int
+    direction: Direction
+
+    def compute(self, iteration: int, batch: int, blocking_s: float) -> Work:
+        """Return gradient number `batch` of an iteration."""
+
+    def mean(self, iteration: int, works: Sequence[Work]) -> Aggregate:
+        """Return the aggregate of all workers' gradients, by rank."""
+
+    def step(self, done: Aggregate, step: Step | None, now: float) -> str | None:
+        """Apply an aggregate, with this worker's `step` in it. If the training is over, return the reason."""
+
+
+class LearningModel:
+    """Trains the configuration's model; writes the worker's metrics. Every gradient is in its iteration's sum."""
 
     def __init__(self, config: Config, rank: int, learning: Learning, metrics: Metrics) -> None:
         self._config, self._rank, self._learning, self._metrics = config, rank, learning, metrics
-        job, compress = config.job, config.compress
-        self._coding = JobCoding.of(job, compress, learning.elements, follows=True)
-        self.layout = self._coding.layout
-        self.direction = NOWHERE
-        self.encoder = Encoder.of(self._coding, compress, rank)
-        self.encoder.ledger.age = AgeWeight(limit=config.policy.age_limit)
+        self.elements, self.direction = learning.elements, NOWHERE
         self._blocking = load_stragglers(config, rank)
         self._metric = metric_of(config)
 
@@ -81,6 +96,48 @@ class TrainingModel:
             aborted=False,
         )
 
+    def mean(self, iteration: int, works: Sequence[Work]) -> Aggregate:
+        return self._learning.mean(iteration, [work.gradient for work in works if work.gradient is not None])
+
+    def step(self, done: Aggregate, step: Step | None, now: float) -> str | None:
+        """Step, evaluate, and write a line of metrics."""
+        after = self._learning.apply(done)
+        if step is not None:
+            self.direction = after.direction
+        self._metrics.write(
+            **iteration_line(done, step, now, after.direction, after.evaluation),
+            injected_mean_s=self._blocking.mean_s(done.iteration),
+        )
+        if after.diverged:
+            return DIVERGED
+        if self._metric is not None and self._metric.reached(after.evaluation.accuracy):
+            return "target"
+        return "iterations" if done.iteration >= self._config.run.max_iterations else None
+
+    def close(self, totals: Mapping[str, Any]) -> None:
+        """Write the last line of the metrics, and the file of the ledger's sums if there is a ledger."""
+        account = self.account()
+        self._metrics.write(summary={**totals, "account": account and asdict(account)})
+        self._metrics.close(self._sums(), self._learning.replica.results)
+
+    def account(self) -> Account | None:
+        """Return the account of the worker's gradients; None without a ledger."""
+        return None
+
+    def _sums(self) -> LedgerTotals | None:
+        return None
+
+
+class TrainingModel(LearningModel):
+    """Trains with gradients that are encoded, and that may stay pending in a ledger."""
+
+    def __init__(self, config: Config, rank: int, learning: Learning, metrics: Metrics) -> None:
+        super().__init__(config, rank, learning, metrics)
+        coding = JobCoding.of(config.job, config.compress, learning.elements, follows=True)
+        self.layout = coding.layout
+        self.encoder = Encoder.of(coding, config.compress, rank)
+        self.encoder.ledger.age = AgeWeight(limit=config.policy.age_limit)
+
     def enter(self, work: Work, iteration: int, batch: int, current: int) -> None:
         """Enter a gradient as the agent does before it sends."""
         assert work.gradient is not None
@@ -96,27 +153,10 @@ class TrainingModel:
         self._learning.take(results, self.encoder.plan)
 
     def apply(self, finished: Finished, step: Step | None, now: float) -> str | None:
-        """Step, evaluate, and write a line of metrics."""
-        learning = self._learning
-        done = learning.aggregate(finished, self._rank)
-        after = learning.apply(done)
-        if step is not None:
-            self.direction = after.direction
-        self._metrics.write(
-            **iteration_line(done, step, now, after.direction, after.evaluation),
-            injected_mean_s=self._blocking.mean_s(done.iteration),
-        )
-        if after.diverged:
-            return DIVERGED
-        if self._metric is not None and self._metric.reached(after.evaluation.accuracy):
-            return "target"
-        return "iterations" if done.iteration >= self._config.run.max_iterations else None
+        return self.step(self._learning.aggregate(finished, self._rank), step, now)
 
-    def close(self, totals: dict[str, Any]) -> None:
-        """Write the last line of the metrics, and the file of the ledger's sums."""
-        account = asdict(self.encoder.ledger.accounts.account())
-        self._metrics.write(summary=totals | {"account": account})
-        self._metrics.close(self.encoder.ledger.accounts.totals(), self._learning.replica.results)
+    def _sums(self) -> LedgerTotals | None:
+        return self.encoder.ledger.accounts.totals()
 
 
 class Zeros:
@@ -179,6 +219,7 @@ class TimingModel:
 
     layout = BlockLayout(blocks=1, words=1, widest=32)
     direction = NOWHERE
+    elements = WORD_BYTES // 4
 
     def __init__(self, config: Config) -> None:
         self._last = config.run.max_iterations
@@ -201,4 +242,14 @@ class TimingModel:
 
     def apply(self, finished: Finished, step: Step | None, now: float) -> str | None:
         """Return the reason of the end after the last iteration."""
-        return "iterations" if finished.results.iteration >= self._last else None
+        return self._reason(finished.results.iteration)
+
+    def mean(self, iteration: int, works: Sequence[Work]) -> Aggregate:
+        return Aggregate.of_all(iteration, np.zeros(0, np.float32), len(works), self.encoder.plan)
+
+    def step(self, done: Aggregate, step: Step | None, now: float) -> str | None:
+        """Return the reason of the end after the last iteration."""
+        return self._reason(done.iteration)
+
+    def _reason(self, iteration: int) -> str | None:
+        return "iterations" if iteration >= self._last else None

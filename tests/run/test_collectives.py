@@ -153,8 +153,11 @@ def test_missing_requirements_are_named_before_the_start(tmp_path: Path, monkeyp
 
 
 def test_collectives_that_are_not_simulated_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"job.collective must be 'switch' in a simulation, got 'ring'"):
-        check_simulated(plan(tmp_path, "ring"))
+    words = r"job.collective must be 'switch', 'server' or 'ring' in a simulation, got 'gloo'"
+    with pytest.raises(ConfigError, match=words):
+        check_simulated(plan(tmp_path, "gloo"))
+    for collective in ("switch", "server", "ring"):
+        check_simulated(plan(tmp_path, collective, objectives=("all",)))
 
 
 # -- processes

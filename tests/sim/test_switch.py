@@ -54,7 +54,11 @@ class Switch:
     def __init__(self, slots: NativeSlots | NativeLeaf, neighbours: int) -> None:
         self.clock, self.said, self.noted = VirtualClock(), Said(), list[tuple[int, int, bool]]()
         self.switch = VirtualSwitch(
-            Machine(self.clock, 0), slots, switch_s=1e-6, digest=lambda *noted: self.noted.append(noted)
+            Machine(self.clock, 0),
+            slots,
+            neighbours=neighbours,
+            packet_s=1e-6,
+            digest=lambda *noted: self.noted.append(noted),
         )
         self.switch.lead([self._link(rank) for rank in range(neighbours)], self._link(ROOT))
 

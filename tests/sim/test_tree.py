@@ -58,6 +58,7 @@ def test_uplinks_carry_one_increment_and_one_result_a_block(tmp_path: Path, rack
     blocks, values = blocks_of(simulation), config.job.words * WORD_BYTES
     acknowledged = acknowledgements(racks, config.job.workers)
     switches = simulation.switches
+    assert isinstance(switches, VirtualSwitches)
     assert sum(link.packets for link in switches.uplinks) == blocks * racks
     assert sum(link.payload_bytes for link in switches.uplinks) == blocks * racks * (HEADER_BYTES + values)
     assert sum(link.packets for link in switches.downlinks) == blocks * (racks + acknowledged)

@@ -47,6 +47,11 @@ class JobCollective:
         return ""
 
     @classmethod
+    def sharing(cls, workers: int) -> int:
+        """Return the number of workers whose packets share one link: all workers before a server, otherwise one."""
+        return workers if cls.server else 1
+
+    @classmethod
     def busiest_bytes(cls, gradient_bytes: int, workers: int) -> float:
         """Return an all-reduce's bytes over the busiest link in one direction, without headers. The default is a
         ring's."""

@@ -112,7 +112,7 @@ def _transport(config: Config, place: WorkerPlace, shape: BlockLayout) -> Transp
     """Return the worker's socket to the switch or server, with the configured pace and faults."""
     sending, receiving = faults_of(config, place.rank)
     collective = load_collective(config.job.collective)
-    pace = pacing_rate(config.pace_mbps(config.job.workers if collective.server else 1), shape.words_most)
+    pace = pacing_rate(config.pace_mbps(collective.sharing(config.job.workers)), shape.words_most)
     return Transport(
         place.service,
         sending=sending,

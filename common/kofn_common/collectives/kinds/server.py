@@ -11,6 +11,7 @@ class Server(JobCollective):
     counts_packets = True
     faults = ("host",)
     restarts = ("worker",)
+    simulated = True
     server = "kofn_host.collectives.parameter_server"
 
     @classmethod

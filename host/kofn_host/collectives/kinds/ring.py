@@ -27,6 +27,7 @@ _BUFFER_BYTES = 4 << 20
 class Ring(PeerCommunicator):
     """A Communicator over connections to the two neighbours."""
 
+    simulated = True
     _sockets: tuple[socket.socket, ...] = ()
 
     def _prepare(self, host: str) -> str:
