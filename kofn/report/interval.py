@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
-from scipy.special import stdtrit
 
 LEVEL = 0.95
 
@@ -33,6 +32,8 @@ class Interval:
         logs = np.log(values)
         mean, low, high = float(np.mean(logs)), None, None
         if len(logs) > 1:
+            from scipy.special import stdtrit  # noqa: PLC0415  # a tenth of a second, which a single run does not need
+
             half = float(stdtrit(len(logs) - 1, (1 + LEVEL) / 2) * np.std(logs, ddof=1) / math.sqrt(len(logs)))
             low, high = math.exp(mean - half), math.exp(mean + half)
         return cls(n=len(values), mean=math.exp(mean), low=low, high=high, values=tuple(values))
