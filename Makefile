@@ -59,7 +59,7 @@ test-k8s: setup-dev ## jobs against the API server of KUBECONFIG, which it chang
 	@exec .venv/bin/python -m pytest tests/k8s -m cluster -rs $(ARGS)
 
 torch-tests: setup-dev ## PyTorch's own tests of a process group, on the backend "kofn": minutes; which do not apply, and why
-	@exec .venv/bin/python -m pytest tests/pytorch/test_of_pytorch.py -m '' -rs -q $(ARGS)
+	@exec .venv/bin/python -m pytest tests/pytorch/test_of_pytorch.py tests/pytorch/test_rest_of_pytorch.py -m '' -rs -q $(ARGS)
 
 accelerator: setup-dev ## tests and a benchmark on this machine's GPU, under four minutes; says so where there is none
 	@KOFN_TEST_DEVICE=auto .venv/bin/python -m pytest tests/pytorch/on_device -m accelerator -rs -q $(ARGS)

@@ -11,6 +11,7 @@ core is left with a long one at the end.
 Nothing here imports a distribution that may be missing: the tests of a room also run where it is installed alone.
 """
 
+import gc
 import os
 import signal
 import sys
@@ -62,6 +63,17 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if expression and collection_path.match("test_*.py") and not may_match(collection_path, expression):
         return True
     return None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Import the tests without garbage collections: the modules stay, so none needs to look at them again."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 class TimeOut(BaseException):

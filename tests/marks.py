@@ -18,8 +18,8 @@ _NAME = re.compile(r"\b(?!(?:and|or|not)\b)[A-Za-z_]\w*")
 
 def may_match(path: Path, expression: str) -> bool:
     """Return whether -m EXPRESSION may select a test of the file."""
-    wanted, named = Expression.compile(expression), {*_NAME.findall(expression)}
-    certain = {*marks_of_tests(ast.parse(path.read_text()))}
+    wanted, named, text = Expression.compile(expression), {*_NAME.findall(expression)}, path.read_text()
+    certain = {*marks_of_tests(ast.parse(text))} if named & {*_MARK.findall(text)} else {frozenset[str]()}
     sets = {sure.union(added) for sure in certain for added in _subsets(named - sure)}
     return any(wanted.evaluate(lambda name, /, **_: name in marks) for marks in sets)  # noqa: B023 - called at once
 

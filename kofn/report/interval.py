@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
-from scipy.special import stdtrit
 
 LEVEL = 0.95
 
@@ -31,19 +30,17 @@ class Interval:
         if not values:
             return None
         geometric = min(values) > 0
-        there = np.log(values) if geometric else np.asarray(values, dtype=np.float64)
-        mean, half = float(np.mean(there)), math.nan
-        if len(there) > 1:
-            half = float(stdtrit(len(there) - 1, (1 + LEVEL) / 2) * np.std(there, ddof=1) / math.sqrt(len(there)))
-        center, low, high = (math.exp(value) if geometric else value for value in (mean, mean - half, mean + half))
-        known = len(values) > 1
-        return cls(
-            n=len(values),
-            mean=center,
-            low=low if known else None,
-            high=high if known else None,
-            values=tuple(values),
-        )
+        numbers = np.log(values) if geometric else np.asarray(values, dtype=np.float64)
+        mean = float(np.mean(numbers))
+        ends: tuple[float, ...] = ()
+        if len(numbers) > 1:
+            from scipy.special import stdtrit  # noqa: PLC0415  # a tenth of a second, which a single run does not need
+
+            half = float(stdtrit(len(numbers) - 1, (1 + LEVEL) / 2) * np.std(numbers, ddof=1) / math.sqrt(len(numbers)))
+            ends = (mean - half, mean + half)
+        center, *bounds = map(math.exp, (mean, *ends)) if geometric else (mean, *ends)
+        low, high = bounds or (None, None)
+        return cls(n=len(values), mean=center, low=low, high=high, values=tuple(values))
 
     def text(self, form: str, scale: float = 1.0) -> str:
         """Return "12.3 (11.0 to 13.6)"."""

@@ -72,7 +72,9 @@ OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
 }
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.long if name == "Adagrad" else ()) for name in OPTIMIZERS]
+)
 def test_slow_worker_ends_with_the_others(name: str, tmp_path: Path) -> None:
     made, _ = trained(tmp_path, lambda job: Trained(job, OPTIMIZERS[name]).run())
     assert [job.left for job in made.jobs] == ["iterations"] * HOSTS

@@ -279,6 +279,7 @@ def test_late_worker_does_not_wait_for_workers_that_wait_for_it(
     assert trained == trained[:1] * HOSTS
 
 
+@pytest.mark.long
 def test_two_hundred_steps_equal_gloos(tmp_path: Path) -> None:
     compared(Case(steps=200), tmp_path)
 

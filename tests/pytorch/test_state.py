@@ -137,7 +137,7 @@ def test_training_goes_on_to_the_bit(kind: str, tmp_path: Path) -> None:
         assert other.parameters == one.parameters
 
 
-@pytest.mark.parametrize("workers", [2, 3, 4])
+@pytest.mark.parametrize("workers", [2, pytest.param(3, marks=pytest.mark.long), 4])
 def test_pending_gradients_are_conserved_over_both_legs(
     workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

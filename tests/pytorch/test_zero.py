@@ -439,7 +439,7 @@ def over_gloo(run: Callable[[GroupZero, int], T], workers: int = WORKERS) -> lis
     return all_of(workers, lambda rank: run(GroupZero(gloo_group(store, rank, workers)), rank))
 
 
-@pytest.mark.parametrize("stage", [1, 2, 3])
+@pytest.mark.parametrize("stage", [1, pytest.param(2, marks=pytest.mark.long), 3])
 def test_over_gloo_it_trains_as_over_a_ring_without_a_warning(stage: int) -> None:
     with warnings.catch_warnings(action="error", category=FutureWarning):
         found = over_gloo(lambda job, rank: trained(job, rank, stage=stage, bits=32)[0])

@@ -98,7 +98,7 @@ def test_training_goes_on_to_the_bit(stage: int, bits: int, optimizer: str) -> N
         assert equal(other.last, one.last)
 
 
-@pytest.mark.parametrize("bits", [32, 1, 8])
+@pytest.mark.parametrize("bits", [32, 1, pytest.param(8, marks=pytest.mark.long)])
 @pytest.mark.parametrize("workers", [2, pytest.param(5, marks=pytest.mark.long)])
 def test_another_number_of_workers_goes_on(workers: int, bits: int) -> None:
     """The first parameters are the saved ones, and all that was pending is pending again."""

@@ -38,13 +38,24 @@ def timed(fake: FakeTrial) -> FakeTrial:
     return fake
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> RunFolder:
-    made = RunFolder.create(tmp_path, ["throughput", "all"])
+def made_in(path: Path) -> RunFolder:
+    made = RunFolder.create(path, ["throughput", "all"])
     write(made, [timed(simulate(k=lambda i: 3)), timed(simulate())])
     for (entry,) in made.trials:
         entry.links.write_text('{"h1": [200, 400], "h2": [400, 400], "h3": [200, 400], "h4": [400, 400]}')
     return made
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
+    return made_in(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def reported(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunFolder, str]:
+    """Return a folder with a report, for tests that change neither, and the report's page."""
+    made = made_in(tmp_path_factory.mktemp("reported"))
+    return made, report(made)
 
 
 def read(folder: RunFolder, number: int = 0) -> tuple[tuple[WorkerMetrics, ...], TrialSeries]:
@@ -59,8 +70,8 @@ def table(path: Path) -> list[dict[str, str]]:
 
 
 @pytest.mark.slow
-def test_every_figure_has_its_files_a_caption_and_links(folder: RunFolder) -> None:
-    page = report(folder)
+def test_every_figure_has_its_files_a_caption_and_links(reported: tuple[RunFolder, str]) -> None:
+    folder, page = reported
     names = ["accuracy", "iteration-time", "costs", "blocking-1", "blocking-2"]
     assert sorted(path.name for path in (folder.path / "figures").iterdir()) == sorted(
         f"{name}.{kind}" for name in names for kind in ("csv", "pdf", "svg")
@@ -77,8 +88,8 @@ def test_every_figure_has_its_files_a_caption_and_links(folder: RunFolder) -> No
 
 
 @pytest.mark.slow
-def test_files_hold_the_drawn_numbers(folder: RunFolder) -> None:
-    report(folder)
+def test_files_hold_the_drawn_numbers(reported: tuple[RunFolder, str]) -> None:
+    folder, _ = reported
     _, series = read(folder)
     rows = table(folder.path / "figures" / "accuracy.csv")
     drawn = [(float(row["time_s"]), float(row["accuracy"])) for row in rows if row["trial"] == "throughput"]
@@ -90,8 +101,8 @@ def test_files_hold_the_drawn_numbers(folder: RunFolder) -> None:
 
 
 @pytest.mark.slow
-def test_costs_add_up_and_equal_those_of_a_comparison(folder: RunFolder) -> None:
-    report(folder)
+def test_costs_add_up_and_equal_those_of_a_comparison(reported: tuple[RunFolder, str]) -> None:
+    folder, _ = reported
     metrics, _ = read(folder)
     parts = mean_parts_s(metrics)
     assert sum(parts.values()) == pytest.approx(worker_iteration_s(metrics), rel=0.02)
@@ -188,8 +199,9 @@ def test_every_row_is_explained(tmp_path: Path) -> None:
     assert all(f'"{label}"' in source for label in EXPLAINED if label not in ("time to", LOGGED)), (
         "each explained label must exist"
     )
-    assert "<dt>share of the sums</dt>" not in report(folder)
-    assert "<dt>longest stall</dt><dd>The longest time in which" in report(folder)
+    page = report(folder)
+    assert "<dt>share of the sums</dt>" not in page
+    assert "<dt>longest stall</dt><dd>The longest time in which" in page
 
 
 def test_figure_has_the_longest_blocked_of_many_workers() -> None:

@@ -37,6 +37,12 @@ def stopped(path: Path, *, why: str = STOPPED) -> RunFolder:
     return folder
 
 
+@pytest.fixture
+def _no_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draw no figures, for tests that do not read them."""
+    monkeypatch.setattr("kofn.report.page.write_report", lambda folder, configs, summary: folder.path / "report.html")
+
+
 def report(folder: RunFolder, *arguments: str) -> Result:
     return CliRunner().invoke(main, ["report", str(folder.path), *arguments], env={"KOFN_STATE_DIR": "/nowhere"})
 
@@ -69,6 +75,7 @@ def test_stopped_run_shows_its_results(tmp_path: Path) -> None:
     assert "all (did not end)" in page
 
 
+@pytest.mark.usefixtures("_no_page")
 @pytest.mark.slow
 def test_trial_that_did_not_begin_is_named(tmp_path: Path) -> None:
     folder = stopped(tmp_path)
@@ -117,12 +124,14 @@ def test_run_without_any_results_has_a_summary(tmp_path: Path) -> None:
     assert (tmp_path / "report.html").exists()
 
 
+@pytest.mark.usefixtures("_no_page")
 @pytest.mark.slow
 def test_killed_run_is_called_killed(tmp_path: Path) -> None:
     folder = stopped(tmp_path, why="")
     assert json.loads(report(folder, "--json").stdout)["early_end"] == KILLED
 
 
+@pytest.mark.usefixtures("_no_page")
 @pytest.mark.slow
 @pytest.mark.parametrize("going", ["", "seed-4"])
 def test_active_run_is_called_active(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, going: str) -> None:
@@ -133,6 +142,7 @@ def test_active_run_is_called_active(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert json.loads(done.stdout)["early_end"] == "it is still running"
 
 
+@pytest.mark.usefixtures("_no_page")
 @pytest.mark.slow
 def test_finished_run_is_reported_again(tmp_path: Path) -> None:
     folder = two_trials(tmp_path)
@@ -147,6 +157,7 @@ def test_other_folder_is_refused(tmp_path: Path) -> None:
     assert f"kofn report: {tmp_path} is no run's folder: run.json: No such file or directory" in done.output
 
 
+@pytest.mark.usefixtures("_no_page")
 @pytest.mark.slow
 def test_different_replicas_are_found_in_partial_results(tmp_path: Path) -> None:
     folder = stopped(tmp_path)
@@ -167,6 +178,7 @@ def test_error_is_noted_and_partial_results_are_concluded(tmp_path: Path, error:
     assert (tmp_path / "report.html").exists()
 
 
+@pytest.mark.usefixtures("_no_page")
 @pytest.mark.slow
 def test_reason_of_the_end_is_printed_once_by_the_error_that_follows(tmp_path: Path) -> None:
     folder = stopped(tmp_path, why="")
@@ -206,6 +218,7 @@ def test_damaged_file_does_not_hide_why_the_run_ended(tmp_path: Path) -> None:
     assert "no summary:" in console.export_text()
 
 
+@pytest.mark.usefixtures("_no_page")
 @pytest.mark.slow
 def test_experiment_takes_no_unfinished_cell(tmp_path: Path) -> None:
     folder = stopped(tmp_path / "one" / "seed-1")

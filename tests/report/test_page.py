@@ -33,9 +33,15 @@ def first_trial(folder: RunFolder) -> TrialSeries:
     return read_series(entry, read_trial(entry, 4), entry.objective)
 
 
-def test_report_is_self_contained(tmp_path: Path) -> None:
-    folder = two_trials(tmp_path)
-    text = report(folder).read_text()
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunFolder, str]:
+    """Return a run of two trials, and its report."""
+    folder = two_trials(tmp_path_factory.mktemp("two"))
+    return folder, report(folder).read_text()
+
+
+def test_report_is_self_contained(two: tuple[RunFolder, str]) -> None:
+    folder, text = two
     assert text.count("<svg") == 4
     assert "all (baseline)" in text
     assert "a factor of" in text
@@ -48,9 +54,8 @@ def test_report_is_self_contained(tmp_path: Path) -> None:
     assert 'href="http' not in text
 
 
-def test_figures_are_well_formed(tmp_path: Path) -> None:
-    folder = two_trials(tmp_path)
-    text = report(folder).read_text()
+def test_figures_are_well_formed(two: tuple[RunFolder, str]) -> None:
+    _, text = two
     for part in text.split("<svg")[1:]:
         ET.fromstring("<svg" + part.partition("</svg>")[0] + "</svg>")
 
@@ -118,6 +123,12 @@ def six(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     return folder
 
 
+@pytest.fixture(scope="module")
+def text_of_six(six: RunFolder) -> str:
+    """Return the report of this run."""
+    return report(six).read_text()
+
+
 def test_figures_of_six_trials_give_no_warning(six: RunFolder) -> None:
     """Warnings are errors in these tests; a report's figures are drawn in other processes."""
     summary = summarise(six.jobs[0], Config())
@@ -125,19 +136,18 @@ def test_figures_of_six_trials_give_no_warning(six: RunFolder) -> None:
     assert {"accuracy", "iteration-time"} <= set(names)
 
 
-def test_tables_of_six_trials_fit_the_page(six: RunFolder) -> None:
-    text = report(six).read_text()
-    tables = re.findall(r"<table>\n<tr>(.*?)</tr>", text)
+def test_tables_of_six_trials_fit_the_page(text_of_six: str) -> None:
+    tables = re.findall(r"<table>\n<tr>(.*?)</tr>", text_of_six)
     shown = [re.findall("<th>(.*?)</th>", headings) for headings in tables]
     assert [name for _, *names in shown for name in names if name] == [*SIX[:-1], "all (baseline)"]
     assert max(map(len, shown)) <= 1 + COLUMNS
 
 
-def test_first_sentence_compares_the_best_trial(six: RunFolder) -> None:
+def test_first_sentence_compares_the_best_trial(six: RunFolder, text_of_six: str) -> None:
     summary = summarise(six.jobs[0], Config())
     assert summary.best is not None and summary.best.objective == "fixed:2"
-    text = report(six).read_text()
-    assert "with <b>fixed:2</b> and in" in text and f"a factor of {summary.against(summary.best):.2f}" in text
+    assert "with <b>fixed:2</b> and in" in text_of_six
+    assert f"a factor of {summary.against(summary.best):.2f}" in text_of_six
 
 
 def test_simulated_run_names_no_switch_and_no_hosts(tmp_path: Path) -> None:

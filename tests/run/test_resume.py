@@ -112,14 +112,15 @@ def test_killed_run_resumes_conserved_and_identical(tmp_path: Path, objective: s
         shutil.rmtree(folder)
 
 
-def test_all_workers_resume_to_the_bits_of_an_uninterrupted_run(tmp_path: Path) -> None:
+@pytest.mark.parametrize("moments", [(75,), pytest.param((35, 75), marks=pytest.mark.long)])
+def test_all_workers_resume_to_the_bits_of_an_uninterrupted_run(tmp_path: Path, moments: tuple[int, ...]) -> None:
     config = text("all")
     for name in ("whole", "cut"):
         (tmp_path / name).mkdir()
     with RealRun(tmp_path / "whole", *TARGET, "--quiet", config=config) as whole:
         whole.wait()
-    crash(tmp_path / "cut", "all", config, 35)
-    crash(tmp_path / "cut", "all", config, 75, resume=True)
+    for number, moment in enumerate(moments):
+        crash(tmp_path / "cut", "all", config, moment, resume=number > 0)
     cut = finish(tmp_path / "cut", "all", config)
     assert parameters(cut, "all") == parameters(whole, "all")
 

@@ -115,7 +115,7 @@ def until(pids: list[int], total_s: float) -> list[float]:
 
 @pytest.mark.root
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root: a load of high priority")
-@pytest.mark.parametrize("share", [0.2, 0.8])
+@pytest.mark.parametrize("share", [0.2, pytest.param(0.8, marks=pytest.mark.long)])
 def test_load_leaves_a_process_its_share(share: float) -> None:
     processor = str(min(os.sched_getaffinity(0)))
     busy, load = (

@@ -86,14 +86,28 @@ def test_slow_link_slows_all_workers_until_it_recovers(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("more", ["", FAULTS + EVENTS], ids=["plain", "faults-and-events"])
-def test_gradients_are_conserved_and_replicas_identical(tmp_path: Path, rule: str, more: str) -> None:
-    run = trained(tmp_path, more, rule=rule, weight=0.5)
-    run.check()
+def test_gradients_are_conserved_and_replicas_identical(
+    tmp_path: Path, rule: str, more: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The workers have summed the weight of the sums, which is the mean over the blocks."""
+    run = Trained(Config.load(written(tmp_path, more, rule=rule, weight=0.5)), tmp_path / "out")
+    held: dict[int, float] = {}
+    apply = run.learning.apply
+
+    def noted(aggregate: Aggregate) -> After:
+        held[aggregate.iteration] = aggregate.gradients
+        return apply(aggregate)
+
+    monkeypatch.setattr(run.learning, "apply", noted)
+    run.run().check()
+    assert len(held) == run.config.run.max_iterations
+    accounts = [model.encoder.ledger.accounts.account() for model in run.models]
+    assert sum(account.summed for account in accounts) == pytest.approx(sum(held.values()))
     assert {line["k"] for line in lines(run)} >= ({1, 2, 3} if EVENTS in more else {3})
     lateness = sum(bool(line["late"]) for line in lines(run, 2))
     assert lateness > 0
     ledger = dict(np.load(run.entry.sums(2)))
-    account = run.models[2].encoder.ledger.accounts.account()
+    account = accounts[2]
     assert account.entered == pytest.approx(account.summed + account.waiting + account.discarded)
     assert ledger["discarded"].any() == (account.discarded > 0)
     if FAULTS in more:
@@ -110,25 +124,6 @@ def test_nothing_is_discarded_where_old_gradients_keep_their_weight(tmp_path: Pa
     assert discarded == [rule == "drop"] * 3
     accounts = [model.encoder.ledger.accounts.account() for model in run.models]
     assert [account.discarded > 0 for account in accounts] == discarded
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("rule", RULES)
-def test_workers_have_summed_the_weight_of_the_sums(tmp_path: Path, rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The weight is the mean over the blocks."""
-    run = Trained(Config.load(written(tmp_path, FAULTS, rule=rule, weight=0.5)), tmp_path / "out")
-    held: dict[int, float] = {}
-    apply = run.learning.apply
-
-    def noted(aggregate: Aggregate) -> After:
-        held[aggregate.iteration] = aggregate.gradients
-        return apply(aggregate)
-
-    monkeypatch.setattr(run.learning, "apply", noted)
-    run.run().check()
-    assert len(held) == run.config.run.max_iterations
-    accounts = [model.encoder.ledger.accounts.account() for model in run.models]
-    assert sum(account.summed for account in accounts) == pytest.approx(sum(held.values()))
 
 
 SLOW = """

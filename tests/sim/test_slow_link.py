@@ -127,8 +127,7 @@ def test_worker_behind_a_slow_link_is_left_out(tmp_path: Path, mbps: float, obje
     "rule",
     [
         "merge",
-        "batch-sync",
-        *(pytest.param(rule, marks=pytest.mark.long) for rule in ("stash", "drop", "async", "abort")),
+        *(pytest.param(rule, marks=pytest.mark.long) for rule in ("batch-sync", "stash", "drop", "async", "abort")),
     ],
 )
 def test_transfer_is_measured_under_every_rule(tmp_path: Path, rule: str) -> None:
@@ -138,7 +137,7 @@ def test_transfer_is_measured_under_every_rule(tmp_path: Path, rule: str) -> Non
     assert control_loop.links.delays_s[3] > 3e-3
 
 
-@pytest.mark.parametrize("objective", ["merge:3", "fixed:2"])
+@pytest.mark.parametrize("objective", ["merge:3", pytest.param("fixed:2", marks=pytest.mark.long)])
 def test_late_workers_blocks_take_turns_on_links_that_limit_an_iteration(tmp_path: Path, objective: str) -> None:
     """The late worker's link carries a part of the blocks in time, in each iteration another part."""
     text = RUN.format(objective=objective, iterations=150)

@@ -81,7 +81,7 @@ def test_iterations_take_as_long_as_in_the_process(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("k", [1, 3])
+@pytest.mark.parametrize("k", [pytest.param(1, marks=pytest.mark.long), 3])
 def test_late_workers_continue_during_the_overhead(tmp_path: Path, k: int) -> None:
     """An iteration's mean is that of the process with this overhead: apply_s once each."""
     means, apply_s = [5.0, 20.0, 40.0, 80.0], 0.023

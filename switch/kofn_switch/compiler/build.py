@@ -1,6 +1,7 @@
 """Compiles programs, and the runtime around them, to shared libraries."""
 
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from kofn_common.nativebuild.library import compile_texts
@@ -24,8 +25,13 @@ class Built:
 
 def build_program(document: bytes, target: Target | None = None) -> Built:
     """Read the document, generate C and compile it. Raise ProgramError, CompilerMissing, CompileError."""
-    program = read_program(document)
-    return Built(document=document, program=program, library=compile_program(generate(program, target)))
+    return Built(document=document, program=read_program(document), library=compile_program(_text(document, target)))
+
+
+@lru_cache(maxsize=2)
+def _text(document: bytes, target: Target | None) -> str:
+    """Return a program's C. A controller that restarts may push the same program again."""
+    return generate(read_program(document), target)
 
 
 def compile_program(text: str) -> Path:

@@ -88,7 +88,7 @@ def test_faint_blocking_common_to_racks_of_many_workers_is_found() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("k", [8, 6, 2])
+@pytest.mark.parametrize("k", [8, pytest.param(6, marks=pytest.mark.long), 2])
 @pytest.mark.parametrize("name", ["Poisson, 0.5 to 20", "Poisson, all alike, 4", "alike, exponential"])
 def test_independent_workers_are_called_independent(name: str, k: int) -> None:
     assert [each.law for each in windows(name, 100, k)].count("bootstrap") <= 5  # 1 of 100 is expected

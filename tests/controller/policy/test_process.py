@@ -69,7 +69,14 @@ def of_ages(found: Prediction) -> FloatArray:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("rule", "beyond"),
-    [*((rule, beyond) for rule in RULES for beyond in (NOTHING, Beyond(2.3))), ("async", Beyond(2.3, 1.1))],
+    [
+        *(
+            pytest.param(rule, beyond, marks=() if beyond != NOTHING or rule == "stash" else pytest.mark.long)
+            for rule in RULES
+            for beyond in (NOTHING, Beyond(2.3))
+        ),
+        ("async", Beyond(2.3, 1.1)),
+    ],
 )
 def test_process_equals_the_event_by_event_simulation(rule: RuleName, beyond: Beyond) -> None:
     off, numbers, ages, shares = [], [], [], []

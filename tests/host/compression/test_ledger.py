@@ -718,7 +718,9 @@ def go_on(age: AgeWeight, mutant: str = "") -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("age", AGES, ids=str)
+@pytest.mark.parametrize(
+    "age", [AGES[0], *(pytest.param(age, marks=pytest.mark.long) for age in AGES[1:-1]), AGES[-1]], ids=str
+)
 def test_ledger_after_a_kill_at_any_store_equals_an_undisturbed_one(age: AgeWeight) -> None:
     """Gradients, sums and discarded values agree, with their weights and ages, whichever part of a block was being
     changed.

@@ -399,7 +399,7 @@ def selected(rule: str) -> Setting:
 @pytest.mark.parametrize(
     ("setting", "states"),
     [
-        (Setting(k=(3,), restarts=1, blocks=1), 2372),
+        (Setting(k=(2,), restarts=1, blocks=1, workers=2), 304),
         (Setting(k=(2,), damages=1, blocks=1, workers=2), 844),
         (Setting(k=(2,), blocks=1, rule="merge"), 2480),
         (selected("stash"), SELECTED["stash"]),
@@ -407,6 +407,7 @@ def selected(rule: str) -> Setting:
             pytest.param(setting, states, marks=pytest.mark.long)
             for setting, states in (
                 (Setting(k=(3,), losses=1, slots=4), 4848),
+                (Setting(k=(3,), restarts=1, blocks=1), 2372),
                 (Setting(k=(1,), damages=1, blocks=1, workers=2), 3173),
                 (Setting(k=(1,), workers=2, every=2, last=3, rule="merge", restarts=1), 15856),
                 (Setting(k=(2,), scattered=True), 4046),

@@ -21,6 +21,7 @@ STEPS: Counter[str] = Counter()
 """Number of steps of each kind in all examples: a rule that never runs is noticed."""
 
 choice = st.integers(0, 255)
+choices = st.lists(choice, min_size=1, max_size=8)
 
 
 class ProtocolMachine(RuleBasedStateMachine):
@@ -157,11 +158,14 @@ class ProtocolMachine(RuleBasedStateMachine):
             self.world.restart_switch()
 
     @precondition(lambda self: not self.world.uninformed and self.world.may_restart and self.world.racks == 1)
-    @rule(seldom=st.integers(0, 7), which=choice)
-    def occupy(self, seldom, which):
+    @rule(seldom=st.integers(0, 7), which=choice, noticed=st.booleans())
+    def occupy(self, seldom, which, noticed):
         if not seldom:
             STEPS["slot occupied"] += 1
             self.world.occupy(which)
+            if noticed:
+                self.all_ready()
+                self._move_all()
 
     @precondition(lambda self: self._who_finds_ahead)
     @rule()
@@ -175,18 +179,20 @@ class ProtocolMachine(RuleBasedStateMachine):
         return [rank for rank in ranks if self.world.finds_ahead(rank)]
 
     @precondition(lambda self: self.world.uninformed)
-    @rule(which=choice)
+    @rule(which=choices)
     def regroup(self, which):
-        STEPS["regrouped"] += 1
-        waiting = sorted(self.world.uninformed)
-        self.world.regroup(waiting[which % len(waiting)])
+        for each in which:
+            if waiting := sorted(self.world.uninformed):
+                STEPS["regrouped"] += 1
+                self.world.regroup(waiting[each % len(waiting)])
 
     @precondition(lambda self: self.world.resuming)
-    @rule(which=choice)
+    @rule(which=choices)
     def resume(self, which):
-        STEPS["resumed"] += 1
-        waiting = sorted(self.world.resuming)
-        self.world.resume(waiting[which % len(waiting)])
+        for each in which:
+            if waiting := sorted(self.world.resuming):
+                STEPS["resumed"] += 1
+                self.world.resume(waiting[each % len(waiting)])
 
     @precondition(lambda self: self.mortal)
     @rule(rank=choice)
@@ -218,7 +224,7 @@ class ProtocolMachine(RuleBasedStateMachine):
             self.ready(other)
         self._move_all(but=rank)
 
-    def _move_all(self, but):
+    def _move_all(self, but=None):
         """Deliver all packets that are not for this worker."""
         while moving := [packet for packet in self.world.bag if packet.to != but]:
             self.world.bag.remove(moving[0])

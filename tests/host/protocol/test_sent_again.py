@@ -16,7 +16,7 @@ WITHOUT_LOSS_S = 0.0435
 """How long the results take on the downlink."""
 
 
-@pytest.mark.parametrize("mbps", [6, 24])
+@pytest.mark.parametrize("mbps", [pytest.param(6, marks=pytest.mark.long), 24])
 @pytest.mark.parametrize("owned", [False, True])
 def test_nothing_is_retransmitted_while_packets_wait_in_full_links(owned: bool, mbps: float) -> None:
     """With owned blocks all workers' blocks share each downlink: an answer takes many times as long
@@ -37,7 +37,7 @@ def test_only_the_absent_workers_blocks_are_probed(
     assert 0 < job.again <= most
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.long)])
 @pytest.mark.parametrize("owned", [False, True])
 def test_lost_blocks_are_recovered_soon_with_few_other_retransmissions(owned: bool, seed: int) -> None:
     """Every twentieth packet is lost. For a sum lost on its way up all workers retransmit, for an owned block few."""

@@ -74,7 +74,10 @@ def tree(setting: Setting, leaf_restarts: int = 0) -> Small:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("setting", "leaf_restarts", "states"),
-    [(Setting(k=(2,), workers=2, blocks=1), 0, 1133), (Setting(k=(2,), workers=2, blocks=1), 1, 5920)],
+    [
+        (Setting(k=(2,), workers=2, blocks=1), 0, 1133),
+        pytest.param(Setting(k=(2,), workers=2, blocks=1), 1, 5920, marks=pytest.mark.long),
+    ],
 )
 def test_every_interleaving_of_a_tree_ends(setting: Setting, leaf_restarts: int, states: int) -> None:
     """Fewer states than given would mean that a part is not explored."""

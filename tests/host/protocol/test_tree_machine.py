@@ -4,7 +4,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
-from tests.host.protocol.test_protocol_machine import STEPS, ProtocolMachine, choice, explore
+from tests.host.protocol.test_protocol_machine import STEPS, ProtocolMachine, choice, choices, explore
 from tests.host.tree import Tree
 
 
@@ -52,11 +52,12 @@ class TreeMachine(ProtocolMachine):
             self.world.restart_leaf(rack % self.world.racks)
 
     @precondition(lambda self: self.world.unadmitted)
-    @rule(which=choice)
+    @rule(which=choices)
     def admit(self, which):
-        STEPS["admitted"] += 1
-        waiting = sorted(self.world.unadmitted)
-        self.world.admit(waiting[which % len(waiting)])
+        for each in which:
+            if waiting := sorted(self.world.unadmitted):
+                STEPS["admitted"] += 1
+                self.world.admit(waiting[each % len(waiting)])
 
 
 WANTED = (

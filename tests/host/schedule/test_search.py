@@ -155,7 +155,7 @@ def test_stalls_do_not_restart_the_enumeration() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("spread", [0.03, 0.1, pytest.param(0.2, marks=pytest.mark.long)])
+@pytest.mark.parametrize("spread", [0.03, *(pytest.param(each, marks=pytest.mark.long) for each in (0.1, 0.2))])
 def test_auto_settles_once_in_noise(spread: float) -> None:
     model = Proposals(EQUAL, PassSchedule("priority", 1), NETWORK)
     least_s = min(map(by_the_model, model.candidates()))

@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import IO, Any
 
@@ -85,9 +86,14 @@ def p4info() -> p4i.P4Info:
 
 def object_id(name: str) -> int:
     """Return the id of a table, action, counter, ... by its full name."""
+    return _ids()[name]
+
+
+@cache
+def _ids() -> dict[str, int]:
     info = p4info()
     groups = (info.tables, info.actions, info.counters, info.registers, info.digests)
-    return next(int(item.preamble.id) for group in groups for item in group if item.preamble.name == name)
+    return {item.preamble.name: int(item.preamble.id) for group in groups for item in group}
 
 
 def pipeline(*, cookie: int | None = None) -> p4r.ForwardingPipelineConfig:

@@ -50,7 +50,10 @@ class TestScenarios:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "workers"),
-    [("ring", 1), ("ring", 2), ("ring", 5), (MODEL, 1), (MODEL, 2), pytest.param(MODEL, 5, marks=pytest.mark.long)],
+    [
+        *((kind, workers) for kind in ("ring", MODEL) for workers in (1, 2)),
+        *(pytest.param(kind, 5, marks=pytest.mark.long) for kind in ("ring", MODEL)),
+    ],
 )
 def test_any_number_of_workers_completes_the_scenarios(kind: str, workers: int) -> None:
     without = {scenarios.huge, *([scenarios.a_barrier_waits_for_all] if workers == 1 else [])}

@@ -132,7 +132,7 @@ def gather_and_spread(communicator: Any, size: int = ROW) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("lose", [0, 10])
-@pytest.mark.parametrize("workers", [2, 3, 5])
+@pytest.mark.parametrize("workers", [2, 3, pytest.param(5, marks=pytest.mark.long)])
 def test_owned_blocks_reach_all_workers(workers: int, lose: int) -> None:
     with on_model(workers, lose=lose) as made:
         made.run(gather_and_spread)

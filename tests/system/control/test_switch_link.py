@@ -34,6 +34,13 @@ def switch(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SwitchPro
         yield process
 
 
+@pytest.fixture(scope="module", params=TARGETS)
+def same_switch(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SwitchProcess]:
+    """Yield a switch for tests in which it does nothing but refuse."""
+    with running(request.param, tmp_path_factory.mktemp("switch")) as process:
+        yield process
+
+
 GENERATION = 1_700_000_000
 
 
@@ -312,20 +319,22 @@ ONE = {"hdr.kofn.job": 1, "hdr.kofn.recipient": 0}
         (lambda: ONE["job"], "WrongPlane.entries failed: KeyError: 'job'"),
     ],
 )
-def test_wrong_entry_ends_the_link_at_once(switch: SwitchProcess, entry: Any, words: str) -> None:
+def test_wrong_entry_ends_the_link_at_once(same_switch: SwitchProcess, entry: Any, words: str) -> None:
     class WrongPlane(KofnPlane):
         def entries(self, *_: Any, **__: Any) -> Iterator[SwitchEntry]:
             yield entry()
 
-    assert_refused(switch, WrongPlane(), words)
+    assert_refused(same_switch, WrongPlane(), words)
 
 
 @pytest.mark.slow
-def test_wrong_counter_ends_the_link_at_once(switch: SwitchProcess) -> None:
+def test_wrong_counter_ends_the_link_at_once(same_switch: SwitchProcess) -> None:
     class WrongPlane(KofnPlane):
         counters: ClassVar[Mapping[str, list[str]]] = {COUNTER: [], "ingress.verdict": []}
 
-    assert_refused(switch, WrongPlane(), "counters of WrongPlane do not fit .*no P4Counter named 'ingress.verdict'")
+    assert_refused(
+        same_switch, WrongPlane(), "counters of WrongPlane do not fit .*no P4Counter named 'ingress.verdict'"
+    )
 
 
 def assert_refused(switch: SwitchProcess, plane: KofnPlane, words: str) -> None:

@@ -138,7 +138,15 @@ def frozen(settings: ZeroSettings, steps: int, blocks: Sequence[Any]) -> npt.NDA
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("stage", "apart"), [(1, False), (2, False), (2, True)])
-@pytest.mark.parametrize("given", [{}, {"optimizer": "lamb"}, {"optimizer": "lamb", "weight_decay": 0.1}], ids=str)
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        pytest.param({"optimizer": "lamb"}, marks=pytest.mark.long),
+        {"optimizer": "lamb", "weight_decay": 0.1},
+    ],
+    ids=str,
+)
 def test_frozen_variance_follows_the_formulas(stage: int, apart: bool, given: dict[str, Any]) -> None:
     """Votes are exact in 32-bit lanes. A floor of 0.5 is above a part of each block, or of each shard's only block."""
     settings = ZeroSettings(stage=stage, bits=1, freeze_step=8, variance_floor=0.5, **given)

@@ -6,6 +6,7 @@ execute.
 
 import json
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 from kofn_switch.compiler.ir.expressions import Expression, FieldOf, HeaderOf, LastField, LastUnionField, Lookahead
@@ -47,6 +48,7 @@ UNUSED = {
 }
 
 
+@lru_cache(maxsize=2)  # a push checks a program before it loads it
 def read_program(document: bytes) -> Program:
     """Return the program in the JSON text `document`. Raise ProgramError."""
     try:
