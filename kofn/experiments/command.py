@@ -3,7 +3,6 @@
 import click
 
 from kofn.experiments.experiment_command import command as file_command
-from kofn.experiments.protocols.command import protocols
 from kofn.experiments.zero.command import zero
 
 
@@ -23,5 +22,4 @@ def command() -> None:
     """Experiments over many runs."""
 
 
-command.add_command(protocols)
 command.add_command(zero)
