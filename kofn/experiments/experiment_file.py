@@ -247,6 +247,11 @@ class ExperimentFile:
         return [contender.name for contender in self.document.contender]
 
     @property
+    def choices(self) -> dict[str, list[str]]:
+        """By axis, and `contender`, the values as text."""
+        return {"contender": self.contenders} | {axis.name: [str(name) for name in axis.values] for axis in self.axes}
+
+    @property
     def rows_only(self) -> bool:
         """Whether a cell is a row, not a run with a folder."""
         return self.section.mode not in (RUN, SIMULATE)
@@ -290,7 +295,7 @@ class ExperimentFile:
         return str(value) in self.section.only.get(name, (str(value),))
 
     def _check_only(self, chosen: Mapping[str, Sequence[str]], at: str) -> None:
-        known = {"contender": self.contenders} | {axis.name: [str(name) for name in axis.values] for axis in self.axes}
+        known = self.choices
         for name, values in chosen.items():
             _known(name, known, at)
             for value in values:

@@ -288,6 +288,17 @@ def test_values_for_functions_are_no_configuration_and_a_fault_is_a_failure(tmp_
     assert set(reader.read(tmp_path / "out").summary["loss"]) == {0.2, 0.4, 0.6, 0.8, 1.2}
 
 
+def test_chosen_value_may_contain_a_comma(tmp_path: Path) -> None:
+    (tmp_path / "own_rows.py").write_text(MODULE)
+    other = '[[contender]]\nname = "one, always"\ntrial = "fixed:1"\n'
+    (tmp_path / "rows.toml").write_text(ROWS + other)
+    chosen = ["--only", "model.learning_rate=0.1,0.2", "--only", "contender=one, always"]
+    done = invoke("experiment", tmp_path / "rows.toml", *chosen, "--out", tmp_path / "out", "--processes", 1)
+    assert done.exit_code == 0, done.output
+    found = reader.read(tmp_path / "out").summary[["model.learning_rate", "contender", "seed"]].to_numpy().tolist()
+    assert found == [[rate, "one, always", seed] for seed in (1, 2) for rate in (0.1, 0.2)]
+
+
 def test_only_used_plugins_are_copied_and_no_links_to_the_outside(tmp_path: Path) -> None:
     given = tmp_path / "given"
     given.mkdir()
