@@ -167,7 +167,8 @@ class Point:
     @property
     def own(self) -> Mapping[str, Any]:
         """The values of the table [own], for the file's functions."""
-        return self.document.get(OWN, {})
+        own: Mapping[str, Any] = self.document.get(OWN, {})
+        return own
 
     def config(self, seed: int = 1, *, scale: bool = False) -> Config:
         """Return the configuration, whose relative paths are as in the document. ConfigError names the point."""
