@@ -13,5 +13,6 @@ FILES = Path(__file__).parents[2] / "examples" / "experiments"
 def made(summary: pd.DataFrame, *, axes: Sequence[str], baseline: str | None = None) -> kofn.Experiment:
     """Return an experiment whose finished cells have these rows."""
     fixed = {"summary": summary, "axes": axes, "baseline": baseline, "folder": Path("made")}
-    kind: type[kofn.Experiment] = type("Made", (kofn.Experiment,), {**fixed, "__init__": lambda self: None})
-    return kind()
+    kind = type("Made", (kofn.Experiment,), {**fixed, "__init__": lambda self, path: None})
+    found: kofn.Experiment = kind(Path("made"))
+    return found

@@ -9,7 +9,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from kofn.experiments.cells import cells_of
+from kofn.experiments.cells import Cell, cells_of
 from kofn.experiments.experiment_file import HOOKS, ExperimentFile
 from kofn_common.config.job import JobSection
 from kofn_common.config.plugins import look_in
@@ -30,7 +30,7 @@ def examples() -> None:
 
 def test_every_protocol_is_in_every_situation() -> None:
     cells = cells_of(ExperimentFile.load(FILE, seeds=1), Path("out"))
-    protocols: dict[str, list] = {}
+    protocols: dict[str, list[Cell]] = {}
     for cell in cells:
         protocols.setdefault(cell.point.contender, []).append(cell)
     assert list(protocols) == ["kofn", "fixed", "switchml", "atp"]
