@@ -60,10 +60,6 @@ class Scenario:
 
     name: str
     config: Config
-    others: tuple[Config, ...] = ()
-    """Further jobs at the same switch; only the first job, `config`, has results."""
-    may_fail: bool = False
-    """Whether the failure of a process is a result: the trial then has an `early_end`."""
 
     def overridden(self, *, target: str | None, objectives: tuple[str, ...]) -> Self:
         """Return the scenario with the command line's choices. ConfigError names the conflict."""
@@ -112,15 +108,10 @@ class Cell:
         """Write the configuration, and return the plan of its run. ConfigError names the conflict."""
         self.folder.parent.mkdir(parents=True, exist_ok=True)
         self.source.write_text(to_toml(self.config))
-        sources = [self.source]
-        for other in self.scenario.others:
-            sources.append(self.folder.with_name(f"{self.folder.name}-job-{other.job.id}.toml"))
-            sources[-1].write_text(to_toml(other))
-        return make_plan(*sources, out=self.folder, quiet=True)
+        return make_plan(self.source, out=self.folder, quiet=True)
 
     def job(self) -> JobFolder:
-        jobs = [config.job.id for config in (self.config, *self.scenario.others)]
-        return RunFolder.at(self.folder, self.config.run.trials, jobs).jobs[0]
+        return RunFolder.at(self.folder, self.config.run.trials, [self.config.job.id]).jobs[0]
 
     def drop(self) -> None:
         """Remove the workers' sums, which have been checked, and metrics: megabytes a training."""
@@ -137,8 +128,7 @@ class Cell:
             raise ConfigError(f"{self.folder} is no run's folder: choose another --out, nothing is overwritten")
         try:
             effective = self.job().effective.read_text()
-            several, partial = bool(self.scenario.others), self.scenario.may_fail
-            trials = stored_trials(self.folder, several=several, partial=partial)
+            trials = stored_trials(self.folder)
         except (FileNotFoundError, ValueError, ResultsError):
             return None
         if effective != to_toml(self.config.at_home(self.source.parent)):
@@ -240,19 +230,8 @@ def _run(cell: Cell, carry_out: CarryOut, console: Console, *, check: bool) -> C
     except (InterruptedRun, LeftoversError, ConfigError):
         raise
     except KofnError as error:
-        trials = _failed_trials(cell, plan) if cell.scenario.may_fail else ()
-        return CellResult(cell=cell, trials=trials, error="" if trials else f"FAILED: {error}")
+        return CellResult(cell=cell, error=f"FAILED: {error}")
     return CellResult(cell=cell, trials=job.trials)
-
-
-def _failed_trials(cell: Cell, plan: RunPlan) -> tuple[TrialSummary, ...]:
-    """Return the trials of a run that a process's failure ended; none if no trial finished an iteration."""
-    try:
-        folder = RunFolder.open(cell.folder)
-    except ConfigError:
-        return ()
-    job, *_ = summarised(folder, plan.configs, folder.record().early_end).jobs
-    return job.trials
 
 
 class Timekeeper:

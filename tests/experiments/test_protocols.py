@@ -5,12 +5,17 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
+from rich.console import Console
 
+from kofn.experiments import modes
 from kofn.experiments.cells import Cell, cells_of
 from kofn.experiments.experiment_file import HOOKS, ExperimentFile
+from kofn.run.errors import RunError
+from kofn.run.plan import RunPlan
 from kofn_common.config.job import JobSection
 from kofn_common.config.plugins import look_in
 from kofn_controller.p4runtime.data_plane import data_plane_of
@@ -54,6 +59,17 @@ def test_bits_of_a_slot_are_those_of_the_programs_registers(collective: str) -> 
     bits = sum(one["bitwidth"] * (1 if plane.holds_k else one["size"] // most) for one in own)
     bits += 4 * 2048 if plane.holds_k else 0
     assert plane.slot_bits(JobSection(words=4)) == bits
+
+
+def test_death_in_a_run_that_does_not_begin_is_no_finding(tmp_path: Path) -> None:
+    file = ExperimentFile.load(FILE, seeds=1).only({"situation": ["death"], "contender": ["kofn"]})
+    (cell,) = cells_of(file, tmp_path)
+
+    def carry_out(plan: RunPlan, console: Console) -> Any:
+        raise RunError("another run is active")
+
+    result = modes._run(carry_out, cell, Console(quiet=True))
+    assert cell.point.may_fail and (result.ok, result.error) == (False, "FAILED: another run is active")
 
 
 def test_claims_compare_medians_with_protocols_of_another_kind() -> None:
