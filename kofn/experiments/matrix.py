@@ -1,14 +1,13 @@
-"""The matrix of `kofn experiment`: every scenario with every seed. A cell is an ordinary run in a folder of its own.
+"""The matrix of `kofn compare`: every scenario with every seed. A cell is an ordinary run in a folder of its own.
 
 OUT/SCENARIO/seed-N.toml   the configuration, for `kofn run`
 OUT/SCENARIO/seed-N/       the run's folder
 
 A run is finished when it has a summary; a finished run is not repeated. The remains of an interrupted run are removed
-before its repetition. The caller decides how a run is carried out: on the real system, or simulated.
+before its repetition.
 """
 
 import contextlib
-import functools
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -19,9 +18,7 @@ from typing import Self
 from msgspec import structs
 from rich.console import Console
 
-from kofn.experiments.engine import TaskEngine
 from kofn.report.summary import TrialSummary, stored_trials
-from kofn.report.table import make_console
 from kofn.run.conclusion import summarised
 from kofn.run.display import say
 from kofn.run.errors import InterruptedRun, LeftoversError
@@ -37,8 +34,6 @@ from kofn_common.results.errors import ResultsError
 from kofn_common.results.folder import JobFolder, RunFolder
 
 FOLDER = Path(__file__).parent
-
-IN_TURN = TaskEngine()
 
 CarryOut = Callable[[RunPlan, Console], RunFolder]
 """A function that carries out a run and leaves the run's files; run.runner.execute carries out a run on the real
@@ -113,14 +108,6 @@ class Cell:
     def job(self) -> JobFolder:
         return RunFolder.at(self.folder, self.config.run.trials, [self.config.job.id]).jobs[0]
 
-    def drop(self) -> None:
-        """Remove the workers' sums, which have been checked, and metrics: megabytes a training."""
-        for folder in self.job().trials:
-            folder.samples.unlink(missing_ok=True)
-            for rank in range(self.config.job.workers):
-                folder.sums(rank).unlink(missing_ok=True)
-                folder.metrics(rank).unlink(missing_ok=True)
-
     def stored(self) -> tuple[TrialSummary, ...] | None:
         """Return the trials of a finished run; None for an unfinished run. Raise ConfigError if the folder has other
         content."""
@@ -174,18 +161,12 @@ def check_cells(matrix: Sequence[Cell]) -> None:
             check_needs(config)
 
 
-def run_cells(
-    matrix: Sequence[Cell], carry_out: CarryOut, console: Console, *, engine: TaskEngine = IN_TURN
-) -> Iterator[CellResult]:
-    """Run unfinished cells; a failure does not stop the others.
-
-    Unless cells run in turn, `carry_out` must be importable; a cluster's machines need the same folders.
-    """
+def run_cells(matrix: Sequence[Cell], carry_out: CarryOut, console: Console) -> Iterator[CellResult]:
+    """Run unfinished cells in turn; a failure does not stop the others."""
     stored = [cell.stored() for cell in matrix]  # before any run, because a wrong folder is an error
     left = [cell for cell, trials in zip(matrix, stored, strict=True) if trials is None]
     clock = Timekeeper(left)
-    apart = functools.partial(_run_quietly, carry_out)
-    ran = _in_turn(left, carry_out, console) if engine == IN_TURN else engine.in_order(apart, left, _lost)
+    ran = _in_turn(left, carry_out, console)
     for number, (cell, trials) in enumerate(zip(matrix, stored, strict=True), 1):
         if trials is not None:
             say(console, f"[{number}/{len(matrix)}] {cell.title}: finished before")
@@ -209,14 +190,6 @@ def _in_turn(left: Sequence[Cell], carry_out: CarryOut, console: Console) -> Ite
     """Run a cell when its result is requested."""
     for number, cell in enumerate(left):
         yield _run(cell, carry_out, console, check=number == 0)
-
-
-def _lost(cell: Cell, reason: str) -> CellResult:
-    return CellResult(cell=cell, error=f"FAILED: {reason}")
-
-
-def _run_quietly(carry_out: CarryOut, cell: Cell) -> CellResult:
-    return _run(cell, carry_out, make_console(quiet=True), check=False)
 
 
 def _run(cell: Cell, carry_out: CarryOut, console: Console, *, check: bool) -> CellResult:

@@ -19,10 +19,10 @@ from kofn.run.plan import RunPlan
 from kofn_common.config.job import JobSection
 from kofn_common.config.plugins import look_in
 from kofn_controller.p4runtime.data_plane import data_plane_of
-from tests.experiments.made import FILES, made
+from tests.experiments.given import EXAMPLES, GivenResults
 from tests.run.real_run import KOFN, OWN_NETWORK
 
-FILE = FILES / "protocols.toml"
+FILE = EXAMPLES / "protocols.toml"
 
 UNUSED = ("leaf", "measure", "words", "votes")
 """Parts of kofn.p4 without memory of a slot besides its sum, where there is one switch."""
@@ -30,7 +30,7 @@ UNUSED = ("leaf", "measure", "words", "votes")
 
 @pytest.fixture(autouse=True)
 def examples() -> None:
-    look_in(str(FILES.parent / "protocols"))
+    look_in(str(EXAMPLES.parent / "protocols"))
 
 
 def test_every_protocol_is_in_every_situation() -> None:
@@ -73,7 +73,6 @@ def test_death_in_a_run_that_does_not_begin_is_no_finding(tmp_path: Path) -> Non
 
 
 def test_claims_compare_medians_with_protocols_of_another_kind() -> None:
-    ExperimentFile.load(FILE)
     rows = [
         {"situation": situation, "contender": name, "seed": seed, "collective": name.replace("fixed", "kofn"),
          "reduce_s": reduce_s, "worker_up_bytes": 9.0, "memory_bytes": 4096 if name == "kofn" else None}
@@ -81,7 +80,7 @@ def test_claims_compare_medians_with_protocols_of_another_kind() -> None:
         for name, times in (("kofn", (1.0, 1.0, 9.0)), ("fixed", (0.5,) * 3), ("mine", (1.1, 1.1, 0.1)))
         for seed, reduce_s in enumerate(times, 1)
     ]  # fmt: skip
-    found = made(pd.DataFrame(rows).convert_dtypes(), axes=("situation",), baseline="kofn")
+    found = GivenResults(FILE, rows)
     verdicts = {verdict.claim: verdict.holds for verdict in HOOKS.load("protocol_costs:claims")(found)}
     assert verdicts == {
         "clean: kofn's all-reduce is at least as fast as mine's": True,
@@ -98,9 +97,8 @@ def test_goodput_is_paired_by_seed() -> None:
         for situation, both in times.items()
         for seed, time_s in enumerate(both, 1)
     ]
-    (row,) = HOOKS.load("protocol_costs:against_clean")(made(pd.DataFrame(rows), axes=("situation",))).to_dict(
-        "records"
-    )
+    found = GivenResults(FILE, rows)
+    (row,) = HOOKS.load("protocol_costs:against_clean")(found).to_dict("records")
     assert row["loss-0.1"].startswith("0.71 (") and row["slow worker"].startswith("+707 ms (")
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from kofn.experiments.cells import Cell
@@ -16,7 +15,7 @@ from kofn_common.config.compress import CompressSection
 from kofn_common.config.job import JobSection
 from kofn_host.arrays import Floats
 from kofn_host.zero import Lockstep, LockstepMean, LockstepSwitch, SwitchMean
-from tests.experiments.made import FILES, made
+from tests.experiments.given import EXAMPLES, GivenResults
 from tests.system.zero.crews import WORDS, all_of, beneath_a_switch
 
 WORKERS, ELEMENTS, STEPS = 3, 3000, 6
@@ -49,7 +48,7 @@ def test_lockstep_equals_a_switch_to_the_bit(codec: str) -> None:
 
 def trained(task: str, contender: str, seed: int = 1, **changes: Any) -> dict[str, Any]:
     """Return a cell's row, whose configuration has these changes, SECTION.KEY with `__` for the dot."""
-    file = ExperimentFile.load(FILES / "zero.toml").only({"task": [task], "contender": [contender]})
+    file = ExperimentFile.load(EXAMPLES / "zero.toml").only({"task": [task], "contender": [contender]})
     (point,) = file.points()
     patched(point.document, {key.replace("__", "."): value for key, value in changes.items()})
     cell = Cell(point=point, seed=seed, name=f"cell/seed-{seed}", out=Path("out"), modules=file.modules, scale=True)
@@ -105,7 +104,7 @@ def test_one_workers_error_ends_all() -> None:
 
 
 def test_every_contender_is_trained_with_every_task() -> None:
-    points = ExperimentFile.load(FILES / "zero.toml").points()
+    points = ExperimentFile.load(EXAMPLES / "zero.toml").points()
     assert len(points) == 29 * 3
     for point in points:
         config, name = point.config(scale=True), point.contender
@@ -129,8 +128,7 @@ def test_missed_loss_is_infinite() -> None:
         finished("diverged", 1.5, None, kind="control"),
         finished("of another seed", 1.0, 1.0) | {"seed": 2},
     ]
-    found = made(pd.DataFrame(rows).convert_dtypes(), axes=("task",), baseline="32 bits")
-    ExperimentFile.load(FILES / "zero.toml")
+    found = GivenResults(EXAMPLES / "zero.toml", rows)
     arms = HOOKS.load("zero_training:compared")(found)
     assert [arm.steps for arm in arms] == [[2], [1], [math.inf], [math.inf]]
     assert [arm.near for arm in arms] == [1, 1, 0, 0]

@@ -5,16 +5,15 @@ import os
 from importlib.util import find_spec
 from pathlib import Path
 
-import pandas as pd
 import pytest
 from click.testing import CliRunner
 
 import kofn
 from kofn.cli.main import main
 from kofn.experiments.experiment_file import HOOKS, ExperimentFile
-from tests.experiments.made import FILES, made
+from tests.experiments.given import EXAMPLES, GivenResults
 
-FILE = FILES / "zero-network.toml"
+FILE = EXAMPLES / "zero-network.toml"
 
 
 def point_of(name: str):
@@ -79,7 +78,7 @@ def claims(few_s: float, up: float, steps: float | None = 100.0) -> dict[str, bo
         arm("stage 1, 32 bits, gloo", 1.0),
         arm("stage 1, 1 bit, two-sided, gloo", 0.3),
     ]
-    found = made(pd.DataFrame(rows), axes=("network.link_mbps",))
+    found = GivenResults(FILE, rows)
     assert "two-sided" in str(HOOKS.load("zero_network:to_the_loss")(found))
     return {each.claim.split(" Mbit/s ")[1]: each.holds for each in HOOKS.load("zero_network:claims")(found)}
 

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-import pandas as pd
 import pytest
 
 if find_spec("torch") is None:
@@ -42,7 +41,7 @@ from kofn_host.errors import GradientError, HostError
 from kofn_host.zero import CODECS, CommunicatorCalls, CompressedMean, ExactCalls, SwitchMean, ZeroSettings
 from kofn_torch.errors import place_errors
 from kofn_torch.zero_job import GroupZero, ZeroJob, elastic_calls
-from tests.experiments.made import FILES, made
+from tests.experiments.given import EXAMPLES, GivenResults
 from tests.pytorch import devices
 from tests.pytorch.crew import gloo_group
 from tests.system.collectives.crews import threads
@@ -195,11 +194,11 @@ def test_few_bits_train_and_keep_workers_equal(stage: int, bits: int) -> None:
 @pytest.mark.parametrize("workers", [4, *(pytest.param(each, marks=pytest.mark.long) for each in (2, 8))])
 def test_memory_follows_the_formulas(workers: int) -> None:
     """The memory is that of zero-memory.toml for a small perceptron."""
-    file = ExperimentFile.load(FILES / "zero-memory.toml", ["own.width=128", "own.block=2048"])
+    file = ExperimentFile.load(EXAMPLES / "zero-memory.toml", ["own.width=128", "own.block=2048"])
     cells = cells_of(file.only({"job.workers": [str(workers)]}), Path("out"))
     rows = [cell.labels | HOOKS.load("zero_memory:row")(cell) for cell in cells]
     assert len(rows) == 24 and [row["fault"] for row in rows if row["fault"]] == []
-    (verdict,) = HOOKS.load("zero_memory:claims")(made(pd.DataFrame(rows), axes=("job.workers", "own.stage")))
+    (verdict,) = HOOKS.load("zero_memory:claims")(GivenResults(EXAMPLES / "zero-memory.toml", rows))
     assert verdict.holds and verdict.claim == f"{workers} workers: every kind within 10% of its formula"
 
 
