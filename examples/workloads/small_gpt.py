@@ -23,7 +23,7 @@ class SmallGPT(TorchWorkload):
         sizes = {}
         for name, parameter in module.named_parameters():
             sizes.setdefault(name.rpartition(".")[0], []).append(parameter.numel())
-        self.units = list(sizes.values())  # of layers, for kofn experiment zero
+        self.units = list(sizes.values())  # of layers, for examples/experiments/zero.toml
         return module
 
     def build_optimizer(self):

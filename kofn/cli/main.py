@@ -35,7 +35,7 @@ LAZY = {
     "clean": Lazy("kofn.run.clean", "command", "remove what crashed runs left behind"),
     "doctor": Lazy("kofn.doctor.command", "command", "check this machine, from root's rights to exact sums"),
     "chaos": Lazy("kofn.experiments.chaos.command", "command", "train under every kind of fault"),
-    "experiment": Lazy("kofn.experiments.command", "command", "answer a question by many trainings"),
+    "experiment": Lazy("kofn.experiments.experiment_command", "command", "answer a question by many trainings"),
     "compare": Lazy(
         "kofn.experiments.compare.command", "command", "measure switch, server, ring, gloo and MPI side by side"
     ),

@@ -115,8 +115,9 @@ class Cell:
 
     @property
     def digest(self) -> str:
-        """A hash of the configuration."""
-        return hashlib.sha256(to_toml(self.config).encode()).hexdigest()[:16]
+        """A hash of the configuration, and of the values for the file's functions."""
+        own = json_text(self.point.own) if self.point.own else ""
+        return hashlib.sha256(f"{to_toml(self.config)}{own}".encode()).hexdigest()[:16]
 
     def _at_home(self, config: Config) -> Config:
         """Return the configuration with relative paths in the experiment's folder."""

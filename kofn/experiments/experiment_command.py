@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import click
@@ -99,7 +99,8 @@ def command(
         engine.check()
         original = _finished(path) if path.is_dir() else None
         source = path / EXPERIMENT if path.is_dir() else path
-        file = ExperimentFile.load(source, settings, mode=mode, seeds=seeds).only(_choices(only))
+        file = ExperimentFile.load(source, settings, mode=mode, seeds=seeds)
+        file = file.only(_choices(only, file.choices))
         if cluster is not None and file.section.mode == "run":
             raise ConfigError(f"--cluster {cluster} needs --mode simulate or scale: real runs need this machine")
         folder = out or _default(path, file, original)
@@ -160,14 +161,15 @@ def _default(path: Path, file: ExperimentFile, original: Experiment | None) -> P
     return Path("runs") / f"{name}-again-{number}"
 
 
-def _choices(only: Sequence[str]) -> dict[str, list[str]]:
-    """Return the chosen values by axis."""
+def _choices(only: Sequence[str], known: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
+    """Return the chosen values by axis. A known value may contain a comma."""
     found: dict[str, list[str]] = {}
     for text in only:
         name, equals, values = text.partition("=")
         if not equals:
             raise ConfigError(f"--only must be AXIS=VALUE,..., got {text!r}")
-        found.setdefault(name, []).extend(value.strip() for value in values.split(","))
+        chosen = [values] if values in known.get(name, ()) else values.split(",")
+        found.setdefault(name, []).extend(value.strip() for value in chosen)
     return found
 
 

@@ -40,6 +40,9 @@ MODES = {
 RELATIVE_K = re.compile(r"(\d*)n(?:/(\d+))?(?:-(\d+))?", re.ASCII)
 """A k relative to the number of workers: n, n-1, n/2, 3n/4."""
 
+OWN = "own"
+"""The table of a configuration with values for the file's functions; it is no part of a job's configuration."""
+
 Patch = Mapping[str, Any]
 """Changes of a configuration's tables: SECTION.KEY with its value, a section with changed keys, or a list of tables,
 which replaces the list of that name."""
@@ -161,6 +164,12 @@ class Point:
     def title(self) -> str:
         return ", ".join([*(f"{name} = {value}" for name, value in self.axes.items()), self.contender])
 
+    @property
+    def own(self) -> Mapping[str, Any]:
+        """The values of the table [own], for the file's functions."""
+        own: Mapping[str, Any] = self.document.get(OWN, {})
+        return own
+
     def config(self, seed: int = 1, *, scale: bool = False) -> Config:
         """Return the configuration, whose relative paths are as in the document. ConfigError names the point."""
         try:
@@ -239,6 +248,11 @@ class ExperimentFile:
         return [contender.name for contender in self.document.contender]
 
     @property
+    def choices(self) -> dict[str, list[str]]:
+        """By axis, and `contender`, the values as text."""
+        return {"contender": self.contenders} | {axis.name: [str(name) for name in axis.values] for axis in self.axes}
+
+    @property
     def rows_only(self) -> bool:
         """Whether a cell is a row, not a run with a folder."""
         return self.section.mode not in (RUN, SIMULATE)
@@ -282,7 +296,7 @@ class ExperimentFile:
         return str(value) in self.section.only.get(name, (str(value),))
 
     def _check_only(self, chosen: Mapping[str, Sequence[str]], at: str) -> None:
-        known = {"contender": self.contenders} | {axis.name: [str(name) for name in axis.values] for axis in self.axes}
+        known = self.choices
         for name, values in chosen.items():
             _known(name, known, at)
             for value in values:
@@ -396,7 +410,7 @@ def _base(document: ExperimentDocument, folder: Path) -> Document:
             what = "the contenders are the trials" if key == "trials" else "experiment.seeds has the seeds"
             raise ConfigError(f"{path or '[base]'}: run.{key} must not be given here, because {what}")
     if path is not None and path.parent != folder:
-        own = Config.of(copy.deepcopy(base), scale=True).at_home(path.parent).job.modules
+        own = _config(base, 1, scale=True).at_home(path.parent).job.modules
         base["job"] = {**base.get("job", {}), **({"modules": own} if own else {})}
     return base
 
@@ -443,6 +457,7 @@ def _overlay(where: str, given: Any, folder: Path) -> Patch:
 
 def _config(document: Document, seed: int, *, scale: bool) -> Config:
     tables = copy.deepcopy(document)
+    tables.pop(OWN, None)
     override(tables, {"run": {"seed": seed, "seeds": 1}})
     return Config.of(tables, scale=scale)
 

@@ -1,14 +1,13 @@
-"""The matrix of `kofn experiment`: every scenario with every seed. A cell is an ordinary run in a folder of its own.
+"""The matrix of `kofn compare`: every scenario with every seed. A cell is an ordinary run in a folder of its own.
 
 OUT/SCENARIO/seed-N.toml   the configuration, for `kofn run`
 OUT/SCENARIO/seed-N/       the run's folder
 
 A run is finished when it has a summary; a finished run is not repeated. The remains of an interrupted run are removed
-before its repetition. The caller decides how a run is carried out: on the real system, or simulated.
+before its repetition.
 """
 
 import contextlib
-import functools
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -19,9 +18,7 @@ from typing import Self
 from msgspec import structs
 from rich.console import Console
 
-from kofn.experiments.engine import TaskEngine
 from kofn.report.summary import TrialSummary, stored_trials
-from kofn.report.table import make_console
 from kofn.run.conclusion import summarised
 from kofn.run.display import say
 from kofn.run.errors import InterruptedRun, LeftoversError
@@ -37,8 +34,6 @@ from kofn_common.results.errors import ResultsError
 from kofn_common.results.folder import JobFolder, RunFolder
 
 FOLDER = Path(__file__).parent
-
-IN_TURN = TaskEngine()
 
 CarryOut = Callable[[RunPlan, Console], RunFolder]
 """A function that carries out a run and leaves the run's files; run.runner.execute carries out a run on the real
@@ -60,10 +55,6 @@ class Scenario:
 
     name: str
     config: Config
-    others: tuple[Config, ...] = ()
-    """Further jobs at the same switch; only the first job, `config`, has results."""
-    may_fail: bool = False
-    """Whether the failure of a process is a result: the trial then has an `early_end`."""
 
     def overridden(self, *, target: str | None, objectives: tuple[str, ...]) -> Self:
         """Return the scenario with the command line's choices. ConfigError names the conflict."""
@@ -112,23 +103,10 @@ class Cell:
         """Write the configuration, and return the plan of its run. ConfigError names the conflict."""
         self.folder.parent.mkdir(parents=True, exist_ok=True)
         self.source.write_text(to_toml(self.config))
-        sources = [self.source]
-        for other in self.scenario.others:
-            sources.append(self.folder.with_name(f"{self.folder.name}-job-{other.job.id}.toml"))
-            sources[-1].write_text(to_toml(other))
-        return make_plan(*sources, out=self.folder, quiet=True)
+        return make_plan(self.source, out=self.folder, quiet=True)
 
     def job(self) -> JobFolder:
-        jobs = [config.job.id for config in (self.config, *self.scenario.others)]
-        return RunFolder.at(self.folder, self.config.run.trials, jobs).jobs[0]
-
-    def drop(self) -> None:
-        """Remove the workers' sums, which have been checked, and metrics: megabytes a training."""
-        for folder in self.job().trials:
-            folder.samples.unlink(missing_ok=True)
-            for rank in range(self.config.job.workers):
-                folder.sums(rank).unlink(missing_ok=True)
-                folder.metrics(rank).unlink(missing_ok=True)
+        return RunFolder.at(self.folder, self.config.run.trials, [self.config.job.id]).jobs[0]
 
     def stored(self) -> tuple[TrialSummary, ...] | None:
         """Return the trials of a finished run; None for an unfinished run. Raise ConfigError if the folder has other
@@ -137,8 +115,7 @@ class Cell:
             raise ConfigError(f"{self.folder} is no run's folder: choose another --out, nothing is overwritten")
         try:
             effective = self.job().effective.read_text()
-            several, partial = bool(self.scenario.others), self.scenario.may_fail
-            trials = stored_trials(self.folder, several=several, partial=partial)
+            trials = stored_trials(self.folder)
         except (FileNotFoundError, ValueError, ResultsError):
             return None
         if effective != to_toml(self.config.at_home(self.source.parent)):
@@ -184,18 +161,12 @@ def check_cells(matrix: Sequence[Cell]) -> None:
             check_needs(config)
 
 
-def run_cells(
-    matrix: Sequence[Cell], carry_out: CarryOut, console: Console, *, engine: TaskEngine = IN_TURN
-) -> Iterator[CellResult]:
-    """Run unfinished cells; a failure does not stop the others.
-
-    Unless cells run in turn, `carry_out` must be importable; a cluster's machines need the same folders.
-    """
+def run_cells(matrix: Sequence[Cell], carry_out: CarryOut, console: Console) -> Iterator[CellResult]:
+    """Run unfinished cells in turn; a failure does not stop the others."""
     stored = [cell.stored() for cell in matrix]  # before any run, because a wrong folder is an error
     left = [cell for cell, trials in zip(matrix, stored, strict=True) if trials is None]
     clock = Timekeeper(left)
-    apart = functools.partial(_run_quietly, carry_out)
-    ran = _in_turn(left, carry_out, console) if engine == IN_TURN else engine.in_order(apart, left, _lost)
+    ran = _in_turn(left, carry_out, console)
     for number, (cell, trials) in enumerate(zip(matrix, stored, strict=True), 1):
         if trials is not None:
             say(console, f"[{number}/{len(matrix)}] {cell.title}: finished before")
@@ -221,14 +192,6 @@ def _in_turn(left: Sequence[Cell], carry_out: CarryOut, console: Console) -> Ite
         yield _run(cell, carry_out, console, check=number == 0)
 
 
-def _lost(cell: Cell, reason: str) -> CellResult:
-    return CellResult(cell=cell, error=f"FAILED: {reason}")
-
-
-def _run_quietly(carry_out: CarryOut, cell: Cell) -> CellResult:
-    return _run(cell, carry_out, make_console(quiet=True), check=False)
-
-
 def _run(cell: Cell, carry_out: CarryOut, console: Console, *, check: bool) -> CellResult:
     """Run a cell; with `check`, measure the network first."""
     shutil.rmtree(cell.folder, ignore_errors=True)  # remains of an interrupted run
@@ -240,19 +203,8 @@ def _run(cell: Cell, carry_out: CarryOut, console: Console, *, check: bool) -> C
     except (InterruptedRun, LeftoversError, ConfigError):
         raise
     except KofnError as error:
-        trials = _failed_trials(cell, plan) if cell.scenario.may_fail else ()
-        return CellResult(cell=cell, trials=trials, error="" if trials else f"FAILED: {error}")
+        return CellResult(cell=cell, error=f"FAILED: {error}")
     return CellResult(cell=cell, trials=job.trials)
-
-
-def _failed_trials(cell: Cell, plan: RunPlan) -> tuple[TrialSummary, ...]:
-    """Return the trials of a run that a process's failure ended; none if no trial finished an iteration."""
-    try:
-        folder = RunFolder.open(cell.folder)
-    except ConfigError:
-        return ()
-    job, *_ = summarised(folder, plan.configs, folder.record().early_end).jobs
-    return job.trials
 
 
 class Timekeeper:

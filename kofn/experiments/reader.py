@@ -30,8 +30,8 @@ from kofn_common.results.worker_metrics import WorkerMetrics, read_trial
 EXPERIMENT = "experiment.toml"
 """The experiment file in an experiment's folder."""
 
-FAULTS = ("identity_error", "conservation_error", "objective_fault")
-"""The columns that say why a trial is not sound."""
+FAULTS = ("identity_error", "conservation_error", "objective_fault", "fault")
+"""The columns that say why a trial is not sound; `fault` is a column of the file's functions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,27 +125,14 @@ class Experiment(SeveralRuns):
     @cached_property
     def summary(self) -> pd.DataFrame:
         """A row for each finished cell. Raise ConfigError without a finished cell."""
-        if self.file.rows_only:
-            known = RowFile(self.folder).rows()
-            found = [
-                {**cell.labels, **row}
-                for cell in self.cells
-                if (row := known.get((cell.name, cell.digest))) is not None
-            ]
-        else:
-            own = self._own_columns()
-            found = [self._row(trial, own) for trial in self.finished]
-        if not found:
+        if not self._rows:
             raise ConfigError(f"{self.folder} must have a finished cell, got none")
-        return frame(found)
+        return frame([row for _, row in self._rows])
 
     @property
     def failures(self) -> list[str]:
         """The faults of finished trials, a sentence each; a missed target is a result, not a fault."""
-        if self.file.rows_only:
-            return []
-        faults = [(trial.cell.title, summary_columns(trial.summary)) for trial in self.finished]
-        return [f"{title}: {row[name]}" for title, row in faults for name in FAULTS if row[name]]
+        return [f"{cell.title}: {row[name]}" for cell, row in self._rows for name in FAULTS if row.get(name)]
 
     def __getattr__(self, name: str) -> pd.DataFrame:
         if name in TABLES and self._only_summary:
@@ -156,6 +143,16 @@ class Experiment(SeveralRuns):
     @property
     def _only_summary(self) -> bool:
         return self.file.rows_only or self.file.section.lean
+
+    @cached_property
+    def _rows(self) -> list[tuple[Cell, dict[str, Any]]]:
+        """The finished cells with their rows."""
+        if self.file.rows_only:
+            known = RowFile(self.folder).rows()
+            rows = [(cell, known.get((cell.name, cell.digest))) for cell in self.cells]
+            return [(cell, {**cell.labels, **row}) for cell, row in rows if row is not None]
+        own = self._own_columns()
+        return [(trial.cell, self._row(trial, own)) for trial in self.finished]
 
     def _own_columns(self) -> Callable[[FinishedTrial], Mapping[str, Any]]:
         name = self.file.section.own_columns

@@ -227,7 +227,8 @@ MODULE = """
 def row(cell):
     if cell.config.model.learning_rate == 0.3 and cell.seed == 2:
         raise ValueError("diverged")
-    return {"loss": cell.config.model.learning_rate * cell.seed}
+    rate = cell.point.own.get("factor", 1) * cell.config.model.learning_rate
+    return {"loss": rate * cell.seed, "fault": "wrong rate" if rate == 0.8 else None}
 
 
 def columns(trial):
@@ -275,6 +276,27 @@ def test_failed_cell_is_named_and_the_others_go_on(tmp_path: Path) -> None:
     again = invoke("experiment", out, "--processes", 1)
     assert "6 cells, 5 of them finished before" in again.output
     assert len((out / "rows.jsonl").read_text().splitlines()) == len(lines) + 1, "only the failed cell is called again"
+
+
+def test_values_for_functions_are_no_configuration_and_a_fault_is_a_failure(tmp_path: Path) -> None:
+    (tmp_path / "own_rows.py").write_text(MODULE)
+    (tmp_path / "rows.toml").write_text(
+        ROWS.replace("[axes]", '[axes]\n"own.factor" = [2, 4]').replace("seeds = 2", "")
+    )
+    done = invoke("experiment", tmp_path / "rows.toml", "--seeds", 1, "--out", tmp_path / "out", "--processes", 1)
+    assert done.exit_code == 1 and "own.factor = 4, model.learning_rate = 0.2, all, seed 1: wrong rate" in done.output
+    assert set(reader.read(tmp_path / "out").summary["loss"]) == {0.2, 0.4, 0.6, 0.8, 1.2}
+
+
+def test_chosen_value_may_contain_a_comma(tmp_path: Path) -> None:
+    (tmp_path / "own_rows.py").write_text(MODULE)
+    other = '[[contender]]\nname = "one, always"\ntrial = "fixed:1"\n'
+    (tmp_path / "rows.toml").write_text(ROWS + other)
+    chosen = ["--only", "model.learning_rate=0.1,0.2", "--only", "contender=one, always"]
+    done = invoke("experiment", tmp_path / "rows.toml", *chosen, "--out", tmp_path / "out", "--processes", 1)
+    assert done.exit_code == 0, done.output
+    found = reader.read(tmp_path / "out").summary[["model.learning_rate", "contender", "seed"]].to_numpy().tolist()
+    assert found == [[rate, "one, always", seed] for seed in (1, 2) for rate in (0.1, 0.2)]
 
 
 def test_only_used_plugins_are_copied_and_no_links_to_the_outside(tmp_path: Path) -> None:

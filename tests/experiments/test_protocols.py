@@ -1,4 +1,4 @@
-"""`kofn experiment protocols`: its scenarios, its switch memory, and a real comparison."""
+"""examples/experiments/protocols.toml: its cells, the switch's memory, claims, and a real comparison."""
 
 import json
 import os
@@ -11,15 +11,18 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
-from kofn.experiments.matrix import Cell, run_cells
-from kofn.experiments.protocols.contenders import CLEAN, COLLECTIVES, EXAMPLES, SITUATIONS, ProtocolContender
-from kofn.experiments.protocols.tables import COSTS, protocol_arms, verdicts
+from kofn.experiments import modes
+from kofn.experiments.cells import Cell, cells_of
+from kofn.experiments.experiment_file import HOOKS, ExperimentFile
 from kofn.run.errors import RunError
 from kofn.run.plan import RunPlan
 from kofn_common.config.job import JobSection
 from kofn_common.config.plugins import look_in
 from kofn_controller.p4runtime.data_plane import data_plane_of
+from tests.experiments.given import EXAMPLES, GivenResults
 from tests.run.real_run import KOFN, OWN_NETWORK
+
+FILE = EXAMPLES / "protocols.toml"
 
 UNUSED = ("leaf", "measure", "words", "votes")
 """Parts of kofn.p4 without memory of a slot besides its sum, where there is one switch."""
@@ -27,19 +30,27 @@ UNUSED = ("leaf", "measure", "words", "votes")
 
 @pytest.fixture(autouse=True)
 def examples() -> None:
-    look_in(str(EXAMPLES))
+    look_in(str(EXAMPLES.parent / "protocols"))
 
 
-@pytest.mark.parametrize("name", COLLECTIVES)
-def test_every_scenario_is_a_valid_configuration(name: str) -> None:
-    scenarios = [ProtocolContender(name=name).scenario(situation, [], None) for situation in SITUATIONS]
-    assert len({scenario.name for scenario in scenarios}) == len(SITUATIONS)
-    assert [one.config.fault[0].drop for one in scenarios if one.config.fault] == [0.0001, 0.001, 0.01, 0.1]
-    assert {one.config.job.slots for one in scenarios} == {4, 8, 16, 64}
-    assert [len(one.others) for one in scenarios if one.config.job.workers == 2] == [0, 1]
+def test_every_protocol_is_in_every_situation() -> None:
+    cells = cells_of(ExperimentFile.load(FILE, seeds=1), Path("out"))
+    protocols: dict[str, list[Cell]] = {}
+    for cell in cells:
+        protocols.setdefault(cell.point.contender, []).append(cell)
+    assert list(protocols) == ["kofn", "fixed", "switchml", "atp"]
+    for name, own in protocols.items():
+        assert len(own) == 11
+        assert [cell.config.fault[0].drop for cell in own if cell.config.fault] == [0.0001, 0.001, 0.01, 0.1]
+        assert {cell.config.job.slots for cell in own} == {4, 8, 16, 64}
+        pairs = [cell for cell in own if cell.config.job.workers == 2]
+        assert [[other.job.id for other in cell.other_configs] for cell in pairs] == [[], [2]]
+        assert [cell.point.axes["situation"] for cell in own if cell.point.may_fail] == ["death"]
+        k = {cell.config.job.workers: cell.config.run.trials for cell in own}
+        assert k == ({4: ("fixed:3",), 2: ("fixed:1",)} if name == "fixed" else {4: ("all",), 2: ("all",)})
 
 
-@pytest.mark.parametrize("collective", sorted({*COLLECTIVES.values()}))
+@pytest.mark.parametrize("collective", ["atp:Atp", "switch", "switchml:Switchml"])
 def test_bits_of_a_slot_are_those_of_the_programs_registers(collective: str) -> None:
     plane = data_plane_of([collective])
     registers = json.loads(plane.compiled.blob.read_text())["register_arrays"]
@@ -51,41 +62,54 @@ def test_bits_of_a_slot_are_those_of_the_programs_registers(collective: str) -> 
 
 
 def test_death_in_a_run_that_does_not_begin_is_no_finding(tmp_path: Path) -> None:
-    scenario = ProtocolContender(name="kofn").scenario("death", [], None)
+    file = ExperimentFile.load(FILE, seeds=1).only({"situation": ["death"], "contender": ["kofn"]})
+    (cell,) = cells_of(file, tmp_path)
 
     def carry_out(plan: RunPlan, console: Console) -> Any:
         raise RunError("another run is active")
 
-    cell = Cell(scenario=scenario, seed=1, folder=tmp_path / "death" / "seed-1")
-    (result,) = run_cells([cell], carry_out, Console(quiet=True))
-    assert (result.trials, result.error) == ((), "FAILED: another run is active")
+    result = modes._run(carry_out, cell, Console(quiet=True))
+    assert cell.point.may_fail and (result.ok, result.error) == (False, "FAILED: another run is active")
 
 
-def test_unknown_memory_is_neither_shown_nor_compared() -> None:
-    trials = pd.DataFrame(
-        {
-            "protocol": ["kofn", "mine"],
-            "job_collective": ["switch", "mine:Mine"],
-            "memory_bytes": [4096, None],
-            "situation": CLEAN,
-            "reduce_s": 1.0,
-            "worker_up_bytes": 9.0,
-        }
-    )
-    arms = protocol_arms(trials.convert_dtypes())
-    assert [COSTS["memory"](one) for one in arms] == ["4 kB", "-"]
-    assert not any("in the switch" in verdict.claim for verdict in verdicts(arms))
+def test_claims_compare_medians_with_protocols_of_another_kind() -> None:
+    rows = [
+        {"situation": situation, "contender": name, "seed": seed, "collective": name.replace("fixed", "kofn"),
+         "reduce_s": reduce_s, "worker_up_bytes": 9.0, "memory_bytes": 4096 if name == "kofn" else None}
+        for situation in ("clean", "loss-0.1", "death")
+        for name, times in (("kofn", (1.0, 1.0, 9.0)), ("fixed", (0.5,) * 3), ("mine", (1.1, 1.1, 0.1)))
+        for seed, reduce_s in enumerate(times, 1)
+    ]  # fmt: skip
+    found = GivenResults(FILE, rows)
+    verdicts = {verdict.claim: verdict.holds for verdict in HOOKS.load("protocol_costs:claims")(found)}
+    assert verdicts == {
+        "clean: kofn's all-reduce is at least as fast as mine's": True,
+        "loss-0.1: kofn's all-reduce is at least as fast as mine's": True,
+        "kofn sends no more bytes than mine": True,
+    }, "neither another k nor an unknown memory is compared"
+
+
+def test_goodput_is_paired_by_seed() -> None:
+    ExperimentFile.load(FILE)
+    times = {"clean": (1.0, 4.0), "loss-0.1": (2.0, 4.0), "slow": (1.5, 5.0)}
+    rows = [
+        {"situation": situation, "contender": "kofn", "seed": seed, "reduce_s": time_s, "mean_iteration_s": time_s}
+        for situation, both in times.items()
+        for seed, time_s in enumerate(both, 1)
+    ]
+    found = GivenResults(FILE, rows)
+    (row,) = HOOKS.load("protocol_costs:against_clean")(found).to_dict("records")
+    assert row["loss-0.1"].startswith("0.71 (") and row["slow worker"].startswith("+707 ms (")
 
 
 @pytest.mark.root
 @pytest.mark.long
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root: network namespaces")
 def test_protocols_are_compared_in_one_network(tmp_path: Path) -> None:
-    arguments = ["--protocol", "kofn", "--protocol", "switchml", "--scenario", "clean", "--scenario", "loss-0.1"]
-    arguments += ["--scenario", "death"]
-    command = ["-c", KOFN, "experiment", "protocols", *arguments, "--seeds", "1", "--out", str(tmp_path / "out")]
+    only = ["--only", "contender=kofn,switchml", "--only", "situation=clean,loss-0.1,death"]
+    command = ["-c", KOFN, "experiment", str(FILE), *only, "--seeds", "1", "--out", str(tmp_path / "out"), "--json"]
     run = subprocess.run(
-        [*OWN_NETWORK, sys.executable, *command, "--set", "run.max_iterations=4", "--json"],
+        [*OWN_NETWORK, sys.executable, *command],
         capture_output=True,
         text=True,
         env={**os.environ, "KOFN_STATE_DIR": str(tmp_path / "state")},
@@ -93,12 +117,14 @@ def test_protocols_are_compared_in_one_network(tmp_path: Path) -> None:
     )
     assert run.returncode == 0, run.stderr
     assert "Goodput under loss" in run.stderr
-    found = json.loads(run.stdout)
-    rows = {row["protocol"]: row for row in found["rows"]}
-    assert rows["switchml"]["memory_bytes"] > rows["kofn"]["memory_bytes"] > 64 * 1024
-    assert all(0 < row["goodput"]["loss-0.1"]["median"] < 1 for row in rows.values())
-    assert all(row["retransmissions"]["loss-0.1"]["median"] > 0 for row in rows.values())
-    assert [row["goes_on_after_a_death"] for row in rows.values()] == [True, False]
-    assert 0 < rows["kofn"]["pause_s"]["median"] < 10 and 0 <= rows["switchml"]["end_after_s"]["median"] < 10
+    rows = pd.read_csv(tmp_path / "out" / "results.csv").set_index(["contender", "situation"])
+    memory, reduce_s = rows["memory_bytes"], rows["reduce_s"]
+    assert memory["switchml", "clean"] > memory["kofn", "clean"] > 64 * 1024
+    for name in ("kofn", "switchml"):
+        assert reduce_s[name, "clean"] < reduce_s[name, "loss-0.1"]
+        assert rows["retransmissions"][name, "loss-0.1"] > 0
+    assert 0 < rows["pause_s"]["kofn", "death"] < 10 and 0 <= rows["end_after_s"]["switchml", "death"] < 10
+    assert pd.isna(rows["end_error"]["kofn", "death"])
     assert "worker 3 is gone: its connection has ended" in run.stderr
-    assert {one["claim"] for one in found["claims"]} >= {"kofn sends no more bytes than switchml"}
+    claims = {one["claim"] for one in json.loads(run.stdout)["claims"]}
+    assert "kofn sends no more bytes than switchml" in claims

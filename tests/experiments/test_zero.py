@@ -1,26 +1,21 @@
-"""`kofn experiment zero`: workers in lockstep equal those at a switch; the report of trainings."""
+"""examples/experiments/zero.toml: workers in lockstep equal those at a switch; trainings, and their comparison."""
 
 import json
 import math
-import signal
-import subprocess
-import sys
-from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
-from kofn.experiments.command import command
-from kofn.experiments.zero.contenders import CONTENDERS, REFERENCE
-from kofn.experiments.zero.tables import arms
-from kofn.experiments.zero.training import TASKS, Learned, train
+from kofn.experiments.cells import Cell
+from kofn.experiments.experiment_file import HOOKS, ExperimentFile, patched
 from kofn_common.config.compress import CompressSection
 from kofn_common.config.job import JobSection
 from kofn_host.arrays import Floats
 from kofn_host.zero import Lockstep, LockstepMean, LockstepSwitch, SwitchMean
+from tests.experiments.given import EXAMPLES, GivenResults
 from tests.system.zero.crews import WORDS, all_of, beneath_a_switch
 
 WORKERS, ELEMENTS, STEPS = 3, 3000, 6
@@ -51,31 +46,49 @@ def test_lockstep_equals_a_switch_to_the_bit(codec: str) -> None:
     )
 
 
+def trained(task: str, contender: str, seed: int = 1, **changes: Any) -> dict[str, Any]:
+    """Return a cell's row, whose configuration has these changes, SECTION.KEY with `__` for the dot."""
+    file = ExperimentFile.load(EXAMPLES / "zero.toml").only({"task": [task], "contender": [contender]})
+    (point,) = file.points()
+    patched(point.document, {key.replace("__", "."): value for key, value in changes.items()})
+    cell = Cell(point=point, seed=seed, name=f"cell/seed-{seed}", out=Path("out"), modules=file.modules, scale=True)
+    row = HOOKS.load("zero_training:row")(cell)
+    return row | {"losses": {int(step): loss for step, loss in json.loads(row["losses"]).items()}}
+
+
 @pytest.mark.long
 def test_seed_decides_which_workers_are_late() -> None:
-    contender = CONTENDERS["stage 1, 1 bit, k = 3 of 4"]
-    one, again, other = (train(TASKS["digits"], contender, seed, 90) for seed in (1, 1, 2))
+    name = "stage 1, 1 bit, k = 3 of 4"
+    one, again, other = (trained("digits", name, seed, run__max_iterations=90) for seed in (1, 1, 2))
     assert one == again
-    assert one.losses != other.losses
-    assert one.alike and one.conserved
-    losses = [one.losses[step] or 0 for step in (60, 90)]
-    assert losses[1] < 0.6 < losses[0]
+    assert one["losses"] != other["losses"]
+    assert one["fault"] is None
+    assert one["losses"][90] < 0.6 < one["losses"][60]
+
+
+def test_trainings_are_equal_until_the_end_of_the_warm_up() -> None:
+    few = {"run__max_iterations": 8, "run__evaluate_every": 2, "own__freeze_step": 4}
+    whole, frozen, voted = (
+        trained("digits", name, **few) for name in ("32 bits", "32 bits, variance frozen", "stage 3, 1 bit")
+    )
+    for step, equal in ((2, True), (4, True), (6, False), (8, False)):
+        assert (whole["losses"][step] == voted["losses"][step]) is equal
+        assert (whole["losses"][step] == frozen["losses"][step]) is equal
+    assert voted["kind"] == "votes" and voted["expanding"] is not None and whole["expanding"] is None
 
 
 def test_diverging_training_is_an_outcome() -> None:
-    task = replace(TASKS["digits"], rate=1e9, steps=6, freeze_step=3, every=2)
-    found = train(task, CONTENDERS["stage 2, 1 bit"], 1)
-    assert found.losses[6] is found.alike is None
-    assert found.conserved
+    few = {"run__max_iterations": 6, "run__evaluate_every": 2, "own__freeze_step": 3}
+    found = trained("digits", "stage 2, 1 bit", model__learning_rate=1e9, **few)
+    assert found["losses"][6] is found["loss"] is found["fault"] is None
 
 
 @pytest.mark.long
 @pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed: kofn/run/setup.sh torch")
 def test_gpt_learns_in_few_bits() -> None:
-    task = replace(TASKS["gpt"], freeze_step=10)
-    found = train(task, CONTENDERS["stage 3, 1 bit, k = 3 of 4"], 1, 30)
-    assert found.alike and found.conserved
-    losses = [found.losses[step] or math.inf for step in (10, 20, 30)]
+    found = trained("gpt", "stage 3, 1 bit, k = 3 of 4", own__freeze_step=10, run__max_iterations=30)
+    assert found["fault"] is None
+    losses = [found["losses"][step] for step in (10, 20, 30)]
     assert losses == sorted(losses, reverse=True)
 
 
@@ -90,66 +103,41 @@ def test_one_workers_error_ends_all() -> None:
         team.run(fail)
 
 
-@pytest.mark.slow
-def test_command_shows_and_writes_every_training(tmp_path: Path) -> None:
-    words = ["zero", "--convergence", "--task", "digits", "--seeds", "1", "--steps", "65", "--out", str(tmp_path)]
-    result = CliRunner().invoke(command, [*words, "--contender", "stage 3, 1 bit"])
-    assert result.exit_code == 0, result.output
-    rows = {row["training"]["contender"]: row for row in json.loads((tmp_path / "zero.json").read_text())}
-    reference, voted = (rows[name]["learned"] for name in (REFERENCE, "stage 3, 1 bit"))
-    assert len(voted["losses"]) == 13
-    assert reference["losses"]["60"] == voted["losses"]["60"], "all arms have the same losses during the exact warm-up"
-    again = CliRunner().invoke(command, ["zero", "--report-only", "--out", str(tmp_path)])
-    assert again.exit_code == 0
-    shown = [[line for line in one.output.splitlines() if line[:5] in {"32 bi", "stage"}] for one in (result, again)]
-    assert len(shown[0]) == 2
-    assert shown[0] == shown[1]
+def test_every_contender_is_trained_with_every_task() -> None:
+    points = ExperimentFile.load(EXAMPLES / "zero.toml").points()
+    assert len(points) == 29 * 3
+    for point in points:
+        config, name = point.config(scale=True), point.contender
+        assert config.run.trials == (("fixed:3",) if "k = 3 of 4" in name else ("all",))
+        codec = "onebit" if "1 bit" in name else "int8" if "8 bits" in name else "int32"
+        assert (config.compress.codec, config.compress.error_feedback) == (codec, "no error feedback" not in name)
+        assert config.compress.residual == (name.rpartition("residual ")[2] if "residual" in name else "exact")
+        assert "stage" not in name or name.startswith(f"stage {point.own['stage']}")
 
 
-@pytest.mark.parametrize(
-    ("words", "error"),
-    [
-        (["--convergence", "--contender", "stage 3, 1 bits"], "did you mean 'stage 3, 1 bit'?"),
-        (["--convergence", "--report-only"], "--report-only needs --out with the folder of an experiment, not none"),
-        (["--network", "--report-only", "--out", "absent"], "needs --out with the folder of an experiment, not absent"),
-        (["--memory", "--report-only"], "--report-only is not for --memory, of which no results are kept"),
-        (["--convergence", "--out", __file__], f"Directory '{__file__}' is a file."),
-    ],
-)
-def test_invalid_command_lines_are_refused(words: list[str], error: str) -> None:
-    refused = CliRunner().invoke(command, ["zero", *words], env={"COLUMNS": "300"})
-    assert refused.exit_code == 2
-    assert error in refused.output
+def finished(contender: str, *losses: float | None, kind: str = "other") -> dict[str, Any]:
+    last = {"loss": losses[-1], "losses": json.dumps(dict(enumerate(losses, 1))), "lost": None, "expanding": 0.01}
+    return {"task": "digits", "contender": contender, "seed": 1, "kind": kind, **last}
 
 
-@pytest.mark.slow
-def test_ctrl_c_message_says_how_to_continue(tmp_path: Path) -> None:
-    """The exit code is 130, since 1 means that workers differ."""
-    words = ["--convergence", "--task", "digits", "--processes", "1", "--out", str(tmp_path)]
-    start = [sys.executable, "-c", "from kofn.cli.start import main; main()", "experiment", "zero", *words]
-    with subprocess.Popen(start, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stderr is not None
-        assert process.stderr.readline().startswith("1 of 87: digits, ")
-        process.send_signal(signal.SIGINT)
-        said = process.communicate()[1]
-    assert process.returncode == 130
-    assert said.splitlines()[-2:] == [
-        "kofn experiment zero: stopped by SIGINT (Ctrl-C)",
-        f"the same command with --out {tmp_path} continues",
+def test_missed_loss_is_infinite() -> None:
+    rows = [
+        finished("32 bits", 2.0, 1.0),
+        finished("good", 1.004, 1.0, kind="votes"),
+        finished("bad", 1.5, 1.006, kind="two-sided"),
+        finished("diverged", 1.5, None, kind="control"),
+        finished("of another seed", 1.0, 1.0) | {"seed": 2},
     ]
-
-
-def test_missed_target_is_infinite() -> None:
-    def learned(*losses: float | None) -> Learned:
-        return Learned(losses=dict(enumerate(losses, 1)), conserved=True, alike=True)
-
-    found = arms(
-        {
-            (REFERENCE, 1): learned(2.0, 1.0),
-            ("good", 1): learned(1.004, 1.0),
-            ("bad", 1): learned(1.5, 1.006),
-            ("diverged", 1): learned(1.5, None),
-        }
-    )
-    assert [arm.steps for arm in found] == [[2], [1], [float("inf")], [float("inf")]]
-    assert [arm.near for arm in found] == [1, 1, 0, 0]
+    found = GivenResults(EXAMPLES / "zero.toml", rows)
+    arms = HOOKS.load("zero_training:compared")(found)
+    assert [arm.steps for arm in arms] == [[2], [1], [math.inf], [math.inf]]
+    assert [arm.near for arm in arms] == [1, 1, 0, 0]
+    verdicts = {verdict.claim.partition(", ")[2]: verdict for verdict in HOOKS.load("zero_training:claims")(found)}
+    assert {claim.partition(":")[0]: verdict.holds for claim, verdict in verdicts.items() if "than" not in claim} == {
+        "good": True,
+        "bad": False,
+        "diverged": True,
+    }
+    assert verdicts["good: no more steps than two-sided"].numbers == "1 and never steps, medians"
+    (shown,) = HOOKS.load("zero_training:steps")(found).query("contender == 'diverged'").to_dict("records")
+    assert (shown["steps"], shown["within 0.5 %"], shown["too large"]) == ("never", "0 of 1", "1.00%")

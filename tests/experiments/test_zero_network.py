@@ -1,28 +1,24 @@
-"""`kofn experiment zero --network`: the expected bytes of a step, the report of steps, and one real run."""
+"""examples/experiments/zero-network.toml: the expected bytes of a step, the claims, and one real run."""
 
 import json
 import os
 from importlib.util import find_spec
 from pathlib import Path
 
-import msgspec
 import pytest
 from click.testing import CliRunner
 
-from kofn.experiments.claims import judge
-from kofn.experiments.command import command
-from kofn.experiments.zero.network import FEW, WARM, NetworkArm, StepMeans
-from kofn.experiments.zero.network_contenders import NETWORK
-from kofn.experiments.zero.network_report import CLAIMS, network_tables
-from kofn.experiments.zero.training import ELEMENTS, TASKS
-from kofn_common.results.step_cost import STEPS_FILE, StepCost
+import kofn
+from kofn.cli.main import main
+from kofn.experiments.experiment_file import HOOKS, ExperimentFile
+from tests.experiments.given import EXAMPLES, GivenResults
 
-FREEZE = TASKS["mlp"].freeze_step
+FILE = EXAMPLES / "zero-network.toml"
 
 
-def arm(name: str, warm_s: float, few_s: float, steps: float, *, up: float = 1e6) -> NetworkArm:
-    means = [StepMeans(time_s=time_s, up=up, down=1e6) for time_s in (warm_s, few_s)]
-    return NetworkArm(contender=NETWORK[name], mbps=50.0, warm=means[0], few=means[1], steps=steps)
+def point_of(name: str):
+    (point,) = ExperimentFile.load(FILE).only({"contender": [name], "network.link_mbps": ["50.0"]}).points()
+    return point
 
 
 @pytest.mark.parametrize(
@@ -42,36 +38,56 @@ def arm(name: str, warm_s: float, few_s: float, steps: float, *, up: float = 1e6
     ],
 )
 def test_bytes_of_a_step_follow_the_formulas(name: str, up: float, down: float) -> None:
-    found = NETWORK[name].link_bytes(ELEMENTS, warm=False)
-    assert (found.up / ELEMENTS, found.down / ELEMENTS) == (up, down)
-    warm = NETWORK[name].link_bytes(ELEMENTS, warm=True)
-    assert (warm.up >= found.up) and (warm != found) == (NETWORK[name].bits < 32)
+    own, elements = point_of(name).own, 1024
+    link_bytes = HOOKS.load("zero_network:link_bytes")
+    found = link_bytes(own, elements, 4)
+    assert [size / elements for size in found] == [up, down]
+    warm = link_bytes(own, elements, 4, warm=True)
+    assert warm[0] >= found[0] and (warm != found) == ("bits" in own)
+
+
+def test_script_trains_what_the_file_says() -> None:
+    config = point_of("stage 1, 1 bit, two-sided, gloo").config()
+    given = "--optimizer kofn --stage 1 --bits 1 --gloo --steps 12 --freeze-step 4 --batch 16 --rate 0.0005 --hidden"
+    assert list(config.torch.arguments) == [*given.split(), "1024", "1024"]
+    assert (config.job.words, point_of("stage 1, 8 bits").config().job.words) == (4, 32)
 
 
 def test_time_to_the_loss_counts_the_warm_up_at_its_own_cost() -> None:
-    voting, whole = arm("stage 2, 1 bit", 2.0, 0.5, FREEZE + 20), arm("stage 2, 32 bits, gloo", 3.0, 3.0, FREEZE + 10)
-    assert voting.to_loss_s == 2.0 * FREEZE + 0.5 * 20
-    assert whole.to_loss_s == 3.0 * (FREEZE + 10)
-    assert arm("stage 2, 1 bit", 2.0, 0.5, FREEZE - 10).to_loss_s == 2.0 * (FREEZE - 10), (
-        "the loss is reached before the end of the warm-up"
-    )
+    ExperimentFile.load(FILE)
+    to_loss_s = HOOKS.load("zero_network:to_loss_s")
+    assert to_loss_s(50, 30, 2.0, 0.5) == 2.0 * 30 + 0.5 * 20
+    assert to_loss_s(40, 0, 3.0, 3.0) == 3.0 * 40
+    assert to_loss_s(20, 30, 2.0, 0.5) == 2.0 * 20, "the loss is reached before the end of the warm-up"
+    assert to_loss_s(None, 30, 2.0, 0.5) is None
+
+
+def arm(name: str, step_s: float, *, up: float = 1e6, steps: float | None = 100.0) -> dict[str, object]:
+    own, to_loss_s = point_of(name).own, None if steps is None else steps * step_s
+    return {
+        **{"network.link_mbps": 50.0, "contender": name, "seed": 1, "stage": own["stage"], "bits": own.get("bits", 32)},
+        **{"gloo": own.get("gloo", False), "step_s": step_s, "up_bytes": up},
+        **{"steps": steps, "to_loss_s": to_loss_s},
+    }
+
+
+def claims(few_s: float, up: float, steps: float | None = 100.0) -> dict[str, bool | None]:
+    rows = [
+        arm("stage 1, 1 bit", few_s, up=up, steps=steps),
+        arm("stage 1, 32 bits", 1.0, up=28e6),
+        arm("stage 1, 32 bits, gloo", 1.0),
+        arm("stage 1, 1 bit, two-sided, gloo", 0.3),
+    ]
+    found = GivenResults(FILE, rows)
+    assert "two-sided" in str(HOOKS.load("zero_network:to_the_loss")(found))
+    return {each.claim.split(" Mbit/s ")[1]: each.holds for each in HOOKS.load("zero_network:claims")(found)}
 
 
 def test_claims_hold_or_fail() -> None:
-    def claims(few_s: float, up: float) -> dict[str, bool]:
-        found = [
-            arm("stage 1, 1 bit", few_s, few_s, 100, up=up),
-            arm("stage 1, 32 bits", 1.0, 1.0, 100, up=28e6),
-            arm("stage 1, 32 bits, gloo", 1.0, 1.0, 100),
-            arm("stage 1, 1 bit, two-sided, gloo", 0.3, 0.3, 100),
-        ]
-        arms = {50.0: {each.contender.name: each for each in found}}
-        assert "stage 1, 1 bit, two-sided" in str([table.cells for table in network_tables(arms)])
-        return {verdict.claim.split(" Mbit/s ")[1]: verdict.holds for verdict in judge(CLAIMS, arms)}
-
     assert [*claims(0.2, 1e6).values()] == [True, True, True]
     assert [*claims(0.21, 1e6).values()] == [True, False, True]
     assert [*claims(0.3, 1.1e6).values()] == [False, False, False]
+    assert [*claims(0.2, 1e6, None).values()] == [True, None, None], "without the steps of zero.toml"
 
 
 @pytest.mark.root
@@ -80,19 +96,14 @@ def test_claims_hold_or_fail() -> None:
 @pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed: kofn/run/setup.sh torch")
 def test_run_counts_the_bytes_of_the_formulas(tmp_path: Path) -> None:
     names = ["stage 2, 1 bit", "stage 2, 32 bits, gloo"]
-    words = ["zero", "--network", "--mbps", "200", "--out", str(tmp_path)]
-    result = CliRunner().invoke(command, [*words, *(word for name in names for word in ("--contender", name))])
+    only = ["--only", "network.link_mbps=200.0", *(word for name in names for word in ("--only", f"contender={name}"))]
+    result = CliRunner().invoke(main, ["experiment", str(FILE), *only, "--out", str(tmp_path / "out")])
     assert result.exit_code == 0, result.output
-    for name in names:
-        (folder,) = tmp_path.glob(f"{name.replace(', ', '-').replace(' ', '-')}-200-mbps/seed-1/all")
-        costs = msgspec.json.decode((folder / STEPS_FILE.format(rank=2)).read_bytes(), type=list[StepCost])
-        assert len(costs) == WARM + FEW
-        expected = NETWORK[name].link_bytes(ELEMENTS, warm=False)
-        few = costs[WARM + 1 :]
-        assert sum(cost.up for cost in few) / len(few) == pytest.approx(expected.up, rel=0.15)
-        assert sum(cost.down for cost in few) / len(few) == pytest.approx(expected.down, rel=0.15)
-        summary = json.loads((folder.parent / "summary.json").read_text())["trials"][0]
-        assert (summary["identity_error"], summary["conservation_error"]) == (None, None)
-        assert summary["memory"]["parameters"] == pytest.approx(5 * ELEMENTS, rel=0.01), (
-            "a worker has the model and a shard"
-        )
+    found = kofn.read(tmp_path / "out").summary
+    assert sorted(found["contender"]) == names
+    for row in found.to_dict("records"):
+        assert row["up_bytes"] == pytest.approx(row["up_formula_bytes"], rel=0.15)
+        assert row["down_bytes"] == pytest.approx(row["down_formula_bytes"], rel=0.15)
+    for summary in (tmp_path / "out").glob("cells/*/seed-1/summary.json"):
+        (trial,) = json.loads(summary.read_text())["trials"]
+        assert trial["memory"]["parameters"] == pytest.approx(5 * 1_126_410, rel=0.01), "the model and a shard"

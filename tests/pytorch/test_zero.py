@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from importlib.util import find_spec
-from io import StringIO
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -20,7 +20,6 @@ if find_spec("torch") is None:
 
 import torch
 import torch.distributed as dist
-from rich.console import Console
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -31,7 +30,8 @@ with warnings.catch_warnings(action="ignore"):  # PyTorch warns about itself
     from torch.distributed.optim import ZeroRedundancyOptimizer
 
 import kofn_torch
-from kofn.experiments.zero import memory
+from kofn.experiments.cells import cells_of
+from kofn.experiments.experiment_file import HOOKS, ExperimentFile
 from kofn_common.config import compress as compression
 from kofn_common.config.job import JobSection
 from kofn_common.config.schema import Config
@@ -41,6 +41,7 @@ from kofn_host.errors import GradientError, HostError
 from kofn_host.zero import CODECS, CommunicatorCalls, CompressedMean, ExactCalls, SwitchMean, ZeroSettings
 from kofn_torch.errors import place_errors
 from kofn_torch.zero_job import GroupZero, ZeroJob, elastic_calls
+from tests.experiments.given import EXAMPLES, GivenResults
 from tests.pytorch import devices
 from tests.pytorch.crew import gloo_group
 from tests.system.collectives.crews import threads
@@ -191,16 +192,14 @@ def test_few_bits_train_and_keep_workers_equal(stage: int, bits: int) -> None:
 
 
 @pytest.mark.parametrize("workers", [4, *(pytest.param(each, marks=pytest.mark.long) for each in (2, 8))])
-def test_memory_follows_the_formulas(workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The memory is that of `kofn experiment zero --memory` for a small perceptron."""
-    monkeypatch.setattr(memory, "WORKERS", (workers,))
-    monkeypatch.setattr(memory, "WIDTH", 128)
-    monkeypatch.setattr(memory, "BLOCK", 2048)
-    with StringIO() as out:
-        assert memory.show_memory(Console(file=out, width=200)), out.getvalue()
-        shown = out.getvalue()
-    assert "stage 3, 1 bit, residual int8" in shown
-    assert f"yes  {workers} workers: every kind within 10% of its formula" in shown
+def test_memory_follows_the_formulas(workers: int) -> None:
+    """The memory is that of zero-memory.toml for a small perceptron."""
+    file = ExperimentFile.load(EXAMPLES / "zero-memory.toml", ["own.width=128", "own.block=2048"])
+    cells = cells_of(file.only({"job.workers": [str(workers)]}), Path("out"))
+    rows = [cell.labels | HOOKS.load("zero_memory:row")(cell) for cell in cells]
+    assert len(rows) == 24 and [row["fault"] for row in rows if row["fault"]] == []
+    (verdict,) = HOOKS.load("zero_memory:claims")(GivenResults(EXAMPLES / "zero-memory.toml", rows))
+    assert verdict.holds and verdict.claim == f"{workers} workers: every kind within 10% of its formula"
 
 
 def test_learning_rate_scheduler_steps_the_optimizer() -> None:

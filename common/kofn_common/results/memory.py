@@ -3,8 +3,6 @@
 from dataclasses import dataclass, fields
 from typing import Self
 
-from kofn_common.config.compress import Residual
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
@@ -31,13 +29,3 @@ class Memory:
 
 
 KINDS = tuple(field.name for field in fields(Memory))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeptMemory:
-    """Memory of a worker in sharded training; stage 0: Adam without sharding."""
-
-    stage: int
-    bits: int
-    residual: Residual
-    memory: Memory

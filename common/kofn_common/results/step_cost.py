@@ -1,4 +1,4 @@
-"""The cost of a step of sharded training for a worker. kofn_torch.scripts.sharded_steps writes it
+"""The cost of a step of sharded training for a worker. The script of examples/experiments/zero-network.toml writes it
 beside the metrics."""
 
 import msgspec

@@ -15,11 +15,11 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 
-from kofn.experiments.compare.columns import reduce_s
 from kofn.experiments.compare.models import GradientModel
 from kofn.experiments.compare.points import NONE, Contender, Point, Setting
 from kofn.experiments.conduct import gone_through
 from kofn.experiments.matrix import CarryOut, Cell, cells
+from kofn.report.iteration_costs import reduce_s
 from kofn.run.display import say
 from kofn.run.errors import RunError
 from kofn.run.plan import RunPlan

@@ -12,13 +12,10 @@ import numpy as np
 
 from kofn.experiments.compare.points import Point
 from kofn.experiments.trials import FinishedTrial, Row
-from kofn.report.iteration_costs import LinkMeans, mean_parts_s, measured_lines, part_s, worker_iteration_s
+from kofn.report.iteration_costs import LinkMeans, mean_parts_s, reduce_s, worker_iteration_s
 from kofn.report.summarise import first_finishes
 from kofn.report.summary import TrialSummary
 from kofn_common.results.worker_metrics import TIME_PARTS, WorkerMetrics
-
-REDUCE = TIME_PARTS[1:-1]
-"""The parts of an all-reduce."""
 
 LINKS = tuple(field.name for field in fields(LinkMeans))
 
@@ -68,12 +65,6 @@ def time_columns(point: Point, workers: Sequence[WorkerMetrics]) -> Row:
         "times_limit": times_limit,
         "goodput_share": 1 / times_limit,
     }
-
-
-def reduce_s(workers: Sequence[WorkerMetrics]) -> float:
-    """Return the median time of an all-reduce, over all iterations of all workers."""
-    known = [line for line in measured_lines(workers) if line.computed and line.compute_s is not None]
-    return median([math.fsum(part_s(line, part) for part in REDUCE) for line in known] or [worker_iteration_s(workers)])
 
 
 def link_columns(point: Point, summary: TrialSummary) -> Row:

@@ -1,4 +1,4 @@
-"""Steps of a sharded perceptron that learns digits, for `kofn experiment zero --network`.
+"""Steps of a sharded perceptron that learns digits, for zero-network.toml.
 
 Beside its metrics a worker records the time of each step, from a batch to parameters that all workers have, and the
 kernel's counts at the worker's interface (common/kofn_common/results/step_cost.py).
