@@ -2,11 +2,14 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from statistics import fmean
+from dataclasses import dataclass, fields
+from statistics import fmean, median
 from typing import Self
 
 from kofn_common.results.worker_metrics import TIME_PARTS, Iteration, WorkerMetrics
+
+REDUCE = TIME_PARTS[1:-1]
+"""The parts of an all-reduce."""
 
 
 def measured_lines(workers: Sequence[WorkerMetrics]) -> list[Iteration]:
@@ -28,6 +31,12 @@ def worker_iteration_s(workers: Sequence[WorkerMetrics]) -> float:
     number of iterations between."""
     spans = [(worker.iterations[0].time, worker.iterations[-1].time) for worker in workers if worker.iterations]
     return math.fsum(end - begin for begin, end in spans) / _steps(workers)
+
+
+def reduce_s(workers: Sequence[WorkerMetrics]) -> float:
+    """Return the median time of an all-reduce, over all iterations of all workers."""
+    known = [line for line in measured_lines(workers) if line.computed and line.compute_s is not None]
+    return median([math.fsum(part_s(line, part) for part in REDUCE) for line in known] or [worker_iteration_s(workers)])
 
 
 def part_s(line: Iteration, part: str) -> float:
@@ -59,3 +68,7 @@ class LinkMeans:
             for way in (0, 1)
         )
         return cls(worker_up_bytes=up, worker_down_bytes=down, inner_up_bytes=inner_up, inner_down_bytes=inner_down)
+
+
+LINKS = tuple(field.name for field in fields(LinkMeans))
+"""The names of the fields of LinkMeans."""

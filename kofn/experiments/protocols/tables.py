@@ -9,13 +9,12 @@ import pandas as pd
 
 from kofn.experiments.arms import Arm, groups
 from kofn.experiments.claims import Verdict
-from kofn.experiments.compare.columns import reduce_s
 from kofn.experiments.protocols.contenders import ALONE, CLEAN, DEATH, LOSSES, SHARED, SITUATIONS, SLOTS, SLOW
 from kofn.experiments.protocols.death import death_columns
 from kofn.experiments.statistics import Spread
 from kofn.experiments.tables import Columns, TextTable, count, milliseconds
 from kofn.experiments.trials import FinishedTrial, Row
-from kofn.report.iteration_costs import LinkMeans
+from kofn.report.iteration_costs import LinkMeans, reduce_s
 from kofn_common.collectives.job_collective import load_collective
 from kofn_controller.p4runtime.data_plane import load_data_plane
 
