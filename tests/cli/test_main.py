@@ -232,7 +232,6 @@ def test_invalid_address_is_named(command: str, address: str) -> None:
         "watch --interval",
         "controller job.toml --wait",
         "experiment zero --mbps",
-        "compare --mbps",
     ],
 )
 def test_non_finite_number_is_named(command: str) -> None:

@@ -1,1 +1,1 @@
-"""Programs that `kofn compare` and `kofn experiment zero` run."""
+"""Programs that experiments run: compare-torch.toml, and `kofn experiment zero`."""
