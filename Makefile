@@ -32,8 +32,9 @@ run: setup ## the default experiment, or CONFIG=...; ARGS='--target bmv2' and ot
 chaos: setup ## the training under every kind of fault, on BMv2 as well where it is present; ARGS='loss-10' for some
 	@exec .venv/bin/kofn chaos --target embedded --target bmv2 --if-present $(ARGS)
 
-compare: setup ## parameter server, ring and the network side by side: minutes; ARGS='--out runs/compare' for everything
-	@exec .venv/bin/kofn compare $(or $(ARGS),--quick)
+FEW = --only model=1m --only straggler=none --only job.workers=4 --only link=100-mbps,unlimited --seeds 1
+compare: setup ## parameter server, ring and the network side by side: minutes; ARGS=--seeds=3 for everything
+	@exec .venv/bin/kofn compare $(or $(ARGS),$(FEW))
 
 doctor: setup ## run every check, from root's rights to exact sums, and say what to do about the first that fails
 	@exec .venv/bin/kofn doctor $(ARGS)

@@ -37,7 +37,7 @@ LAZY = {
     "chaos": Lazy("kofn.experiments.chaos.command", "command", "train under every kind of fault"),
     "experiment": Lazy("kofn.experiments.experiment_command", "command", "answer a question by many trainings"),
     "compare": Lazy(
-        "kofn.experiments.compare.command", "command", "measure switch, server, ring, gloo and MPI side by side"
+        "kofn.experiments.compare_command", "command", "measure switch, server, ring, gloo and MPI side by side"
     ),
     "certs": Lazy("kofn.run.certs", "command", "make certificates for controller, workers and commands"),
     "jobs": Lazy("kofn.cli.jobs", "jobs", "submit training requests to a Kubernetes cluster"),
@@ -132,7 +132,7 @@ def main() -> None:
       kofn doctor                 check this machine
       kofn run                    the default experiment
       kofn experiment FILE        compare contenders over several seeds: table, claims, figures
-      kofn compare --quick        compare parameter server, ring and switch
+      kofn compare                compare parameter server, ring and switch: hours
       kofn status                 show what a running controller sees
       kofn k                      show why this k is in force
       kofn slots                  show which workers are missing from open slots

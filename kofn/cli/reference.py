@@ -157,9 +157,9 @@ def experiment() -> str:
                 ["`figure.function`", "the kofn.Experiment", "a matplotlib figure"],
             ],
         ),
-        "The table `[own]` of the base, of an axis or of a contender's `set` has values for these functions: point.own, or"
-        " cell.point.own. It is no part of a job's configuration. If a cell's column `fault` has a text, the experiment"
-        " ends with exit code 1 and names the cell and the text.",
+        "The table `[own]` of the base, of an axis or of a contender's `set` has values for these functions: point.own,"
+        " or cell.point.own. It is no part of a job's configuration. If a cell's column `fault` has a text, the"
+        " experiment ends with exit code 1 and names the cell and the text.",
         "## The folder",
         "```text\n" + (inspect.getdoc(artefact) or "").partition("\n\n")[2] + "\n```",
         "`kofn experiment FOLDER` continues the experiment in a folder, or repeats a finished one in a new folder and"

@@ -2,8 +2,9 @@
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.console import Console
@@ -42,81 +43,99 @@ the file or the command line is wrong; 130 stopped by a signal. Claims and misse
 """
 
 
+OPTIONS = (
+    click.option("--mode", metavar="MODE", help=f"{', '.join(MODES)}, or module:function.  [default: the file's]"),
+    click.option("--seeds", type=click.IntRange(min=1), metavar="N", help="Seeds 1 to N.  [default: the file's]"),
+    click.option(
+        "--only",
+        multiple=True,
+        metavar="AXIS=VALUE,...",
+        help="Run only these values of an axis, or these contenders; may be repeated.",
+    ),
+    set_option,
+    click.option(
+        "--out",
+        type=click.Path(path_type=Path, file_okay=False),
+        help="Folder for the results; finished cells in it are not repeated.  [default: runs/NAME]",
+    ),
+    click.option("--dry-run", is_flag=True, help="Print the cells and their expected duration; run nothing."),
+    click.option(
+        "--processes",
+        type=click.IntRange(min=1),
+        default=len(os.sched_getaffinity(0)),
+        show_default="this machine's",
+        metavar="N",
+        help="Cells at a time, unless they are run for real; jobs, or workers, of a new cluster.",
+    ),
+    click.option(
+        "--cluster",
+        metavar="WHERE",
+        help="A Dask cluster: tcp://HOST:PORT, or a class, dask_jobqueue:SLURMCluster for example. Its machines need"
+        " the same folders.",
+    ),
+    click.option("--json", "as_json", is_flag=True, help="The findings as JSON on stdout, the rest on stderr."),
+)
+
+
+def experiment_options(function: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of an experiment."""
+    for option in reversed(OPTIONS):
+        function = option(function)
+    return function
+
+
 @click.command(epilog=EXAMPLES)
 @click.argument("path", type=click.Path(path_type=Path, exists=True), metavar="FILE")
-@click.option("--mode", metavar="MODE", help=f"{', '.join(MODES)}, or module:function.  [default: the file's]")
-@click.option("--seeds", type=click.IntRange(min=1), metavar="N", help="Seeds 1 to N.  [default: the file's]")
-@click.option(
-    "--only",
-    multiple=True,
-    metavar="AXIS=VALUE,...",
-    help="Run only these values of an axis, or these contenders; may be repeated.",
-)
-@set_option
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Folder for the results; finished cells in it are not repeated.  [default: runs/NAME]",
-)
-@click.option("--dry-run", is_flag=True, help="Print the cells and their expected duration; run nothing.")
-@click.option(
-    "--processes",
-    type=click.IntRange(min=1),
-    default=len(os.sched_getaffinity(0)),
-    show_default="this machine's",
-    metavar="N",
-    help="Cells at a time, unless they are run for real; jobs, or workers, of a new cluster.",
-)
-@click.option(
-    "--cluster",
-    metavar="WHERE",
-    help="A Dask cluster: tcp://HOST:PORT, or a class, dask_jobqueue:SLURMCluster for example. Its machines need the"
-    " same folders.",
-)
-@click.option("--json", "as_json", is_flag=True, help="The findings as JSON on stdout, the rest on stderr.")
-def command(
-    *,
-    path: Path,
-    mode: str | None,
-    seeds: int | None,
-    only: tuple[str, ...],
-    settings: tuple[str, ...],
-    out: Path | None,
-    dry_run: bool,
-    processes: int,
-    cluster: str | None,
-    as_json: bool,
-) -> None:
+@experiment_options
+def command(*, path: Path, **options: Any) -> None:
     """Answer a question by many trainings: every combination of axes, contenders and seeds of an experiment file.
 
     FILE is an experiment file (docs/reference/experiment.md), or the folder of an experiment. An unfinished experiment
     in a folder is continued. A finished experiment is repeated in a new folder, with the CPU times of the old one if it
     is simulated, and the numbers of both are compared.
     """
-    console = make_console(stderr=as_json)
     with ending("experiment"):
-        engine = TaskEngine(processes=processes, cluster=cluster)
-        engine.check()
-        original = _finished(path) if path.is_dir() else None
-        source = path / EXPERIMENT if path.is_dir() else path
-        file = ExperimentFile.load(source, settings, mode=mode, seeds=seeds)
-        file = file.only(_choices(only, file.choices))
-        if cluster is not None and file.section.mode == "run":
-            raise ConfigError(f"--cluster {cluster} needs --mode simulate or scale: real runs need this machine")
-        folder = out or _default(path, file, original)
-        if cluster is not None:
-            folder = folder.absolute()
-        if dry_run:
-            _show(file, folder, processes, console, as_json=as_json)
-            return
-        check(file, cells_of(file, folder))
-        file = prepare(file, folder)
-        if original is not None:
-            _take_costs(original.folder, folder)
-        code = _go_through(file, folder, engine, console, as_json=as_json)
-        if original is not None and code == 0:
-            _compare(original, folder, console)
+        code = run_file(path, **options)
     sys.exit(code)
+
+
+def run_file(
+    path: Path,
+    *,
+    mode: str | None,
+    seeds: int | None,
+    only: Sequence[str],
+    settings: Sequence[str],
+    out: Path | None,
+    dry_run: bool,
+    processes: int,
+    cluster: str | None,
+    as_json: bool,
+) -> int:
+    """Carry out an experiment with the options of a command line; return the exit code."""
+    console = make_console(stderr=as_json)
+    engine = TaskEngine(processes=processes, cluster=cluster)
+    engine.check()
+    original = _finished(path) if path.is_dir() else None
+    source = path / EXPERIMENT if path.is_dir() else path
+    file = ExperimentFile.load(source, settings, mode=mode, seeds=seeds)
+    file = file.only(_choices(only, file.choices))
+    if cluster is not None and file.section.mode == "run":
+        raise ConfigError(f"--cluster {cluster} needs --mode simulate or scale: real runs need this machine")
+    folder = out or _default(path, file, original)
+    if cluster is not None:
+        folder = folder.absolute()
+    if dry_run:
+        _show(file, folder, processes, console, as_json=as_json)
+        return 0
+    check(file, cells_of(file, folder))
+    file = prepare(file, folder)
+    if original is not None:
+        _take_costs(original.folder, folder)
+    code = _go_through(file, folder, engine, console, as_json=as_json)
+    if original is not None and code == 0:
+        _compare(original, folder, console)
+    return code
 
 
 def _go_through(file: ExperimentFile, folder: Path, engine: TaskEngine, console: Console, *, as_json: bool) -> int:

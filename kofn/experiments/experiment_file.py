@@ -258,12 +258,11 @@ class ExperimentFile:
         return self.section.mode not in (RUN, SIMULATE)
 
     def only(self, chosen: Mapping[str, Sequence[str]]) -> Self:
-        """Return the experiment with the chosen values of axes and the chosen contenders; without a choice, that of the
-        file. ConfigError names a wrong choice."""
-        if not chosen:
-            return self
+        """Return the experiment with the chosen values of axes and the chosen contenders; the file's choice remains for
+        axes without a new one. ConfigError names a wrong choice."""
         self._check_only(chosen, "--only")
-        section = structs.replace(self.section, only={name: tuple(values) for name, values in chosen.items()})
+        only = self.section.only | {name: tuple(values) for name, values in chosen.items()}
+        section = structs.replace(self.section, only=only)
         return replace(self, document=structs.replace(self.document, experiment=section))
 
     def points(self) -> list[Point]:

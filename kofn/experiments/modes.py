@@ -34,10 +34,12 @@ TOLD = 100
 
 
 def check(file: ExperimentFile, cells: Sequence[Cell]) -> None:
-    """Raise ConfigError for a missing plug-in, file or package of any cell, or what its mode cannot do, before the
-    first cell."""
+    """Raise ConfigError for a missing plug-in, file or package of any cell, for what its mode cannot do, or without a
+    cell, before the first cell."""
     from kofn.sim.runner import check as check_simulated  # noqa: PLC0415  # the model and its libraries
 
+    if not cells:
+        raise ConfigError(f"{file.path} must have a cell, got none: --only, or {file.section.cells}, leaves all out")
     for cell in cells:
         if cell.seed > 1:
             continue
@@ -73,7 +75,8 @@ def _results(
     if mode == RUN:
         if running() is not None:
             raise another_run()
-        check_machine(left[0].config.network.target)
+        for target in dict.fromkeys(cell.config.network.target for cell in left):
+            check_machine(target)
         yield from (_run(execute, cell, console, check=number == 0) for number, cell in enumerate(left))
     elif mode == SIMULATE:
         yield from engine.in_order(functools.partial(_simulated, known_costs(out, left, console)), left, _lost)

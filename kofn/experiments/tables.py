@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self, TypeVar
 
-from kofn.experiments.statistics import Spread
 from kofn.report.frames import UNITS
 from kofn.report.interval import Interval
 from kofn.report.table import PlainTable
@@ -55,15 +54,6 @@ def milliseconds(value_s: float | None) -> str:
 
 def count(value: float | None, *, never: str = "-") -> str:
     return shown(value, "{:,.0f}", never=never)
-
-
-def middle(spread: Spread | None) -> float | None:
-    """Return the median, if there is one."""
-    return None if spread is None else spread.median
-
-
-def span(spread: Spread, cell: Callable[[float], str]) -> str:
-    return f"{cell(spread.low)} .. {cell(spread.high)}"
 
 
 def column_text(name: str, found: Interval | None) -> str:

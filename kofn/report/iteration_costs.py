@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from statistics import fmean, median
 from typing import Self
 
@@ -68,3 +68,7 @@ class LinkMeans:
             for way in (0, 1)
         )
         return cls(worker_up_bytes=up, worker_down_bytes=down, inner_up_bytes=inner_up, inner_down_bytes=inner_down)
+
+
+LINKS = tuple(field.name for field in fields(LinkMeans))
+"""The names of the fields of LinkMeans."""

@@ -14,7 +14,7 @@ from kofn_common.config.errors import ConfigError
 from kofn_common.results.errors import ResultsError
 from kofn_common.results.record import read_record
 
-EXPERIMENT_FILES = ("experiment.json", "compare.json", "chaos.json")
+EXPERIMENT_FILES = ("experiment.json", "chaos.json")
 """Files in a folder that holds many runs."""
 
 LATEST = "latest"

@@ -231,7 +231,6 @@ def test_invalid_address_is_named(command: str, address: str) -> None:
         "slots --interval",
         "watch --interval",
         "controller job.toml --wait",
-        "compare --mbps",
     ],
 )
 def test_non_finite_number_is_named(command: str) -> None:

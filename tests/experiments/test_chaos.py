@@ -13,7 +13,7 @@ from rich.console import Console
 from kofn.experiments.chaos.command import command
 from kofn.experiments.chaos.outcomes import ScenarioOutcome, outcome_row, outcomes_table
 from kofn.experiments.chaos.scenarios import FaultScenario, scenarios
-from kofn.experiments.trials import frame
+from kofn.experiments.reader import frame
 from kofn.report.summary import TrialSummary
 from kofn.run.plan import make_plan
 from kofn_common.config.dump import to_toml

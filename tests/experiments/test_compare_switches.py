@@ -1,21 +1,24 @@
-"""`kofn compare`: the bytes of two runs on two switches, from made-up frames; and a switch under load."""
+"""compare-switches.toml: the bytes of two runs on two switches, from made-up frames."""
 
-import json
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from scapy.utils import RawPcapWriter
 
-from kofn.experiments.compare.switches import TargetTraffic, switch_cells, verdicts
-from kofn.experiments.matrix import Cell, CellResult
-from kofn.run.plan import prepare
+from examples.experiments.compare_switches import TargetTraffic, same_bytes
+from kofn.experiments.artefact import prepare
+from kofn.experiments.cells import Cell, cells_of
+from kofn.experiments.claims import Verdict
+from kofn.experiments.experiment_file import ExperimentFile
+from kofn.experiments.reader import Experiment
+from kofn.run.conclusion import summarised
+from kofn.run.plan import prepare as prepare_run
+from kofn_common.config.dump import to_toml
 from kofn_common.wire import packet as wire
 from kofn_common.wire.errors import ChecksumError, WireError
-from kofn_common.wire.packet import Kind, KofnHeader
-from tests.experiments.test_chaos import SUMMARY
+from kofn_common.wire.packet import Flag, Kind, KofnHeader
+from tests.experiments.given import EXAMPLES
 from tests.run import fake_run
 
 VALUES = bytes(range(256))
@@ -64,11 +67,13 @@ def test_values_and_addresses_are_compared() -> None:
     assert seen(frame(FIRST)).frames != seen(bytes(moved)).frames
 
 
-def test_retransmissions_count_once_and_late_answers_separately() -> None:
-    once, late = seen(frame(FIRST)), frame(FIRST._replace(kind=Kind.LATE))
-    again = seen(frame(FIRST), frame(FIRST, identification=2), late)
+def test_retransmissions_and_their_answers_are_left_out() -> None:
+    answer = FIRST._replace(kind=Kind.RESULT)
+    once, late = seen(frame(FIRST), frame(answer)), frame(FIRST._replace(kind=Kind.LATE))
+    retransmitted = frame(FIRST._replace(flags=Flag.AGAIN), identification=2)
+    again = seen(frame(FIRST), retransmitted, frame(answer._replace(flags=Flag.AGAIN)), frame(answer), late)
     assert again.frames == once.frames
-    assert (once.left_out, again.left_out) == (0, 2)
+    assert (once.left_out, again.left_out) == (0, 3)
 
 
 def test_frames_of_other_programs_are_ignored() -> None:
@@ -88,15 +93,24 @@ def test_damaged_frame_is_an_error() -> None:
         seen(bytes(header))
 
 
-def ran(cell: Cell, links: dict[str, Sequence[bytes]], *, seed: int = 1) -> CellResult:
+@pytest.fixture
+def cells(tmp_path: Path) -> dict[str, Cell]:
+    """Return the cells of int8, by switch."""
+    file = ExperimentFile.load(EXAMPLES / "compare-switches.toml").only({"compress.codec": ["int8"]})
+    found = cells_of(prepare(file, tmp_path), tmp_path)
+    return {cell.config.network.target: cell for cell in found}
+
+
+def ran(cell: Cell, links: dict[str, Sequence[bytes]], *, seed: int = 1) -> None:
     """Write a run that has left these frames."""
     plan = cell.plan()
-    run = prepare(plan, "{}")
+    run = prepare_run(plan, "{}")
     fake = fake_run.simulate(workers=2, iterations=3, seed=seed)
     for lines in fake.lines:
         for line in lines:
             line["params"] = f"{seed}-{line['iteration']}"
     fake_run.write_job(run.jobs[0], [fake])
+    run.jobs[0].config.write_text(to_toml(plan.shared))
     (entry,) = run.jobs[0].trials
     (entry.shared / "pcap").mkdir()
     for name, frames in links.items():
@@ -104,20 +118,24 @@ def ran(cell: Cell, links: dict[str, Sequence[bytes]], *, seed: int = 1) -> Cell
             writer.write_header(None)
             for one in frames:
                 writer.write_packet(one)
-    return CellResult(cell=cell, trials=(SUMMARY,))
+    summarised(run, plan.configs)
 
 
-def test_equal_bytes_are_claimed_link_by_link(tmp_path: Path) -> None:
-    embedded, bmv2 = switch_cells(tmp_path, ["int32"], [])
-    assert [cell.config.network.target for cell in (embedded, bmv2)] == ["embedded", "bmv2"]
-    assert all(cell.config.network.pcap for cell in (embedded, bmv2))
+def said(folder: Path) -> Verdict:
+    (verdict,) = same_bytes(Experiment(folder))
+    return verdict
+
+
+def test_equal_bytes_are_claimed_link_by_link(cells: dict[str, Cell], tmp_path: Path) -> None:
+    assert list(cells) == ["embedded", "bmv2"]
+    assert all(cell.config.network.pcap for cell in cells.values())
     one, two = frame(FIRST), frame(SECOND)
-    result = ran(embedded, {"s1-eth1_in": [one, two], "s1-eth1_out": [two]})
-    assert verdicts([result]) == []
-    same = ran(bmv2, {"s1-eth1_in": [two, one, one], "s1-eth1_out": [two]})
-    (said,) = verdicts([result, same])
-    assert said.holds
-    assert said.numbers == "3 frames, 1,098 bytes in 2 directions of links; retransmitted, and left out: 1"
+    ran(cells["embedded"], {"s1-eth1_in": [one, two], "s1-eth1_out": [two]})
+    assert (said(tmp_path).answer, said(tmp_path).numbers) == ("not asked", "needs runs of bmv2")
+    ran(cells["bmv2"], {"s1-eth1_in": [two, one, one], "s1-eth1_out": [two]})
+    verdict = said(tmp_path)
+    assert verdict.holds
+    assert verdict.numbers == "3 frames, 1,098 bytes in 2 directions of links; retransmitted, and left out: 1"
 
 
 @pytest.mark.parametrize(
@@ -129,35 +147,17 @@ def test_equal_bytes_are_claimed_link_by_link(tmp_path: Path) -> None:
         ({"a": [frame(FIRST)], "b": [frame(SECOND)]}, 2, "differing: the parameters"),
     ],
 )
-def test_different_bytes_are_reported(links: dict[str, Sequence[bytes]], seed: int, words: str, tmp_path: Path) -> None:
-    embedded, bmv2 = switch_cells(tmp_path, ["int8"], [])
-    result = ran(embedded, {"a": [frame(FIRST)], "b": [frame(SECOND)]})
-    (said,) = verdicts([result, ran(bmv2, links, seed=seed)])
-    assert not said.holds
-    assert words in said.numbers
+def test_different_bytes_are_reported(
+    cells: dict[str, Cell], links: dict[str, Sequence[bytes]], seed: int, words: str, tmp_path: Path
+) -> None:
+    ran(cells["embedded"], {"a": [frame(FIRST)], "b": [frame(SECOND)]})
+    ran(cells["bmv2"], links, seed=seed)
+    verdict = said(tmp_path)
+    assert verdict.holds is False
+    assert words in verdict.numbers
 
 
-def test_two_empty_recordings_are_not_equal(tmp_path: Path) -> None:
-    cells = switch_cells(tmp_path, ["int32"], [])
-    (said,) = verdicts([ran(cell, {"a": []}) for cell in cells])
-    assert not said.holds
-
-
-@pytest.mark.root
-def test_switch_carries_a_load() -> None:
-    argv = [
-        sys.executable,
-        "-m",
-        "kofn.experiments.load",
-        "--workers",
-        "2",
-        "--seconds",
-        "0.05",
-        "--turns",
-        "2",
-        "--values",
-        "256",
-    ]
-    turns = json.loads(subprocess.run(argv, capture_output=True, check=True, timeout=60).stdout)["turns"]
-    assert len(turns) == 2
-    assert all(turn["results"] > 0 and turn["lost"] == turn["wrong"] == 0 for turn in turns)
+def test_two_empty_recordings_are_not_equal(cells: dict[str, Cell], tmp_path: Path) -> None:
+    for cell in cells.values():
+        ran(cell, {"a": []})
+    assert said(tmp_path).holds is False

@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch import nn
 
 import kofn_torch
-from kofn.experiments.compare.models import GPT_ELEMENTS
+from examples.experiments.compare_cells import GPT_ELEMENTS
 from kofn_common.config.compress import CompressSection
 from kofn_common.config.job import JobSection
 from kofn_common.config.schema import Config

@@ -9,11 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kofn.experiments.compare.columns import LINKS
 from kofn.report.explained import EXPLAINED, LOGGED, explained
 from kofn.report.figures import DRAWN_WORKERS, Series, TrialSeries, WorkerSeries, longest_blocked
 from kofn.report.interventions import Intervention
-from kofn.report.iteration_costs import LinkMeans, mean_parts_s, worker_iteration_s
+from kofn.report.iteration_costs import LINKS, LinkMeans, mean_parts_s, worker_iteration_s
 from kofn.report.marks import read_marks
 from kofn.report.page import write_report
 from kofn.report.planned_changes import describe_fault

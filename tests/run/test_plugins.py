@@ -190,13 +190,17 @@ def test_own_plug_ins_run_for_real(folder: Path, trial: str, collective: str, co
 
 
 def test_own_plug_ins_are_compared(folder: Path) -> None:
-    own = ["--collective", "mine:MyRing", "--collective", "full", "--codec", "narrow:Narrow"]
-    compare = ["compare", "--dry-run", "--quick", "--model", "1m", "--no-switches", "--json"]
-    result = CliRunner().invoke(main, [*compare, *own])
+    own = {"my ring": "mine:MyRing", "ring": "ring"}
+    entries = [
+        f'[[contender]]\nname = "{name}"\ntrial = "all"\nset = {{ "job.collective" = "{kind}" }}\n'
+        for name, kind in own.items()
+    ]
+    narrow = '[[contender]]\nname = "narrow"\ntrial = "all"\nset = { "compress.codec" = "narrow:Narrow" }\n'
+    (folder / "own.toml").write_text('[experiment]\nname = "own"\nmode = "run"\n' + "".join([*entries, narrow]))
+    result = CliRunner().invoke(main, ["experiment", "own.toml", "--seeds", "1", "--dry-run", "--json"])
     assert result.exit_code == 0, result.output
-    names = ["1m-none-4w-100m-full-narrow.Narrow", "1m-none-4w-100m-mine.MyRing"]
-    assert [name.partition(",")[0] for name in json.loads(result.stdout)["runs"]] == names
-    for option, name in (("--collective", "gone:Ring"), ("--codec", "gone:Codec")):
-        refused = CliRunner().invoke(main, [*compare, option, name])
-        assert refused.exit_code == 2
-        assert f"'{name}' cannot be loaded: ModuleNotFoundError" in " ".join(refused.stderr.split())
+    assert json.loads(result.stdout)["cells"] == ["my ring, seed 1", "ring, seed 1", "narrow, seed 1"]
+    (folder / "own.toml").write_text((folder / "own.toml").read_text().replace("mine:MyRing", "gone:Ring"))
+    refused = CliRunner().invoke(main, ["experiment", "own.toml", "--dry-run"])
+    assert refused.exit_code == 2
+    assert "'gone:Ring' cannot be loaded: ModuleNotFoundError" in " ".join(refused.stderr.split())

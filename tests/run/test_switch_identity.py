@@ -12,7 +12,6 @@ import pytest
 from click.testing import CliRunner
 
 from kofn.experiments.chaos.command import command as chaos
-from kofn.experiments.compare.command import command as compare
 from kofn.run.errors import RunError
 from kofn.run.preconditions import check_machine
 from kofn.run.runner import command as run
@@ -82,8 +81,6 @@ def test_kofn_switch_under_bmv2_s_name_is_not_bmv2(faked: Path) -> None:
         (run, ["--target", "bmv2"]),
         (chaos, ["--target", "bmv2"]),
         (chaos, ["--target", "embedded", "--target", "bmv2", "--if-present"]),
-        (compare, ["--target", "bmv2", "--quick", "--no-switches"]),
-        (compare, ["--quick"]),
     ],
 )
 def test_every_command_refuses_it_before_anything_starts(

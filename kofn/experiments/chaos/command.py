@@ -18,7 +18,8 @@ from rich.table import Table
 from kofn.experiments.chaos.crash import crashed
 from kofn.experiments.chaos.outcomes import ScenarioOutcome, outcome_row, outcomes_table
 from kofn.experiments.chaos.scenarios import BASE, FaultScenario, scenarios
-from kofn.experiments.trials import frame, write
+from kofn.experiments.outcome import RESULTS
+from kofn.experiments.reader import frame
 from kofn.report.table import make_console
 from kofn.run.conclusion import summarised
 from kofn.run.display import say
@@ -236,7 +237,8 @@ def _conclude(folder: Path, outcomes: dict[str, list[ScenarioOutcome]], console:
     text = json_text({target: [asdict(outcome) for outcome in each] for target, each in outcomes.items()}, indent=2)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "chaos.json").write_text(text + "\n")
-    write(frame([outcome_row(target, outcome) for target, each in outcomes.items() for outcome in each]), folder)
+    rows = [outcome_row(target, outcome) for target, each in outcomes.items() for outcome in each]
+    frame(rows).to_csv(folder / RESULTS, index=False)
     failed = [
         f"{target}: {outcome.scenario}" for target, each in outcomes.items() for outcome in each if not outcome.passed
     ]

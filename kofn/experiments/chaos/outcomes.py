@@ -1,11 +1,10 @@
 """The outcomes of the scenarios of `kofn chaos`, as a table and as rows of results.csv."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from kofn.experiments.tables import Columns, TextTable
-from kofn.experiments.trials import Row
 from kofn.report.formatting import integer, seconds
 from kofn.report.frames import summary_columns
 from kofn.report.summary import TrialSummary
@@ -76,7 +75,7 @@ def _times(summary: TrialSummary, reference: TrialSummary) -> str:
     return f"{mean_s / reference_s:.2f}"
 
 
-def outcome_row(target: str, outcome: ScenarioOutcome) -> Row:
+def outcome_row(target: str, outcome: ScenarioOutcome) -> Mapping[str, object]:
     """Return an outcome's row in the table of trials."""
     facts = {"experiment": "chaos", "target": target, "scenario": outcome.scenario, "job": outcome.job}
     return {**facts, "passed": outcome.passed, **(summary_columns(outcome.summary) if outcome.summary else {})}

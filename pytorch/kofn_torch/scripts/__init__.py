@@ -1,1 +1,1 @@
-"""Programs that `kofn compare` runs."""
+"""Programs that experiments run (examples/experiments/compare-torch.toml)."""

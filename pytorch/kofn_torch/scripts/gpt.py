@@ -1,4 +1,4 @@
-"""A GPT of ten million parameters that learns kofn_torch's source, byte by byte, for `kofn compare --model gpt`.
+"""A GPT of ten million parameters that learns kofn_torch's source, byte by byte, for compare-torch.toml.
 
     kofn run mine.toml --torch pytorch/kofn_torch/scripts/gpt.py
 

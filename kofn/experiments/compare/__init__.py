@@ -1,1 +1,0 @@
-"""`kofn compare`: all methods to reduce gradients, with the same network, model, seeds and stragglers."""
