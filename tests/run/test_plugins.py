@@ -201,6 +201,6 @@ def test_own_plug_ins_are_compared(folder: Path) -> None:
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout)["cells"] == ["my ring, seed 1", "ring, seed 1", "narrow, seed 1"]
     (folder / "own.toml").write_text((folder / "own.toml").read_text().replace("mine:MyRing", "gone:Ring"))
-    refused = CliRunner().invoke(main, ["experiment", "own.toml", "--dry-run"])
+    refused = CliRunner().invoke(main, ["experiment", "own.toml", "--out", "out"])
     assert refused.exit_code == 2
     assert "'gone:Ring' cannot be loaded: ModuleNotFoundError" in " ".join(refused.stderr.split())

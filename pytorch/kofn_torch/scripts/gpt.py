@@ -41,7 +41,7 @@ class GPT(nn.Module):  # type: ignore[misc]  # no types of PyTorch's are read
 
 def batches(rank: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Yield pieces of the source, each with the piece that begins one byte later; each rank draws other pieces."""
-    source = b"".join(path.read_bytes() for path in sorted(Path(__file__).parents[1].glob("*.py")))
+    source = b"".join(path.read_bytes() for path in sorted(Path(kofn_torch.__file__).parent.glob("*.py")))
     text, generator = torch.frombuffer(bytearray(source), dtype=torch.uint8).long(), torch.Generator().manual_seed(rank)
     while True:
         start = int(torch.randint(len(text) - CONTEXT - 1, (), generator=generator))
