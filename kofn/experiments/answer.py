@@ -39,11 +39,14 @@ def answer(experiment: Experiment) -> str:
             words += f"; {' and '.join(near)} cannot be told from it with these seeds"
     baseline = experiment.baseline
     if baseline is not None and first != baseline:
-        ratios = experiment.paired(column)
-        found = Interval.of(ratios[ratios["contender"] == first]["ratio"].dropna().tolist())
-        if found is not None:
-            over = " over all" if len(best) > 1 else ""
-            words += f". It is {ratio_text(found)} times that of {baseline}{over}"
+        every = experiment.ratio(column)
+        ratios = every[every["contender"] == first].dropna(subset=["ratio"])
+        if len(ratios) == 1:
+            (row,) = ratios.to_dict("records")
+            ends = "" if pd.isna(row["ratio_low"]) else f" ({row['ratio_low']:.2f} to {row['ratio_high']:.2f})"
+            words += f". It is {row['ratio']:.2f}{ends} times that of {baseline}"
+        elif len(ratios):
+            words += f". It is {ratios['ratio'].min():.2f} to {ratios['ratio'].max():.2f} times that of {baseline}"
     return f"{words}."
 
 

@@ -423,20 +423,15 @@ def _axis(name: str, given: Any, folder: Path) -> Axis:
             raise ConfigError(f"axes.{name} must have at least one value, got none")
         return Axis(name=name, values={_label(value): absolute({name: value}, folder) for value in given})
     if isinstance(given, dict) and given:
-        return Axis(
-            name=name, values={label: _overlay(f"axes.{name}.{label}", value, folder) for label, value in given.items()}
-        )
+        values = {_named(label): _overlay(f"axes.{name}.{label}", value, folder) for label, value in given.items()}
+        return Axis(name=name, values=values)
     raise ConfigError(f'axes."{name}" must be a list of values, or a table of named changes, got {given!r}')
 
 
 def _label(value: Any) -> str | int | float | bool:
-    return (
-        value
-        if isinstance(value, str | int | float | bool)
-        else ",".join(map(str, value))
-        if isinstance(value, list)
-        else str(value)
-    )
+    if isinstance(value, str | int | float | bool):
+        return value
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def _named(label: str) -> str | int:

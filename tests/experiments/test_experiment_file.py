@@ -129,6 +129,12 @@ def test_base_and_overlays_have_paths_of_their_own_folders(tmp_path: Path) -> No
     }
 
 
+def test_names_of_digits_are_numbers_along_an_axis(tmp_path: Path) -> None:
+    text = FILE.replace('"job.workers" = [4, 8]', 'size = { 4 = { "job.workers" = 4 }, 16 = { "job.workers" = 16 } }')
+    file = ExperimentFile.load(written(tmp_path, text))
+    assert {point.axes["size"] for point in file.points()} == {4, 16}
+
+
 def test_k_is_relative_to_the_number_of_workers() -> None:
     texts = ("fixed:n", "fixed:n-1", "merge:n/2", "async:3n/4", "fixed:n/4-9", "fixed:2", "all", "bandit:Bandit")
     found = [objective_of(text, 8) for text in texts]
