@@ -423,7 +423,11 @@ def _axis(name: str, given: Any, folder: Path) -> Axis:
             raise ConfigError(f"axes.{name} must have at least one value, got none")
         return Axis(name=name, values={_label(value): absolute({name: value}, folder) for value in given})
     if isinstance(given, dict) and given:
-        values = {_named(label): _overlay(f"axes.{name}.{label}", value, folder) for label, value in given.items()}
+        numbers = all(re.fullmatch(r"0|[1-9][0-9]*", label) for label in given)  # numbers along a figure's axis
+        values: dict[str | int | float | bool, Patch] = {
+            int(label) if numbers else label: _overlay(f"axes.{name}.{label}", value, folder)
+            for label, value in given.items()
+        }
         return Axis(name=name, values=values)
     raise ConfigError(f'axes."{name}" must be a list of values, or a table of named changes, got {given!r}')
 
@@ -432,11 +436,6 @@ def _label(value: Any) -> str | int | float | bool:
     if isinstance(value, str | int | float | bool):
         return value
     return ",".join(map(str, value)) if isinstance(value, list) else str(value)
-
-
-def _named(label: str) -> str | int:
-    """Return the name of changes; a name of digits is a number, which a figure can have along its axis."""
-    return int(label) if re.fullmatch(r"0|[1-9][0-9]*", label) else label
 
 
 def _overlay(where: str, given: Any, folder: Path) -> Patch:
