@@ -133,9 +133,9 @@ def experiment() -> str:
         " is the configuration of `kofn run`.",
         "An axis is a list of values, named by their SECTION.KEY; or a table of named changes. A change is a table of"
         " SECTION.KEY = value, of sections, and of lists, which replace the base's list of that name; or the path of a"
-        " file with such tables. If all names are whole numbers, they are numbers in figures. A change of a later axis, and then of the"
-        ' contender, wins. Ranks can depend on the number of workers (`"last 2"`), and so can k (`fixed:n-1`,'
-        " `merge:n/2`, `async:3n/4`).",
+        " file with such tables. If all names are whole numbers, they are numbers in figures. A change of a later axis,"
+        ' and then of the contender, wins. Ranks can depend on the number of workers (`"last 2"`), and so can k'
+        " (`fixed:n-1`, `merge:n/2`, `async:3n/4`).",
         "```toml\n"
         "[axes]\n"
         '"job.workers" = [4, 8]\n'
