@@ -44,7 +44,8 @@ class FinishedTrial:
 
     @property
     def config(self) -> Config:
-        return self.cell.config
+        """The configuration with absolute paths; its plug-ins can be loaded."""
+        return self.cell.config.at(self.cell.source.parent)
 
     def metrics(self) -> tuple[WorkerMetrics, ...]:
         """Return the metrics of every worker. Raise ResultsError if a file is missing."""

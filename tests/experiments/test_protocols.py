@@ -126,5 +126,9 @@ def test_protocols_are_compared_in_one_network(tmp_path: Path) -> None:
     assert 0 < rows["pause_s"]["kofn", "death"] < 10 and 0 <= rows["end_after_s"]["switchml", "death"] < 10
     assert pd.isna(rows["end_error"]["kofn", "death"])
     assert "worker 3 is gone: its connection has ended" in run.stderr
+    report = subprocess.run(
+        [sys.executable, "-c", KOFN, "report", str(tmp_path / "out")], capture_output=True, check=False
+    )
+    assert report.returncode == 0, "the plug-ins are found by another process"
     claims = {one["claim"] for one in json.loads(run.stdout)["claims"]}
     assert "kofn sends no more bytes than switchml" in claims
