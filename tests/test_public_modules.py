@@ -57,7 +57,8 @@ FRIENDS = {
     ),
     "kofn/sim": (
         "drives the protocol, the encoder and the training in virtual time: a declared friend",
-        "agent.driver agent.following agent.missed_results compression.age_weight compression.aggregate "
+        "agent.driver agent.following agent.missed_results collectives.parameter_server collectives.passage "
+        "compression.age_weight compression.aggregate "
         "compression.alignment compression.encoder compression.plan engine.link_pacing engine.pacing_rate "
         "kernels.sample native protocol.block_layout "
         "protocol.core protocol.instructions protocol.leaf protocol.results protocol.slots schedule.search "
@@ -79,8 +80,8 @@ FRIENDS = {
     ),
     "tests/sim": (
         "compares the simulation with the parts that it drives",
-        "compression.rate engine.pacing_rate kernels.sample protocol.block_layout protocol.instructions "
-        "protocol.leaf protocol.results protocol.slots training.loop transport.fault_injection "
+        "collectives.kinds.ring compression.rate engine.pacing_rate kernels.sample protocol.block_layout "
+        "protocol.instructions protocol.leaf protocol.results protocol.slots training.loop transport.fault_injection "
         "workload.stragglers.drawn",
     ),
     "tests/system": (
