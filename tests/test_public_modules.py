@@ -58,13 +58,12 @@ FRIENDS = {
     "kofn/sim": (
         "drives the protocol, the encoder and the training in virtual time: a declared friend",
         "agent.driver agent.following agent.missed_results collectives.parameter_server collectives.passage "
-        "compression.age_weight compression.aggregate compression.ledger_accounts "
-        "compression.alignment compression.encoder compression.plan engine.link_pacing engine.pacing_rate "
-        "kernels.sample native protocol.block_layout "
-        "protocol.core protocol.instructions protocol.leaf protocol.results protocol.slots schedule.search "
-        "stopwatch training.alone training.attempts training.divergence training.loop training.peer_to_peer "
-        "transport.datagrams transport.fault_injection transport.send_queue transport.udp workload.evaluation workload.layered workload.replica "
-        "workload.workloads.accelerator",
+        "compression.age_weight compression.aggregate compression.alignment compression.encoder "
+        "compression.ledger_accounts compression.plan engine.link_pacing engine.pacing_rate kernels.sample "
+        "native protocol.block_layout protocol.core protocol.instructions protocol.leaf protocol.results "
+        "protocol.slots schedule.search stopwatch training.alone training.attempts training.divergence "
+        "training.loop training.peer_to_peer transport.datagrams transport.fault_injection transport.send_queue "
+        "transport.udp workload.evaluation workload.layered workload.replica workload.workloads.accelerator",
     ),
     "tests/dataplane": (
         "compares the P4 program with the slots and lanes of workers",
