@@ -29,14 +29,15 @@ class Repetition:
 
 
 def compared(first: Experiment, again: Experiment) -> Repetition:
-    """Compare the shown columns of both experiments, seed by seed."""
+    """Compare the shown columns of both experiments, seed by seed, in the cells that were asked for again."""
     columns = [name for name in shown_columns(first) if name in again.columns]
     keys = [*first.by, SEED]
+    asked = pd.DataFrame([cell.labels for cell in again.cells])
     rows: list[list[str]] = []
     failed = []
     for column in columns:
         old, new = (each.rows()[keys].assign(value=each.values(each.rows(), column)) for each in (first, again))
-        both = old.merge(new, on=keys, how="outer", suffixes=("_old", "_new"))
+        both = old.merge(asked, on=keys).merge(new, on=keys, how="outer", suffixes=("_old", "_new"))
         for key, group in groups(both, first.by):
             words, agrees = _compared(group)
             if not agrees:

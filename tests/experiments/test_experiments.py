@@ -164,6 +164,8 @@ def test_repetition_elsewhere_has_equal_numbers(simulated: Path, tmp_path: Path)
     assert done.exit_code == 0, done.output
     assert "16 of 16 numbers agree with the original" in done.output
     assert "equal" in done.output
+    part = invoke("experiment", moved, "--out", tmp_path / "part", "--only", "straggler=none", "--processes", 1)
+    assert "8 of 8 numbers agree with the original" in part.output
     first, again = (pd.read_csv(folder / "results.csv") for folder in (simulated, tmp_path / "again"))
     pd.testing.assert_frame_equal(first, again)
 
