@@ -6,11 +6,11 @@ from typing import Any
 import pandas as pd
 
 from kofn.experiments.experiment_file import HOOKS, FigureSection, TableSection
-from kofn.experiments.reader import Experiment
+from kofn.experiments.reader import FAULTS, Experiment
 from kofn.experiments.tables import TextTable, column_text, ratio_text
 from kofn.report.frames import named
 from kofn.report.interval import Interval
-from kofn.report.results import groups
+from kofn.report.results import Where, groups
 from kofn_common.config.errors import ConfigError
 
 MORE_IS_BETTER = ("accuracy", "progress", "share", "reached", "gradients")
@@ -31,7 +31,10 @@ def answer(experiment: Experiment) -> str:
         return f"No contender has {named(column)} with every seed."
     first = max(dict.fromkeys(best), key=best.count)
     words = f"{first} has the {'most' if more else 'least'} {named(column)}"
-    words += f" in {best.count(first)} of {len(best)} combinations" if len(best) > 1 else ""
+    if len(best) > 1:
+        words += f" in {best.count(first)} of {len(best)} combinations"
+        close = _close(experiment, column, first)
+        words += f"; in {close} of them another contender cannot be told from it with these seeds" if close else ""
     if len(best) == 1:
         found = Interval.of(experiment.values(frame[frame["contender"] == first], column).tolist())
         words += f", {column_text(column, found)}"
@@ -50,11 +53,19 @@ def answer(experiment: Experiment) -> str:
     return f"{words}."
 
 
-def _near(experiment: Experiment, column: str, best: str) -> list[str]:
+def _near(experiment: Experiment, column: str, best: str, where: Where | None = None) -> list[str]:
     """Return the contenders whose ratio to the best one has an interval that contains 1."""
-    ratios = experiment.ratio(column, best)
+    ratios = experiment.ratio(column, best, where)
     near = ratios[(ratios["ratio_low"] <= 1) & (ratios["ratio_high"] >= 1) & (ratios["contender"] != best)]
     return [str(name) for name in near["contender"]]
+
+
+def _close(experiment: Experiment, column: str, best: str) -> int:
+    """Return the number of worlds in which a contender is the best, and another one cannot be told from it."""
+    count = 0
+    for world, rows in experiment.worlds(experiment.rows()):
+        count += best_of(experiment, rows, column) == best and bool(_near(experiment, column, best, world))
+    return count
 
 
 def _more(column: str) -> bool:
@@ -68,9 +79,14 @@ def best_of(experiment: Experiment, world: pd.DataFrame, column: str) -> str | N
     means = {}
     for key, group in groups(world, ["contender"]):
         values = experiment.values(group, column)
-        if values.notna().all():
+        if values.notna().all() and not faults_of(group):
             means[str(key["contender"])] = float(values.mean())
     return (max if _more(column) else min)(means, key=lambda name: means[name], default=None)
+
+
+def faults_of(rows: pd.DataFrame) -> list[str]:
+    """Return why trainings are not sound."""
+    return [str(fault) for name in FAULTS if name in rows for fault in rows[name].dropna()]
 
 
 def tables(experiment: Experiment) -> Iterator[TextTable]:

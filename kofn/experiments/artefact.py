@@ -11,6 +11,7 @@ OUT/results.csv, experiment.json, report.html, figures/
 """
 
 import filecmp
+import os
 import shutil
 import sys
 from collections.abc import Iterator, Mapping
@@ -21,8 +22,9 @@ from typing import Any
 
 import msgspec
 
+from kofn.experiments.cells import cells_of
 from kofn.experiments.experiment_file import Axis, ExperimentFile, Patch, mapped_paths
-from kofn.experiments.reader import EXPERIMENT
+from kofn.experiments.reader import EXPERIMENT, Experiment
 from kofn_common.config.dump import tables_to_toml
 from kofn_common.config.errors import ConfigError
 from kofn_common.results.provenance import Provenance
@@ -75,8 +77,8 @@ class Inputs:
         """
         if folder.is_relative_to(self.out.resolve()):
             return str(folder.relative_to(self.out.resolve()))
-        loaded = (Path(found) for module in list(sys.modules.values()) if (found := getattr(module, "__file__", None)))
-        inside = [path for path in loaded if path.is_relative_to(folder) and _is_plugin(path.relative_to(folder))]
+        modules = {name: getattr(module, "__file__", None) for name, module in list(sys.modules.items())}
+        inside = [Path(path) for name, path in modules.items() if path and _is_plugin(name, Path(path), folder)]
         beside = [
             other
             for path in inside
@@ -109,10 +111,7 @@ def prepare(file: ExperimentFile, out: Path) -> ExperimentFile:
 
     Raise ConfigError if the folder has other content, or a file is missing or differs from the copy there.
     """
-    if out.exists() and any(out.iterdir()) and not (out / EXPERIMENT).exists():
-        raise ConfigError(
-            f"{out} must be empty or an experiment's folder: choose another --out, nothing is overwritten"
-        )
+    check_folder(file, out)
     out.mkdir(parents=True, exist_ok=True)
     inputs = Inputs(out)
     document = msgspec.to_builtins(file.document)
@@ -129,18 +128,49 @@ def prepare(file: ExperimentFile, out: Path) -> ExperimentFile:
     ]
     for name in ("claim", "table", "figure"):
         tables[name] = [_given(entry) for entry in document[name]]
+    checked = _checked(tables, out)
     if file.path.resolve() != (out / EXPERIMENT).resolve():
         given = file.path.with_name("given.toml") if file.path.name == EXPERIMENT else file.path
         shutil.copyfile(given if given.exists() else file.path, out / "given.toml")
-    (out / EXPERIMENT).write_text(tables_to_toml(tables))
+    os.replace(checked, out / EXPERIMENT)
     (out / "versions.txt").write_text("".join(f"{line}\n" for line in _versions()))
     (out / "README.md").write_text(_readme(file, Provenance.here()))
     return ExperimentFile.load(out / EXPERIMENT)
 
 
-def _is_plugin(path: Path) -> bool:
-    """Return whether a module's path, relative to a folder of plug-ins, is that of a user's module."""
-    return not path.parts[0].startswith((".", "kofn")) and "site-packages" not in path.parts
+def check_folder(file: ExperimentFile, out: Path) -> None:
+    """Raise ConfigError if a folder has other content than this experiment."""
+    if not out.exists() or not any(out.iterdir()):
+        return
+    if not (out / EXPERIMENT).exists():
+        raise ConfigError(f"{out} must be empty or an experiment's: choose another --out, nothing is overwritten")
+    name = Experiment(out).file.section.name
+    if name != file.section.name:
+        raise ConfigError(
+            f"{out} is the folder of the experiment {name!r}, got {file.section.name!r}: choose another --out"
+        )
+
+
+def _checked(tables: Mapping[str, Any], out: Path) -> Path:
+    """Write the file under another name, and return its path. Raise ConfigError if a finished cell has another
+    configuration; the folder's file is then as before."""
+    path = out / f".new-{EXPERIMENT}"
+    path.write_text(tables_to_toml(tables))
+    try:
+        file = ExperimentFile.load(path)
+        for cell in () if file.rows_only else cells_of(file, out):
+            cell.stored()
+    except ConfigError:
+        path.unlink()
+        raise
+    return path
+
+
+def _is_plugin(name: str, path: Path, folder: Path) -> bool:
+    """Return whether a module is a user's, and lies in a folder of plug-ins: `name` as it is imported from there."""
+    top = name.partition(".")[0]
+    there = (folder / f"{top}.py").exists() or (folder / top).is_dir()
+    return there and path.is_relative_to(folder) and not top.startswith("kofn")
 
 
 def _given(table: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import numpy as np
 import pandas as pd
 
-from kofn.experiments.answer import best_of
+from kofn.experiments.answer import best_of, faults_of
 from kofn.experiments.experiment_file import HOOKS, ClaimSection
 from kofn.experiments.reader import Experiment
 from kofn.experiments.tables import Columns, TextTable, column_text, ratio_text
@@ -101,6 +101,9 @@ def _judged(claim: ClaimSection, experiment: Experiment, world: pd.DataFrame) ->
         missing += [" or ".join(claim.others)]
     if missing:
         return None, f"needs runs of {', '.join(missing)}"
+    about = (claim.contender, claim.slower, claim.faster, *claim.others)
+    if faults := faults_of(world[world["contender"].isin(about)]):
+        return False, f"a training is not sound: {faults[0]}"
     values = experiment.values(world, claim.column)
     by_seed = {str(name): _by_seed(claim.column, rows, values) for name, rows in world.groupby("contender")}
     if claim.contender is None:
@@ -135,7 +138,8 @@ def _ratio(claim: ClaimSection, by_seed: Mapping[str, dict[int, float]], above: 
     notes = [f"{name} {words}" for name, several in values.items() if (words := _without(several))]
     that = f" that of {below}" if claim.others else ""
     words = "no seed in common" if not seeds else "-" if found is None else f"{ratio_text(found)} times{that}"
-    return bool(judged) and all(_within(claim, ratio) for ratio in judged), ", ".join([words, *notes])
+    holds = bool(judged) and all(_within(claim, ratio) for ratio in judged)
+    return holds, ", ".join([words, *notes, *_doubt(claim, found, holds=holds)])
 
 
 def _single(claim: ClaimSection, values: dict[int, float]) -> tuple[bool, str]:
@@ -144,7 +148,16 @@ def _single(claim: ClaimSection, values: dict[int, float]) -> tuple[bool, str]:
     if words := _without([*values.values()]):
         return False, words
     found = Interval.of([*values.values()])
-    return found is not None and _within(claim, found.mean), column_text(claim.column, found)
+    holds = found is not None and _within(claim, found.mean)
+    return holds, ", ".join([column_text(claim.column, found), *_doubt(claim, found, holds=holds)])
+
+
+def _doubt(claim: ClaimSection, found: Interval | None, *, holds: bool) -> list[str]:
+    """Return a remark if the interval of the mean does not show what the mean shows."""
+    if found is None or found.low is None or found.high is None:
+        return []
+    same = all(_within(claim, end) == holds for end in (found.low, found.high))
+    return [] if same else ["its interval does not exclude the opposite"]
 
 
 def _within(claim: ClaimSection, value: float) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 import click
 from rich.console import Console
 
-from kofn.experiments.artefact import prepare
+from kofn.experiments.artefact import check_folder, prepare
 from kofn.experiments.cells import cells_of
 from kofn.experiments.engine import TaskEngine
 from kofn.experiments.estimate import expected_s
@@ -126,6 +126,7 @@ def run_file(
     if cluster is not None:
         folder = folder.absolute()
     if dry_run:
+        check_folder(file, folder)
         _show(file, folder, processes, console, as_json=as_json)
         return 0
     check(file, cells_of(file, folder))

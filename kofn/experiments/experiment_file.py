@@ -325,11 +325,7 @@ class ExperimentFile:
         for number, claim in enumerate(self.document.claim):
             _check_claim(claim, names, columns, f"claim[{number}]")
         for number, figure in enumerate(self.document.figure):
-            for key in ("x", "lines", "panels"):
-                _known(getattr(figure, key), columns, f"figure[{number}].{key}")
-            _check_where(figure.where, columns, f"figure[{number}].where")
-            if not figure.y and figure.function is None:
-                raise ConfigError(f"figure[{number}] must have y or a function, got none")
+            self._check_figure(figure, columns, f"figure[{number}]")
         for number, table in enumerate(self.document.table):
             _check_where(table.where, columns, f"table[{number}].where")
         relative = [table.relative for table in self.document.table] + [
@@ -339,6 +335,33 @@ class ExperimentFile:
             raise ConfigError("relative needs experiment.baseline, got none")
         for point in self.points():
             point.config(scale=self.rows_only)
+
+    def _check_figure(self, figure: FigureSection, columns: Mapping[str, Sequence[Any]], at: str) -> None:
+        for key in ("x", "lines", "panels"):
+            _known(getattr(figure, key), columns, f"{at}.{key}")
+        _check_where(figure.where, columns, f"{at}.where")
+        if figure.function is not None:
+            return
+        if not figure.y:
+            raise ConfigError(f"{at} must have y or a function, got none")
+        if len(further := self._further(figure)) > (figure.panels is None):
+            raise ConfigError(f"{at}: {', '.join(further)} must be x, lines, panels or one value by where")
+
+    def _further(self, figure: FigureSection) -> list[str]:
+        """Return the columns with several values that are neither x nor lines nor panels of a figure."""
+        values = {axis.name: len(axis.values) for axis in self.axes} | {"contender": len(self.contenders)}
+        x = figure.x or next(iter(values))
+        lines = figure.lines or (None if "contender" in (x, figure.panels) else "contender")
+        many = [
+            name
+            for name, count in values.items()
+            if (_several(figure.where[name]) if name in figure.where else count > 1)
+        ]
+        return [name for name in many if name not in (x, lines, figure.panels)]
+
+
+def _several(given: Any) -> bool:
+    return isinstance(given, list) and len(given) > 1
 
 
 def objective_of(text: str, workers: int) -> str:

@@ -18,6 +18,9 @@ from kofn.report.page import FIGURES, render
 from kofn_common.config.errors import ConfigError
 from kofn_common.results.provenance import Provenance
 
+MOST_AXES = 2
+"""The most axes of the figure that is drawn if the file has none."""
+
 EXPLANATION = (
     "Means over the seeds, and in brackets 95 % intervals by Student's t: of positive figures geometric means and"
     " intervals of the logarithms. A ratio to the baseline is taken seed by seed. If a contender misses the target with"
@@ -61,7 +64,8 @@ def write_page(
 
 def _drawings(experiment: Experiment) -> Iterator[Drawing]:
     """Yield those of the file's figures that have results; a figure of the first shown column if the file has none."""
-    asked = experiment.file.document.figure or (FigureSection(y=shown_columns(experiment)[0]),)
+    default = (FigureSection(y=shown_columns(experiment)[0]),) if len(experiment.axes) <= MOST_AXES else ()
+    asked = experiment.file.document.figure or default
     for number, section in enumerate(asked, 1):
         if not has_results(experiment, section):
             continue

@@ -97,8 +97,12 @@ def known_costs(out: Path, cells: Sequence[Cell], console: Console) -> dict[str,
         if not path.exists() and len(wanted) > 1:
             say(console, f"CPU times of a worker's steps: {number} of {len(wanted)}")
         found[key] = known_costs(path, cell.config.at(cell.source.parent))
-    for note in {costs.load_note for costs in found.values()} - {""}:
-        say(console, note)
+    if others := max((costs.others for costs in found.values() if costs.busy), default=0.0):
+        say(
+            console,
+            "the CPU times of a worker's steps were measured on a busy machine (other processes used"
+            f" {others:.0%} of the cores): a quiet machine and another --out give better ones",
+        )
     return found
 
 

@@ -1,9 +1,9 @@
 """`kofn.read`: the folder of a run, of a run with several seeds, or of an experiment, as tidy data frames.
 
 >>> import kofn
->>> kofn.read("no-such-folder")
+>>> kofn.read("no-such-folder")  # doctest: +ELLIPSIS
 Traceback (most recent call last):
-kofn_common.config.errors.ConfigError: no-such-folder must be the folder of a run or an experiment, got none
+kofn_common.config.errors.ConfigError: no-such-folder must be the folder of a run or an experiment: ...
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -180,7 +180,9 @@ def read(folder: Path | str) -> Run | Seeds | Experiment:
     if (path / EXPERIMENT).exists():
         return Experiment(path)
     if not (path / "run.json").exists():
-        raise ConfigError(f"{path} must be the folder of a run or an experiment, got none")
+        raise ConfigError(
+            f"{path} must be the folder of a run or an experiment: it has no run.json and no {EXPERIMENT}"
+        )
     return Seeds(path) if read_record(path).seeds else Run(path)
 
 

@@ -50,14 +50,8 @@ def draw(
         several = figure.subplots(1, len(titles), sharey=True, squeeze=False)[0]
         for axes, title in zip(several, titles, strict=True):
             rows = frame if panels is None else frame[frame[panels] == title]
-            _panel(
-                axes,
-                rows.assign(**{x: _plain(rows[x])}),
-                x,
-                y,
-                lines,
-                list(dict.fromkeys(frame[lines])) if lines else [],
-            )
+            levels = list(dict.fromkeys(frame[lines])) if lines else []
+            _panel(axes, rows.assign(**{x: _plain(rows[x])}), x, y, lines, levels)
             axes.set(xlabel=named(x), ylabel=named(label) if axes is several[0] else "")
             if is_numeric_dtype(rows[x]) and _decades(rows[x]):
                 axes.set_xscale("log")
@@ -67,10 +61,10 @@ def draw(
                 axes.axhline(one, color="black", linewidth=0.8)
                 if _decades(frame[y]):
                     axes.set_yscale("log")
-            else:
-                axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
             if (legend := axes.get_legend()) is not None:
                 legend.remove()
+        if one is None:
+            several[0].set_ylim(bottom=min(0.0, several[0].get_ylim()[0]))  # of all panels
         if lines:
             handles, names = several[0].get_legend_handles_labels()
             several[-1].legend(handles, names, loc="upper left", bbox_to_anchor=(1.0, 1.0), title=None)
@@ -79,7 +73,8 @@ def draw(
 
 def _decades(values: "pd.Series[Any]") -> bool:
     """Return whether positive numbers span more than a decade and a half."""
-    return bool(values.min() > 0 and values.max() > DECADES * values.min())
+    known = values.dropna().astype(float)
+    return bool(len(known) and known.min() > 0 and known.max() > DECADES * known.min())
 
 
 def _plain(values: "pd.Series[Any]") -> "pd.Series[Any]":
@@ -92,6 +87,9 @@ def _panel(axes: Axes, rows: pd.DataFrame, x: str, y: str, lines: str | None, le
     keys = [x, *([lines] if lines and lines != x else [])]
     whole = rows.groupby(keys, sort=False)[y].transform(lambda values: values.notna().all())
     rows = rows[whole.astype(bool)]
+    if rows.empty:
+        axes.text(0.5, 0.5, "no value with every seed", ha="center", transform=axes.transAxes)
+        return
     colours = sns.color_palette("colorblind", COLOURS)
     palette = {level: colours[number % COLOURS] for number, level in enumerate(levels)}
     if is_numeric_dtype(rows[x]):

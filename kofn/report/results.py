@@ -138,14 +138,15 @@ class Results(ABC):
         """Draw the means of column `y` over the seeds with 95 % intervals; return matplotlib's axes, or with `panels` a
         list of axes.
 
-        `x`, `lines` and `panels` are columns of `by`. Numbers along x are joined by lines, names are not. With
-        `relative`, y is the ratio to the baseline's value with the same seed. Raise ConfigError for an unknown column,
-        or if no trial is meant.
+        `x`, `lines` and `panels` are columns of `by`. Numbers along x are joined by lines, names are not. If one
+        further column of `by` has several values, it becomes the panels. With `relative`, y is the ratio to the
+        baseline's value with the same seed. Raise ConfigError for an unknown column, if no trial is meant, or if two
+        further columns have several values, since a mean over them would hide them.
         """
         from kofn.report.plots import draw  # noqa: PLC0415  # needs kofn[plots]
 
         x = x or (self.contender if not self.axes else self.axes[0])
-        lines = lines or (None if x == self.contender else self.contender)
+        lines = lines or (None if self.contender in (x, panels) else self.contender)
         for name in filter(None, (x, lines, panels)):
             self._one_of(name, self.by, "a column")
         if relative:
@@ -154,6 +155,12 @@ class Results(ABC):
         else:
             frame, column, label = self.rows(where), y, y
             frame = frame.assign(**{y: self.values(frame, y)})
+        further = [name for name in self.by if name not in (x, lines, panels) and frame[name].nunique() > 1]
+        if len(further) > (panels is None):
+            raise ConfigError(
+                f"{', '.join(further)} must be x, lines, panels or one value by where, got several values"
+            )
+        panels = panels or next(iter(further), None)
         return draw(frame, x, column, lines=lines, panels=panels, label=label, one=1.0 if relative else None)
 
     def _baseline(self, frame: pd.DataFrame, baseline: str | None) -> str:

@@ -58,7 +58,7 @@ def test_iterations_are_compared_seed_by_seed(tmp_path: Path) -> None:
     assert [holds for holds, _ in found] == [True, False, None, False]
     assert found[0][1] == "1.10 (1.10 to 1.10) times that of int32"
     assert found[2][1] == "needs runs of int4"
-    assert found[3][1].endswith("onebit never in 1 of 3 seeds")
+    assert "onebit never in 1 of 3 seeds" in found[3][1]
     assert {holds for holds, _ in codecs(tmp_path, others)} == {None}, "no claim without 32-bit lanes"
 
 

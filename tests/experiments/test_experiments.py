@@ -150,7 +150,10 @@ def test_plot_returns_axes_with_intervals(simulated: Path) -> None:
     names = [text.get_text() for text in axes.get_legend().get_texts()]
     assert names == ["all but one", "all"]
     panels = found.plot("contender", "mean_iteration_s", panels="straggler", relative=True)
-    assert isinstance(panels, list) and [each.get_title() for each in panels] == [
+    assert isinstance(panels, list)
+    highest = found.paired("mean_iteration_s")["ratio"].max()
+    assert all(each.get_ylim()[1] >= highest for each in panels), "no panel cuts values off"
+    assert [each.get_title() for each in panels] == [
         "straggler = slow",
         "straggler = none",
     ]
@@ -206,6 +209,13 @@ def test_another_experiment_does_not_mix_with_the_results(simulated: Path, tmp_p
     done = invoke("experiment", tmp_path / "other.toml", "--out", out)
     assert done.exit_code == 2
     assert "holds the results of another configuration: choose another --out" in done.output
+    assert (out / "experiment.toml").read_bytes() == (simulated / "experiment.toml").read_bytes(), "as it was before"
+    assert invoke("report", out).exit_code == 0
+    (tmp_path / "third.toml").write_text(FILE.replace('name = "question"', 'name = "third"'))
+    for option in ([], ["--dry-run"]):
+        refused = invoke("experiment", tmp_path / "third.toml", "--out", out, *option)
+        assert refused.exit_code == 2
+        assert f"{out} is the folder of the experiment 'question', got 'third': choose another --out" in refused.output
 
 
 @pytest.mark.slow
@@ -214,6 +224,14 @@ def test_export_writes_every_frame_of_all_runs(simulated: Path, tmp_path: Path) 
     assert done.exit_code == 0, done.output
     metrics = pd.read_csv(tmp_path / "csv" / "metrics.csv")
     assert set(metrics["contender"]) == {"all", "all but one"} and len(metrics) > 8
+
+
+def test_figure_hides_no_axis(tmp_path: Path) -> None:
+    more = '[axes]\n"model.momentum" = [0, 0.9]\n"compress.codec" = ["int8", "int32"]'
+    (tmp_path / "question.toml").write_text(FILE.replace("[axes]", more).replace('panels = "straggler"', ""))
+    done = invoke("experiment", tmp_path / "question.toml", "--dry-run")
+    assert done.exit_code == 2
+    assert "figure[0]: model.momentum, compress.codec, straggler must be x, lines, panels or one value" in done.output
 
 
 def test_dry_run_names_cells_and_writes_nothing(tmp_path: Path) -> None:

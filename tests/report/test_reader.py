@@ -178,7 +178,9 @@ def test_text_is_escaped(tmp_path: Path) -> None:
 
 
 def test_folder_that_is_no_run_is_named(tmp_path: Path) -> None:
-    with pytest.raises(KofnError, match=rf"^{tmp_path} must be the folder of a run or an experiment, got none"):
+    with pytest.raises(
+        KofnError, match=rf"^{tmp_path} must be the folder of a run or an experiment: it has no run.json"
+    ):
         read(tmp_path)
     (tmp_path / "run.json").write_text("{}")
     with pytest.raises(KofnError, match="missing required field"):
