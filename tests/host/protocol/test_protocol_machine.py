@@ -76,16 +76,20 @@ class ProtocolMachine(RuleBasedStateMachine):
             if self.world.bag:
                 self.deliver(each)
 
-    @precondition(lambda self: any(packet.to > SWITCH for packet in self.world.bag))
+    @precondition(lambda self: self._have_several)
     @rule(which=choice)
     def deliver_together(self, which):
         """Deliver all packets for one worker at once, as if it found them in its socket."""
-        found = [packet.to for packet in self.world.bag if packet.to > SWITCH]
-        rank = found[which % len(found)]
+        rank = self._have_several[which % len(self._have_several)]
         together = [packet for packet in self.world.bag if packet.to == rank]
         self.world.bag = [packet for packet in self.world.bag if packet.to != rank]
-        STEPS["delivered together"] += len(together) > 1
+        STEPS["delivered together"] += 1
         self.world.deliver_together(rank, together)
+
+    @property
+    def _have_several(self):
+        count = Counter(packet.to for packet in self.world.bag)
+        return [rank for rank in range(self.workers) if count[rank] > 1]
 
     @precondition(lambda self: self.world.bag)
     @rule(which=choice)
@@ -121,10 +125,12 @@ class ProtocolMachine(RuleBasedStateMachine):
             self.ready(rank)
 
     @precondition(lambda self: len(self.world.bag) < 60)
-    @rule(rank=choice)
-    def time_out(self, rank):
+    @rule(rank=choice, peer=st.none() | choice)
+    def time_out(self, rank, peer):
         STEPS["timed out"] += 1
         self.world.time_out(rank % self.workers)
+        if peer is not None and any(worker.asking for worker in self.world.workers):
+            self.answer(peer)
 
     @rule(stragglers=st.integers(0, 15), iterations=st.integers(1, 3))
     def run_ahead(self, stragglers, iterations):
@@ -151,11 +157,12 @@ class ProtocolMachine(RuleBasedStateMachine):
         self.world.answer(rank, peer % self.workers)
 
     @precondition(lambda self: not self.world.uninformed)
-    @rule(seldom=st.integers(0, 7))
-    def restart_switch(self, seldom):
+    @rule(seldom=st.integers(0, 7), recovery=st.just([]) | st.lists(choice, min_size=8, max_size=24))
+    def restart_switch(self, seldom, recovery):
         if not seldom and self.world.may_restart:
             STEPS["switch restarted"] += 1
             self.world.restart_switch()
+            self.recover(recovery)
 
     @precondition(lambda self: not self.world.uninformed and self.world.may_restart and self.world.racks == 1)
     @rule(seldom=st.integers(0, 7), which=choice, noticed=st.booleans())
@@ -178,21 +185,22 @@ class ProtocolMachine(RuleBasedStateMachine):
         ranks = [rank for rank, worker in enumerate(self.world.workers) if worker.asking]
         return [rank for rank in ranks if self.world.finds_ahead(rank)]
 
-    @precondition(lambda self: self.world.uninformed)
+    @precondition(lambda self: self.recoveries())
     @rule(which=choices)
-    def regroup(self, which):
+    def recover(self, which):
+        """Take some of the steps after a restart, in any order that the protocol permits."""
         for each in which:
-            if waiting := sorted(self.world.uninformed):
-                STEPS["regrouped"] += 1
-                self.world.regroup(waiting[each % len(waiting)])
+            if possible := self.recoveries():
+                kind, step, who = possible[each % len(possible)]
+                STEPS[kind] += 1
+                step(who)
 
-    @precondition(lambda self: self.world.resuming)
-    @rule(which=choices)
-    def resume(self, which):
-        for each in which:
-            if waiting := sorted(self.world.resuming):
-                STEPS["resumed"] += 1
-                self.world.resume(waiting[each % len(waiting)])
+    def recoveries(self):
+        """Return the possible steps after a restart: kind, call, and worker or switch."""
+        return [
+            *(("regrouped", self.world.regroup, rank) for rank in sorted(self.world.uninformed)),
+            *(("resumed", self.world.resume, rank) for rank in sorted(self.world.resuming)),
+        ]
 
     @precondition(lambda self: self.mortal)
     @rule(rank=choice)
@@ -301,19 +309,24 @@ WANTED = (
 )
 """Kinds of steps that must happen, or the network was not tried enough."""
 
-ROUNDS = 10
-"""Most repetitions; a rare step may be missing in one of them."""
+ROUND = 10
+"""Examples of one seed: those of several seeds differ more."""
+
+MOST = 10
+"""Multiple of the examples after which a rare kind of step must have happened."""
 
 
 def explore(machine, wanted, least):
     """Run a machine with `least` examples or more, until each wanted kind of step has happened."""
     STEPS.clear()
-    machine.TestCase.settings = settings(max_examples=max(least, settings().max_examples))
-    for number in range(ROUNDS):
-        if number:
+    examples = max(least, settings().max_examples)
+    machine.TestCase.settings = settings(max_examples=ROUND)
+    for number in range(MOST * examples // ROUND):
+        if settings().derandomize:
             seed(number)(machine)
         machine.TestCase("runTest").runTest()
-        if not (never := [name for name in wanted if not STEPS[name]]):
+        never = [name for name in wanted if not STEPS[name]]
+        if not never and STEPS["examples"] >= examples:
             break
     print(dict(STEPS))
     assert not never

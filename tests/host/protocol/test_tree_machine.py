@@ -2,9 +2,9 @@
 
 import pytest
 from hypothesis import strategies as st
-from hypothesis.stateful import initialize, precondition, rule
+from hypothesis.stateful import initialize, rule
 
-from tests.host.protocol.test_protocol_machine import STEPS, ProtocolMachine, choice, choices, explore
+from tests.host.protocol.test_protocol_machine import STEPS, ProtocolMachine, choice, explore
 from tests.host.tree import Tree
 
 
@@ -51,13 +51,9 @@ class TreeMachine(ProtocolMachine):
             STEPS["leaf restarted"] += 1
             self.world.restart_leaf(rack % self.world.racks)
 
-    @precondition(lambda self: self.world.unadmitted)
-    @rule(which=choices)
-    def admit(self, which):
-        for each in which:
-            if waiting := sorted(self.world.unadmitted):
-                STEPS["admitted"] += 1
-                self.world.admit(waiting[each % len(waiting)])
+    def recoveries(self):
+        admitting = [("admitted", self.world.admit, switch) for switch in sorted(self.world.unadmitted)]
+        return super().recoveries() + admitting
 
 
 WANTED = (
