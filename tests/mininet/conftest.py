@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,7 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
         holder.stdout.close()
 
 
+@cache
 def mininet_obstacle() -> str | None:
     """Return why mininet is unusable, for the Python that boot.py runs with, not the tests' own."""
     script = f"import sys; sys.path.insert(0, {str(FOLDER)!r}); import drivers; print(drivers.missing() or '')"

@@ -86,7 +86,12 @@ def equal(one: State, other: State) -> bool:
 
 @pytest.mark.parametrize(
     ("stage", "bits", "optimizer"),
-    [(1, 32, "adam"), (2, 32, "lamb"), (3, 32, "adam"), (1, 1, "adam"), (3, 1, "lamb"), (2, 8, "adam")],
+    [
+        (1, 32, "adam"),
+        (3, 1, "lamb"),
+        (2, 8, "adam"),
+        *(pytest.param(*each, marks=pytest.mark.long) for each in ((2, 32, "lamb"), (3, 32, "adam"), (1, 1, "adam"))),
+    ],
 )
 def test_training_goes_on_to_the_bit(stage: int, bits: int, optimizer: str) -> None:
     given: dict[str, Any] = {"stage": stage, "bits": bits, "optimizer": optimizer}

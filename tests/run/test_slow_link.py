@@ -23,6 +23,7 @@ JOB = f"""
 trials = ["fixed:2"]
 target = 1.0
 max_iterations = {ITERATIONS}
+evaluate_every = {ITERATIONS}
 trial_deadline_s = 100
 [network]
 link_mbps = 200

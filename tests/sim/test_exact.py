@@ -84,8 +84,14 @@ def test_slow_link_slows_all_workers_until_it_recovers(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("more", ["", FAULTS + EVENTS], ids=["plain", "faults-and-events"])
+@pytest.mark.parametrize(
+    ("more", "rule"),
+    [
+        pytest.param("", "stash", id="plain-stash"),
+        *(pytest.param("", rule, id=f"plain-{rule}", marks=pytest.mark.long) for rule in RULES if rule != "stash"),
+        *(pytest.param(FAULTS + EVENTS, rule, id=f"faults-and-events-{rule}") for rule in RULES),
+    ],
+)
 def test_gradients_are_conserved_and_replicas_identical(
     tmp_path: Path, rule: str, more: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -209,7 +215,10 @@ def test_too_old_gradients_are_in_no_sum(tmp_path: Path, rule: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize(
+    "rule",
+    [pytest.param(rule, marks=() if rule in ("merge", "async", "drop") else pytest.mark.long) for rule in RULES],
+)
 def test_slot_with_another_scale_is_followed(tmp_path: Path, rule: str) -> None:
     run = trained(tmp_path, FAULTS, other_scale=3, rule=rule)
     run.check()

@@ -18,6 +18,7 @@ RUN = """
 [run]
 trials = ["{objective}"]
 target = 1.0
+evaluate_every = 1000
 max_iterations = {iterations}
 [job]
 workers = 4
@@ -59,6 +60,7 @@ TAKES_LONG = """
 [run]
 trials = ["{objective}"]
 target = 1.0
+evaluate_every = 1000
 max_iterations = {iterations}
 seed = {seed}
 [network]

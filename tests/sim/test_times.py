@@ -56,7 +56,7 @@ ONE_SLOW, GRADED, ALIKE = ([9.0] * 3 + [90.0], 30.0), ([0.3, 10.0, 30.0, 30.0, 5
 @pytest.mark.parametrize(
     ("rule", "k", "means", "compute_ms"),
     [
-        ("stash", 1, *ONE_SLOW),
+        pytest.param("stash", 1, *ONE_SLOW, marks=pytest.mark.long),
         pytest.param("stash", 1, *ALIKE, marks=pytest.mark.long),
         pytest.param("stash", 2, *GRADED, marks=pytest.mark.long),
         pytest.param("stash", 4, *ONE_SLOW, marks=pytest.mark.long),

@@ -136,14 +136,21 @@ def live(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("late", AGES)
-@pytest.mark.parametrize("feedback", [False, True])
 @pytest.mark.parametrize(
-    ("codecs", "residual"),
-    [(NARROW, "exact"), (OWN, "exact"), (NARROW, "bfloat16"), (NARROW, "int8")],
-    ids=["narrow", "own", "bfloat16", "int8"],
+    ("codecs", "residual", "feedback"),
+    [
+        pytest.param(codecs, residual, feedback, id=f"{name}-{feedback}", marks=() if in_short else pytest.mark.long)
+        for name, codecs, residual in (
+            ("narrow", NARROW, "exact"),
+            ("own", OWN, "exact"),
+            ("bfloat16", NARROW, "bfloat16"),
+            ("int8", NARROW, "int8"),
+        )
+        for feedback, in_short in ((False, name == "narrow"), (True, True))
+    ],
 )
 def test_kill_at_any_store_loses_nothing(
-    late: str, feedback: bool, codecs: Mapping[int, Codec], residual: Residual
+    late: str, codecs: Mapping[int, Codec], residual: Residual, feedback: bool
 ) -> None:
     """A worker that continues has the ledger of an undisturbed one."""
     storage = LedgerStorage.in_memory(blocks=BLOCKS, lanes=2, residual=residual, in_place=False)

@@ -259,23 +259,7 @@ def test_api_version_is_reported(target: Target) -> None:
 
 
 @pytest.mark.slow
-def test_switch_answers_while_it_compiles(tmp_path: Path) -> None:
-    async def scenario(target: Target) -> None:
-        async with primary(target, push=False) as client:
-            push = asyncio.create_task(client.push())
-            answers = 0
-            while not push.done():
-                await client.stub.Capabilities(p4r.CapabilitiesRequest(), timeout=PATIENCE_S)
-                answers += 1
-            await push
-            assert answers > 3
-
-    with running("embedded", tmp_path, KOFN_CACHE=str(tmp_path)) as target:
-        asyncio.run(scenario(target))
-
-
-@pytest.mark.slow
-def test_push_is_finished_even_when_the_client_stops_waiting(tmp_path: Path) -> None:
+def test_switch_answers_while_it_compiles_and_finishes_a_push_that_no_client_waits_for(tmp_path: Path) -> None:
     async def scenario(target: Target) -> None:
         async with primary(target, push=False) as client:
             request = p4r.SetForwardingPipelineConfigRequest(device_id=DEVICE_ID, config=pipeline(cookie=5))
@@ -283,7 +267,13 @@ def test_push_is_finished_even_when_the_client_stops_waiting(tmp_path: Path) -> 
             request.election_id.low = client.election_id
             with pytest.raises(grpc.aio.AioRpcError, match="DEADLINE_EXCEEDED"):
                 await client.stub.SetForwardingPipelineConfig(request, timeout=0.1)
-            await client.write(update("INSERT", ENTRY))  # waits for the push
+            write = asyncio.create_task(client.write(update("INSERT", ENTRY)))  # waits for the push
+            answers = 0
+            while not write.done():
+                await client.stub.Capabilities(p4r.CapabilitiesRequest(), timeout=PATIENCE_S)
+                answers += 1
+            await write
+            assert answers > 3
             query = p4r.GetForwardingPipelineConfigRequest(device_id=DEVICE_ID)
             assert (await client.stub.GetForwardingPipelineConfig(query)).config.cookie.cookie == 5
             assert await client.read(table_entry("exacts")) == [ENTRY]
