@@ -206,10 +206,7 @@ def test_wheel_has_every_file_of_its_package(package: str, wheels: dict[str, Pat
 
 @pytest.mark.parametrize(
     "environment",
-    [
-        package if package in ("kofn", "kofn_switch") else pytest.param(package, marks=pytest.mark.long)
-        for package in FOLDERS
-    ],
+    [package if package == "kofn_switch" else pytest.param(package, marks=pytest.mark.long) for package in FOLDERS],
     indirect=True,
 )
 def test_other_packages_are_absent(environment: Environment) -> None:
@@ -244,6 +241,7 @@ def test_installed_commands_ignore_the_users_files(environment: Environment, use
 @pytest.mark.root
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root (network namespaces)")
 @pytest.mark.parametrize("environment", ["kofn"], indirect=True)
+@pytest.mark.long
 def test_installed_run_trains(environment: Environment, users_folder: Path) -> None:
     inside = ("-c", "exec unshare --net kofn run few.toml --out out --json")
     assert json.loads(environment.run("bash", *inside, cwd=users_folder).stdout)["ok"]
