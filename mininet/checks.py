@@ -86,7 +86,9 @@ def main() -> int:
         for name, entry in plan["hosts"].items()
     ]
     good = True
-    for check in _checks(hosts, plan["management"], plan["mtu"]):
+    whole = len(hosts) == len(plan["ring"])
+    checks = _checks(hosts, plan["management"], plan["mtu"]) if whole else _reached(hosts, plan["root"], plan["ring"])
+    for check in checks:
         good &= check["ok"]
         _print({"event": "check", **check})
     _print({"event": "checked", "ok": good})
@@ -106,13 +108,21 @@ def _checks(hosts: list[CheckedHost], root: str, mtu: int) -> Iterator[dict[str,
     pairs = list(zip(hosts, hosts[1:] + hosts[:1], strict=True))
     reached = []
     for source, target in pairs:
-        check = ping(source, target)
+        check = ping(source, target.name, target.ip)
         reached.append(check["ok"])
         yield check
     seconds = max(0.2, min(0.5, 4.0 / len(hosts)))
     for (source, target), reachable in zip(pairs, reached, strict=True):
         if reachable:
             yield shaping(source, target, mtu, seconds)
+
+
+def _reached(hosts: list[CheckedHost], root: str, ring: list[tuple[str, str]]) -> Iterator[dict[str, Any]]:
+    """Ping the root and the next host of the ring from each host: other machines have some of the network's hosts."""
+    following = dict(zip((name for name, _ in ring), ring[1:] + ring[:1], strict=True))
+    for host in hosts:
+        yield ping(host, "root", root)
+        yield ping(host, *following[host.name])
 
 
 def management(host: CheckedHost, root: str) -> dict[str, Any]:
@@ -129,25 +139,25 @@ def management(host: CheckedHost, root: str) -> dict[str, Any]:
     return {"name": name, "ok": True, "detail": f"connected in {milliseconds:.2f} ms", "ms": round(milliseconds, 3)}
 
 
-def ping(source: CheckedHost, target: CheckedHost) -> dict[str, Any]:
-    """Check that an echo request crosses the switch and comes back."""
-    name = f"ping {source.name} -> {target.name}"
+def ping(source: CheckedHost, target: str, address: str) -> dict[str, Any]:
+    """Check that an echo request of a host reaches `target`, and its reply comes back."""
+    name = f"ping {source.name} -> {target}"
     with source.namespace.entered():
         echo = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP)
     with echo:
         for number in range(1, PING_TRIES + 1):
             begin = time.monotonic()
             try:
-                echo.sendto(_echo_request(number), (target.ip, 0))
+                echo.sendto(_echo_request(number), (address, 0))
                 answered = _echoed(echo, number, begin + PING_S)
             except OSError as error:
-                return {"name": name, "ok": False, "detail": f"{target.ip}: {error.strerror}"}
+                return {"name": name, "ok": False, "detail": f"{address}: {error.strerror}"}
             milliseconds = (time.monotonic() - begin) * 1e3
             if answered:
-                detail = f"{target.ip} answered in {milliseconds:.2f} ms"
+                detail = f"{address} answered in {milliseconds:.2f} ms"
                 return {"name": name, "ok": True, "detail": detail, "ms": round(milliseconds, 3)}
     detail = (
-        f"{target.ip} did not answer {PING_TRIES} requests: is the switch running, and does it have forwarding entries?"
+        f"{address} did not answer {PING_TRIES} requests: is the switch running, and does it have forwarding entries?"
     )
     return {"name": name, "ok": False, "detail": detail}
 

@@ -1,8 +1,9 @@
-"""Two ways to make hosts and links: with Mininet's API, or with namespaces and veth pairs of our own.
+"""Two ways to make hosts and links: with Mininet's API, or with namespaces and links of our own.
 
-Both ways lead to the same state. Each host has a namespace with the interface hN-eth0; the other end, s1-ethP, is in
-this process's namespace, as are both ends of a leaf's link to the root. The next steps (addresses, MTU, neighbours,
-offloads) are the same for both drivers, and network.py makes them.
+On one machine, both ways lead to the same state. Each host has a namespace with the interface hN-eth0; the other end,
+s1-ethP, is in this process's namespace, as are both ends of a leaf's link to the root. The next steps (addresses, MTU,
+neighbours, offloads) are the same for both drivers, and network.py makes them. Mininet makes no network of several
+machines.
 """
 
 import importlib
@@ -14,6 +15,7 @@ from typing import Protocol
 import interfaces
 from errors import NetworkError
 from namespaces import Namespace
+from parts import Part
 from records import Record
 from topology import Topology
 
@@ -32,27 +34,17 @@ class NetworkDriver(Protocol):
 
 
 class Netns:
-    """Namespaces and veth pairs of our own."""
+    """Namespaces and links of our own."""
 
     name = "netns"
 
-    def __init__(self, topology: Topology, mtu: int, record: Record) -> None:
-        """Make hosts and links; `record` has the switch's interfaces already."""
-        self.namespaces = {host.name: Namespace.create(host.name) for host in topology.hosts}
-        interfaces.ip(
-            f"link add name {topology.interface(host.place)} mtu {mtu} type veth peer name {host.interface} mtu {mtu} "
-            f"address {host.mac} netns {self.namespaces[host.name].path}"
-            for host in topology.hosts
-        )
-        interfaces.ip(
-            f"link add name {topology.interface(link.leaf)} mtu {mtu} type veth "
-            f"peer name {topology.interface(link.root)} mtu {mtu}"
-            for link in topology.uplinks
-        )
-        shaped = [(host.place, host.mbps) for host in topology.hosts]
-        shaped += [(end, link.mbps) for link in topology.uplinks for end in (link.leaf, link.root)]
-        interfaces.tc(interfaces.shape_command(topology.interface(place), mbps, mtu) for place, mbps in shaped if mbps)
-        for host in topology.hosts:
+    def __init__(self, topology: Topology, mtu: int, part: Part) -> None:
+        """Make the hosts and the ends of links that are on this machine."""
+        hosts = [host for host in topology.hosts if part.has(host.name)]
+        self.namespaces = {host.name: Namespace.create(host.name) for host in hosts}
+        interfaces.ip(part.data_links(topology, self.namespaces, mtu))
+        interfaces.tc(interfaces.shape_command(name, mbps, mtu) for name, mbps in part.shaped_ports(topology))
+        for host in hosts:
             if host.mbps:
                 with self.namespaces[host.name].entered():
                     interfaces.tc([interfaces.shape_command(host.interface, host.mbps, mtu)])
@@ -76,18 +68,18 @@ def missing() -> str | None:
     return None
 
 
-def make(name: str, topology: Topology, mtu: int, record: Record) -> tuple[NetworkDriver, str]:
+def make(name: str, topology: Topology, mtu: int, record: Record, part: Part) -> tuple[NetworkDriver, str]:
     """Make hosts and links with the driver of that name; also return why this driver was chosen."""
     if name == "netns":
-        return Netns(topology, mtu, record), "asked for"
-    obstacle = missing()
+        return Netns(topology, mtu, part), "asked for"
+    obstacle = "the network is on several machines" if part.elsewhere else missing()
     if obstacle is None:
         module = importlib.import_module("mininet_driver")
         driver: NetworkDriver = module.MininetDriver(topology, mtu, record)
         return driver, "asked for" if name == "mininet" else "mininet is installed"
     if name == "mininet":
         raise NetworkError(f"driver mininet: {obstacle}: install Mininet, or use the driver netns")
-    return Netns(topology, mtu, record), obstacle
+    return Netns(topology, mtu, part), obstacle
 
 
 def _provide_distutils() -> None:

@@ -11,6 +11,7 @@ import struct
 import subprocess
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from errors import NetworkError
 
@@ -78,11 +79,22 @@ def delete(names: Iterable[str]) -> None:
 
 def routes() -> list[tuple[str, str]]:
     """Return (destination, device) of every IPv4 route of this namespace, except default routes."""
-    result = subprocess.run(["ip", "-json", "-4", "route", "show"], capture_output=True, text=True, check=False)
-    if result.returncode:
-        raise NetworkError(f"`ip -json -4 route show` failed: {result.stderr.strip()}")
-    found = json.loads(result.stdout or "[]")
+    found = _show("-4", "route", "show")
     return [(route["dst"], route.get("dev", "?")) for route in found if route["dst"] != "default"]
+
+
+def route_mtu(address: str) -> int:
+    """Return the MTU of the interface through which this machine reaches an address."""
+    device = _show("route", "get", address)[0]["dev"]
+    return int(_show("link", "show", device)[0]["mtu"])
+
+
+def _show(*words: str) -> list[dict[str, Any]]:
+    """Return what an `ip` command shows."""
+    result = subprocess.run(["ip", "-json", *words], capture_output=True, text=True, check=False)
+    if result.returncode:
+        raise NetworkError(f"`ip -json {' '.join(words)}` failed: {result.stderr.strip()}")
+    return json.loads(result.stdout or "[]")  # type: ignore[no-any-return]  # as ip prints it
 
 
 def burst_bytes(mbps: float, mtu: int) -> int:

@@ -9,27 +9,33 @@
 The switch's program runs on s1-eth1...; in a tree, a leaf's link to the root is a veth pair in the root namespace, such
 as s1-eth3 and s0-eth1.  gRPC between workers and controller takes the management network and never crosses a switch.
 No bridge is in the root namespace, so no firewall rule of the machine applies to it.
+
+A network may be on several machines. Then each machine makes its part (parts.py): the hosts and switches that are
+there, and instead of a veth pair the near end of a VXLAN tunnel to the machine that has the other end of a link.
 """
 
 import os
 import shutil
 import subprocess
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Address, IPv4Network, ip_network
-from typing import Any
+from typing import Any, Self
 
 import drivers
 import interfaces
 import records
 from errors import NetworkError
 from namespaces import Namespace
+from parts import MANAGEMENT, LinkEnd, Part
 from topology import SERVICE_IP, SERVICE_MAC, Host, Topology
 
 MANAGEMENT_ROOT = "kofn-mgmt"
 MANAGEMENT_MAC = "02:6b:6f:66:6e:01"
 """A fixed MAC address. Otherwise udev would soon change the address, and hosts would still send to the old one."""
 MANAGEMENT_HOST = "mgmt0"
+MANAGEMENT_MTU = 1500
+"""The largest MTU of the management network, that of Ethernet."""
 COMMAND_S = 30.0
 """The longest time, in seconds, of a command that topology.json has for a host."""
 
@@ -44,10 +50,44 @@ class NetworkPlan:
     mtu: int
     coalesced: bool = False
     """Whether coalesced UDP datagrams may cross the data links."""
+    part: Part = field(default_factory=Part)
+    """The part of the network that is on this machine: by default everything."""
 
-    def management_address(self, rank: int) -> IPv4Address:
-        """Return the address of a host by rank; -1 is the root namespace, which has the first address."""
-        return self.management[rank + 2]
+    @classmethod
+    def checked(
+        cls, topology: Topology, driver: str, management: str, mtu: int, coalesced: bool, part: Part | None = None
+    ) -> Self:
+        """Return the plan. NetworkError names an option that is wrong by itself."""
+        try:
+            network = IPv4Network(management)
+        except ValueError as error:
+            raise NetworkError(f"--management is {management!r}: {error}") from error
+        if not 1280 <= mtu <= 65535:
+            raise NetworkError(f"--mtu must be 1280 to 65535, got {mtu}")
+        return cls(
+            topology=topology, driver=driver, management=network, mtu=mtu, coalesced=coalesced, part=part or Part()
+        )
+
+    @property
+    def hosts(self) -> list[Host]:
+        """The hosts on this machine."""
+        return [host for host in self.topology.hosts if self.part.has(host.name)]
+
+    @property
+    def switches(self) -> list[str]:
+        """The switches on this machine."""
+        return [name for name in self.topology.switches if self.part.has(name)]
+
+    @property
+    def root(self) -> str:
+        """The only switch, or a tree's root. The management network's bridge is on the machine of this switch."""
+        return self.topology.switches[0]
+
+    def management_address(self, node: str) -> IPv4Address:
+        """Return the address of a node in the management network. The root has the first address; hosts and leaves
+        follow."""
+        nodes = [self.root, *(host.name for host in self.topology.hosts), *self.topology.switches[1:]]
+        return self.management[1 + nodes.index(node)]
 
 
 class Network:
@@ -72,36 +112,37 @@ class Network:
         self._stack.close()
 
     def _make(self, stack: ExitStack) -> None:
-        self.record = records.claim([*self._switch_interfaces(), MANAGEMENT_ROOT])
+        management = [MANAGEMENT_ROOT] if self.plan.switches else []
+        self.record = records.claim([*self._switch_interfaces(), *management])
         stack.callback(self.record.remove)
         self.topology = replace(self.topology, suffix=self.record.suffix)
         _check_routes(self.plan.management)
         self.root = Namespace.current()
         stack.callback(self.root.close)
         stack.callback(self.record.delete_interfaces)
-        self._driver, self.reason = drivers.make(self.plan.driver, self.topology, self.plan.mtu, self.record)
+        part = self.plan.part
+        self._driver, self.reason = drivers.make(self.plan.driver, self.topology, self.plan.mtu, self.record, part)
         stack.callback(self._driver.close)
         for name in self._switch_interfaces():
             _plain(name, self.plan)
-        for host in self.topology.hosts:
+        for host in self.plan.hosts:
             with self.namespace(host.name).entered():
                 self._configure(host)
-        bridge = self._management()
-        stack.callback(bridge.close)
+        self._management(stack)
         self.record.network_made(self.describe()["hosts"])
-        for host in self.topology.hosts:
+        for host in self.plan.hosts:
             self._commands(host)
 
     def _switch_interfaces(self) -> list[str]:
-        """Return all interfaces of all switches, which are in the root namespace."""
-        return [name for switch in self.topology.switches for name in self.topology.ports(switch).values()]
+        """Return all interfaces of this machine's switches, which are in the root namespace."""
+        return [name for switch in self.plan.switches for name in self.topology.ports(switch).values()]
 
     def namespace(self, node: str) -> Namespace:
         """Return the namespace of a host by name; switches run in the root namespace."""
-        if node in ("root", *self.topology.switches):
+        if node in ("root", *self.plan.switches):
             return self.root
         if node not in self._driver.namespaces:
-            allowed = ", ".join(["root", *self.topology.switches, *self._driver.namespaces])
+            allowed = ", ".join(["root", *self.plan.switches, *self._driver.namespaces])
             raise NetworkError(f"the node must be one of {allowed}, got {node!r}")
         return self._driver.namespaces[node]
 
@@ -117,31 +158,49 @@ class Network:
             + [f"neigh replace {ip} lladdr {mac} nud permanent dev {host.interface}" for ip, mac in peers]
         )
 
-    def _management(self) -> Namespace:
-        """Make the second network: a bridge in its own namespace, one veth pair for each host and one to the root
-        namespace.
-        """
-        bridge = Namespace.create("management")
-        prefix = self.plan.management.prefixlen
-        ours = f"{self.management_interface} address {MANAGEMENT_MAC}"
-        interfaces.ip([f"link add {ours} type veth peer name root netns {bridge.path}"])
-        ports = ["root", *(host.name for host in self.topology.hosts)]
-        with bridge.entered():
-            interfaces.ip(
-                ["link add bridge type bridge mcast_snooping 0", "link set bridge up"]
-                + [
-                    f"link add {name} type veth peer name {MANAGEMENT_HOST} netns {self.namespace(name).path}"
-                    for name in ports[1:]
-                ]
-                + [f"link set {name} master bridge up" for name in ports]
-            )
-        for rank, node in enumerate(ports, start=-1):
-            name = self.management_interface if rank < 0 else MANAGEMENT_HOST
-            with self.namespace(node).entered():
-                interfaces.disable_ipv6(name)
-                address = f"{self.plan.management_address(rank)}/{prefix}"
-                interfaces.ip([f"addr add {address} dev {name}", f"link set {name} up"])
-        return bridge
+    def _management(self, stack: ExitStack) -> None:
+        """Make the second network: a bridge in its own namespace on the root's machine, a link to it from each host,
+        and one from the root namespace of each machine that has a switch."""
+        plan, root = self.plan, self.plan.root
+        bridge = None
+        if plan.part.has(root):
+            bridge = Namespace.create("management")
+            stack.callback(bridge.close)
+        mtu, ports, lines = min(MANAGEMENT_MTU, plan.mtu), [], []
+        for number, end in enumerate(self._management_ends(), MANAGEMENT):
+            ports.append("root" if end.node == root else end.node)
+            lines += plan.part.link(number, LinkEnd(node=root, interface=ports[-1], namespace=bridge), end, mtu)
+        interfaces.ip(lines)
+        if bridge is not None:
+            with bridge.entered():
+                interfaces.ip(
+                    ["link add bridge type bridge mcast_snooping 0", "link set bridge up"]
+                    + [f"link set {name} master bridge up" for name in ports]
+                )
+        for end in self._management_ends():
+            if plan.part.has(end.node):
+                with self.namespace(end.node).entered():
+                    interfaces.disable_ipv6(end.interface)
+                    address = f"{plan.management_address(end.node)}/{plan.management.prefixlen}"
+                    interfaces.ip([f"addr add {address} dev {end.interface}", f"link set {end.interface} up"])
+
+    def _management_ends(self) -> list[LinkEnd]:
+        """Return the ends of the management network's links: at the root, at each host, and at one leaf of each further
+        machine that has leaves."""
+        part, root = self.plan.part, self.plan.root
+        ends = [LinkEnd(node=root, interface=self.management_interface, mac=MANAGEMENT_MAC)]
+        for host in self.topology.hosts:
+            ends.append(LinkEnd(node=host.name, interface=MANAGEMENT_HOST, namespace=self._inside(host.name)))
+        machines = {part.machine(root)}
+        for leaf in self.topology.switches[1:]:
+            if part.machine(leaf) not in machines:
+                machines.add(part.machine(leaf))
+                ends.append(LinkEnd(node=leaf, interface=self.management_interface))
+        return ends
+
+    def _inside(self, host: str) -> Namespace | None:
+        """Return the namespace of a host; None if the host is on another machine."""
+        return self._driver.namespaces.get(host)
 
     @property
     def management_interface(self) -> str:
@@ -159,14 +218,16 @@ class Network:
                 raise NetworkError(f"hosts.{host.name}.commands: `{command}` failed: {reason.strip()}") from error
 
     def shape(self, host_name: str, mbps: float | None) -> None:
-        """Change a link's rate in both directions; None takes the limit away."""
+        """Change a link's rate in both directions, at the ends that are on this machine; None takes the limit away."""
         hosts = {host.name: host for host in self.topology.hosts}
         if host_name not in hosts:
             raise NetworkError(f"the host must be one of {', '.join(hosts)}, got {host_name!r}")
         host = hosts[host_name]
-        switch_end = (self.root, self.topology.interface(host.place))
-        for namespace, name in (switch_end, (self.namespace(host_name), host.interface)):
-            with namespace.entered():
+        ends = [(host.place.switch, self.topology.interface(host.place)), (host.name, host.interface)]
+        for node, name in ends:
+            if not self.plan.part.has(node):
+                continue
+            with self.namespace(node).entered():
                 if mbps is None:
                     interfaces.unshape(name)
                 else:
@@ -174,12 +235,12 @@ class Network:
         self.rates[host.name] = mbps
 
     def describe(self) -> dict[str, Any]:
-        """Return the description of the network for the runner, as JSON."""
+        """Return the description of this machine's part of the network for the runner, as JSON."""
         hosts = {
             host.name: {
                 "ip": str(host.ip.ip),
                 "mac": host.mac,
-                "management": str(self.plan.management_address(rank)),
+                "management": str(self.plan.management_address(host.name)),
                 "switch": host.place.switch,
                 "port": host.place.port,
                 "interface": self.topology.interface(host.place),
@@ -187,7 +248,7 @@ class Network:
                 "uplink_mbps": uplink.mbps if (uplink := self.topology.uplink(host.place.switch)) else None,
                 "namespace": self.namespace(host.name).path,
             }
-            for rank, host in enumerate(self.topology.hosts)
+            for host in self.plan.hosts
         }
         switches = [
             {
@@ -195,13 +256,15 @@ class Network:
                 "interfaces": self.topology.ports(name),
                 "uplink": uplink.leaf.port if (uplink := self.topology.uplink(name)) else None,
             }
-            for name in self.topology.switches
+            for name in self.plan.switches
         ]
         return {
             "driver": self._driver.name,
             "reason": self.reason,
-            "management": str(self.plan.management_address(-1)),
+            "management": next((str(self.plan.management_address(name)) for name in self.plan.switches), ""),
             "management_interface": self.management_interface,
+            "root": str(self.plan.management_address(self.plan.root)),
+            "ring": [[host.name, str(host.ip.ip)] for host in self.topology.hosts],
             "mtu": self.plan.mtu,
             "hosts": hosts,
             "switches": switches,
@@ -235,9 +298,10 @@ def _preconditions(plan: NetworkPlan) -> None:
 def check_plan(plan: NetworkPlan) -> None:
     """Check the plan without looking at this machine; NetworkError names the field."""
     management, hosts = plan.management, plan.topology.hosts
-    if management.num_addresses < len(hosts) + 3:
+    needed = len(hosts) + len(plan.topology.switches) + 2
+    if management.num_addresses < needed:
         raise NetworkError(
-            f"network.management must have {len(hosts) + 3} addresses or more for {len(hosts)} hosts, got {management}"
+            f"network.management must have {needed} addresses or more for {len(hosts)} hosts, got {management}"
         )
     for host in hosts:
         if management.overlaps(host.ip.network):

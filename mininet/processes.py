@@ -8,9 +8,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import cpu
 from errors import NetworkError
 from namespaces import Namespace, die_with_parent
 from records import END_S, Record
+
+LOAD = "load-"
+"""The beginning of the name of a competing load; the name of the process follows."""
 
 
 class Children:
@@ -74,12 +78,41 @@ class Children:
             known = ", ".join(self._running) or "none"
             raise NetworkError(f"process {name!r} was never started: the running ones are {known}")
 
+    def limit(self, name: str, share: float, root: Namespace) -> str:
+        """Limit the processor time of a process, as cpu.limit() does; return why that is impossible, or an empty
+        text."""
+        child, load = self._running.get(name), f"{LOAD}{name}"
+        if child is None:
+            return f"{name} does not run"
+        try:
+            argv = cpu.limit(name, child.pid, share)
+        except OSError as error:
+            return f"no cgroup can be made, and {name} cannot be bound to a processor: {error.strerror}"
+        self._end_load(load)
+        if argv:
+            self.start(load, root, argv, env={})
+        return ""
+
+    def _end_load(self, load: str) -> None:
+        """End a competing load, if it runs."""
+        if load in self._running:
+            child = self._running.pop(load)
+            child.kill()
+            child.wait()
+            self._record.drop_process(child.pid)
+
     def reap(self) -> list[tuple[str, int]]:
-        """Return (name, exit code) of the processes that ended since the last call; after a signal the code is < 0."""
+        """Return (name, exit code) of the processes that ended since the last call; after a signal the code is < 0.
+
+        A process's competing load ends with the process. NetworkError: such a load ended by itself.
+        """
         ended = [(name, child.returncode) for name, child in self._running.items() if child.poll() is not None]
         for name, _ in ended:
             self._record.drop_process(self._running.pop(name).pid)
             self._ended.add(name)
+            if name.startswith(LOAD):
+                raise NetworkError(f"the load that competes with {name.removeprefix(LOAD)} has ended: see its log")
+            self._end_load(f"{LOAD}{name}")
         return ended
 
     def end(self) -> list[tuple[str, int]]:

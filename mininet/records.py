@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
 
+import cpu
 import interfaces
 from errors import NetworkError
 from namespaces import Namespace
@@ -157,6 +158,7 @@ class Record:
 
     def remove(self) -> None:
         """Delete the record: the network owns nothing any more."""
+        cpu.remove_groups(self.pid)
         self.path.unlink(missing_ok=True)
 
     def delete_interfaces(self) -> None:
@@ -169,7 +171,7 @@ class Record:
             interfaces.delete(owned)
 
     def clean(self) -> None:
-        """End the processes that still live, and delete the remaining interfaces."""
+        """End the processes that still live, and delete the remaining interfaces and the limits of processors."""
         end(self.processes)
         self.delete_interfaces()
         self.remove()

@@ -34,6 +34,7 @@ LAZY = {
     "stop": Lazy("kofn.run.clean", "stop", "end the run that is going on"),
     "clean": Lazy("kofn.run.clean", "command", "remove what crashed runs left behind"),
     "doctor": Lazy("kofn.doctor.command", "command", "check this machine, from root's rights to exact sums"),
+    "lab": Lazy("kofn.run.lab.setup", "lab", "prepare the machines on which kofn run --lab runs"),
     "chaos": Lazy("kofn.experiments.chaos.command", "command", "train under every kind of fault"),
     "experiment": Lazy("kofn.experiments.experiment_command", "command", "answer a question by many trainings"),
     "compare": Lazy(

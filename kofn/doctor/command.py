@@ -6,7 +6,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, NoReturn, TypeAlias, TypeVar
 
 import click
 from msgspec.structs import replace
@@ -16,12 +16,14 @@ from kofn.doctor.checks import Check, CheckError, Finding, first_failure, walk
 from kofn.doctor.hosts import Hosts
 from kofn.doctor.lab import Laboratory
 from kofn.doctor.machine import machine_checks
+from kofn.doctor.machines import LAB_CHECKS, examine_lab, named, rows
 from kofn.doctor.network import ControlPlane
 from kofn.doctor.remote import RemoteChecks, RemoteJob
 from kofn.doctor.running import RunningChecks
-from kofn.report.table import make_console
+from kofn.report.table import PlainTable, make_console
 from kofn.run.display import say
 from kofn.run.ending import ending
+from kofn.run.lab.lab_file import Lab
 from kofn.run.plan import DEFAULT_CONFIG
 from kofn.run.signals import cancel_on_signal, stopped_by
 from kofn.run.state import another_run, hold, running
@@ -31,6 +33,7 @@ from kofn_common.json_text import json_text
 from kofn_common.rpc.address import checked_address
 from kofn_common.wire.sizes import WORKERS_MAX
 
+Found = TypeVar("Found")
 Show: TypeAlias = Callable[[Finding], None]
 
 EXAMPLES = """
@@ -40,6 +43,7 @@ Examples:
   kofn doctor mine.toml              with the settings and the topology of mine.toml
   kofn doctor --target bmv2          with simple_switch_grpc
   kofn doctor job.toml --remote --rank 0 --switch 192.0.2.1 --controller 192.0.2.1:50052 --certs certs
+  kofn doctor --lab lab.toml         the machines of a laboratory
   kofn doctor --json | jq .failed    the name of the first check that fails, or null
 
 \b
@@ -67,6 +71,9 @@ Exit codes: 0 every check holds, 1 a check fails, 2 the configuration is wrong, 
     help="With --remote, on the controller's machine: the address of the switch's P4Runtime server.",
 )
 @click.option("--p4runtime-certs", type=click.Path(path_type=Path), help="With --remote: as for kofn controller.")
+@click.option(
+    "--lab", type=click.Path(path_type=Path), metavar="FILE", help="Check the machines of the laboratory in FILE."
+)
 @click.option("--json", "as_json", is_flag=True, help="All findings as JSON on stdout, progress on stderr.")
 def command(
     *,
@@ -80,12 +87,16 @@ def command(
     certs: Path | None,
     p4runtime: str | None,
     p4runtime_certs: Path | None,
+    lab: Path | None,
     as_json: bool,
 ) -> None:
     """Run every check, from root's rights to exact sums at every worker, and name the first check that fails.
 
     The command makes a small network and removes it again. During a run it makes no network, but checks the
     controller, the switch and the workers of the run.
+
+    --lab checks all machines of a laboratory at the same time: ssh, this checkout, root, tools, other networks, clock,
+    MTU.
 
     --remote checks each hop of a job on several machines, with the arguments of `kofn worker`: the worker's
     certificates, the way to the switch, the tunnel's UDP port, the MTU of the whole way, the clocks, the controller's
@@ -103,6 +114,13 @@ def command(
     if not remote and (given := [option for option, value in others.items() if value is not None]):
         raise click.UsageError(f"{', '.join(given)} needs --remote")
     console = make_console(stderr=as_json)
+    if lab is not None:
+        if remote:
+            raise click.UsageError("--lab and --remote must not both be given")
+        with ending("doctor"):
+            by_machine = asyncio.run(_until_signal(examine_lab(Lab.load(lab), _settings(config, target, driver))))
+        console.print(PlainTable(["machine", *LAB_CHECKS], rows(by_machine), texts=LAB_CHECKS))
+        _conclude(named(by_machine), console, as_json=as_json)
     if remote:
         if switch is None or controller is None:
             raise click.UsageError("--remote needs --switch HOST and --controller HOST:PORT")
@@ -188,7 +206,7 @@ async def _everything(
         await laboratory.close()
 
 
-async def _until_signal(walking: Coroutine[Any, Any, list[Finding]]) -> list[Finding]:
+async def _until_signal(walking: Coroutine[Any, Any, Found]) -> Found:
     """Return the findings of a walk. Raise InterruptedRun if a signal came."""
     task = asyncio.current_task()
     assert task is not None

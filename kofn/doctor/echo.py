@@ -1,9 +1,13 @@
-"""Echoes by ICMP (RFC 792): whether packets of a size return whole, and the other machine's clock."""
+"""Echoes by ICMP (RFC 792): whether packets of a size return whole, and the other machine's clock.
+
+python -m kofn.doctor.echo ADDRESS MOST      prints the largest size, up to MOST bytes, of a packet that returns
+"""
 
 import os
 import select
 import socket
 import struct
+import sys
 import time
 from dataclasses import dataclass
 
@@ -100,3 +104,7 @@ def checksum(data: bytes) -> int:
     while total >> 16:
         total = (total & 0xFFFF) + (total >> 16)
     return int(~total & 0xFFFF)
+
+
+if __name__ == "__main__":
+    print(Echo(address=sys.argv[1]).largest(int(sys.argv[2])))

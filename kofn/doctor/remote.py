@@ -40,8 +40,7 @@ from kofn_common.wire.packet import WORD_BYTES
 
 CONNECT_S = 3.0
 CLOCK_MOST_S = 60.0
-"""The greatest permitted difference of two clocks. A certificate is valid from five minutes before it was made, and
-times in logs should be comparable."""
+"""The greatest permitted difference of two clocks: times in logs should be comparable."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

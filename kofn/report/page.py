@@ -52,7 +52,7 @@ def write_report(folder: RunFolder, configs: Sequence[Config], summary: RunSumma
         results=folder.path.resolve(),
         seed=configs[0].run.seed,
         place=_place(record),
-        provenance=record.provenance.rows(),
+        provenance=record.rows,
         jobs=[_job(*job) for job in zip(folder.jobs, configs, summary.jobs, strict=True)],
     )
     path = folder.path / "report.html"

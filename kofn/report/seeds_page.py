@@ -42,7 +42,7 @@ def write_seeds_page(folder: RunFolder, summary: SeedsSummary) -> Path:
             {"svg": drawing.write(into), "caption": drawing.caption, "file": f"{FIGURES}/{drawing.name}"}
             for drawing in _drawings(summary)
         ],
-        provenance=record.provenance.rows(),
+        provenance=record.rows,
         effective=[job.effective.read_text() for job in folder.jobs],
     )
     path = folder.path / "report.html"

@@ -8,7 +8,6 @@ import sys
 
 import click
 
-from kofn.run.cpu import remove_groups
 from kofn.run.network import BOOT, SYSTEM_PYTHON
 from kofn.run.state import abandoned, running
 from kofn_common.results.folder import CERTIFICATES
@@ -71,7 +70,6 @@ def command() -> None:
         sys.exit(1)
     click.echo("kofn clean: looking for leftovers of earlier runs")
     remove_certificates()
-    remove_groups()
     try:
         code = subprocess.run([SYSTEM_PYTHON, BOOT, "--clean"], check=False, timeout=CLEAN_TIMEOUT_S).returncode
     except subprocess.TimeoutExpired:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from kofn.run import accelerators
 from kofn.run.commands import ENVIRONMENT, Commands
-from kofn.run.network import ROOT, EmulatedHost, ProcessSpec
+from kofn.run.network import EmulatedHost, ProcessSpec
 from kofn_common.collectives.job_collective import load_collective
 from kofn_common.config.objectives import check_objective
 from kofn_common.config.schema import Config
@@ -64,7 +64,8 @@ class JobPrograms:
         job.alone.path.mkdir(parents=True, exist_ok=True)
         job.alone.metrics(0).unlink(missing_ok=True)  # a resumed run may have this file already
         argv, log = commands.alone(job.effective, job.alone.metrics(0)), job.alone.path / "alone.log"
-        return ProcessSpec(name=self.process("alone"), node=ROOT, argv=argv, log=log, cwd=Path.cwd(), env=ENVIRONMENT)
+        node, _ = self.hosts[0]  # where worker 0 trains with the others
+        return ProcessSpec(name=self.process("alone"), node=node, argv=argv, log=log, cwd=Path.cwd(), env=ENVIRONMENT)
 
     def worker(self, commands: Commands, job: JobFolder, rank: int) -> ProcessSpec:
         """Return the process of this rank's worker."""

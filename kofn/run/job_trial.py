@@ -10,7 +10,6 @@ import msgspec
 
 from kofn.run.commands import Commands
 from kofn.run.controller_client import ControllerClient
-from kofn.run.cpu import CpuShares
 from kofn.run.errors import RunError
 from kofn.run.job_programs import JobPrograms
 from kofn.run.live import TrialView
@@ -81,13 +80,8 @@ class JobTrial:
         self._schedule = Schedule([*config.event, *config.link, *config.cpu])
         self._journal = LineTail(folder.decisions)
         self._started_at: dict[str, int] = {}  # by worker: its newest iteration when an event started the worker
-        self._cpu = CpuShares(processes, folder.log)
+        self._shares: dict[str, float] = {}  # by process: its share of a processor, also after a restart
         self._workers = self.programs.workers
-
-    @property
-    def loads(self) -> list[str]:
-        """The processes that compete with workers, to be ended with the trial."""
-        return self._cpu.loads
 
     def port_rules(self, switch: EmulatedSwitch, rack: int) -> Iterator[FaultRule]:
         """Yield a switch's rules for this job's packets; `rack` is the rack of a leaf."""
@@ -226,13 +220,21 @@ class JobTrial:
                 await self._network.shape(self.programs.hosts[rank][0], event.mbps)
             return ""
         if isinstance(event, CpuSection):
-            return await self._cpu.set([self._workers[rank] for rank in event.workers], event.share)
+            workers = [self._workers[rank] for rank in event.workers]
+            self._shares |= dict.fromkeys(workers, event.share)
+            return "; ".join([why for name in workers if (why := await self._limit(name))])
         what, value = action(event)
         if what == "objective":
             if self._processes.state("controller") is not ProcessState.RUNNING:
                 return "the controller does not run"
             return await client.set_objective(self.config.job.id, value) or ""
         return await self._kill_or_start(what, self.programs.process(value))
+
+    async def _limit(self, name: str) -> str:
+        """Give a process its share of a processor, if it runs; return why that is impossible, else an empty text."""
+        if name not in self._shares or self._processes.state(name) is not ProcessState.RUNNING:
+            return ""
+        return await self._network.limit(name, self._shares[name])
 
     async def _kill_or_start(self, what: str, name: str) -> str:
         """Kill or start a process; return the reason if that is impossible, else an empty text."""
@@ -243,7 +245,7 @@ class JobTrial:
             if name in self._workers:
                 self._started_at[name] = self._finished(self._workers.index(name))
             await self._processes.restart(name)
-            return await self._cpu.restarted(name)
+            return await self._limit(name)
         else:
             return {
                 ProcessState.ABSENT: "it does not run",

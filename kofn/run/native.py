@@ -1,7 +1,7 @@
 """Compiles the C code of a run's processes once, while the run starts and before workers start."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -16,15 +16,20 @@ from kofn_switch.compiler.build import build_program, compile_runtime
 from kofn_switch.compiler.ir.program import Target
 
 
-class NativeBuild:
-    """Compiles all C code that the cache lacks, also the code of `program`, in parallel, from its construction on."""
+def builds(network: NetworkSection, program: Path) -> list[Callable[[], object]]:
+    """Return what compiles all C code of a run on this machine, also the code of `program`."""
+    needed: list[Callable[[], object]] = [compile_workers, kernel]
+    if network.target == "embedded":
+        needed += [compile_runtime, partial(_compile_program, program, Target(trace=bool(network.trace)))]
+    return needed
 
-    def __init__(self, network: NetworkSection, program: Path) -> None:
-        builds: list[Callable[[], object]] = [compile_workers, kernel]
-        if network.target == "embedded":
-            builds += [compile_runtime, partial(_compile_program, program, Target(trace=bool(network.trace)))]
-        pool = ThreadPoolExecutor(len(builds))
-        self._builds: list[Future[None]] = [pool.submit(_attempt, build) for build in builds]
+
+class NativeBuild:
+    """Compiles the C code that the cache lacks, in parallel, from its construction on."""
+
+    def __init__(self, needed: Sequence[Callable[[], object]]) -> None:
+        pool = ThreadPoolExecutor(len(needed) or 1)
+        self._builds: list[Future[None]] = [pool.submit(_attempt, build) for build in needed]
         pool.shutdown(wait=False)
 
     @property

@@ -25,6 +25,15 @@ record_option = click.option(
 """An option for commands that train."""
 
 
+lab_option = click.option(
+    "--lab",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Run on the machines of the laboratory in FILE (docs/howto/machines.md).  [default: on this machine]",
+)
+"""An option for commands that make a network."""
+
+
 class FiniteRange(click.FloatRange):
     """A finite number within bounds. click's own type accepts NaN, and infinity where there is no upper bound."""
 

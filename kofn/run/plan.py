@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kofn.run.jobs import JobPlan, plan_jobs
+from kofn.run.lab.lab_file import Lab
 from kofn.run.stragglers import check_record
 from kofn_common.config.schema import Config
 from kofn_common.places import folder_of
@@ -32,6 +33,8 @@ class RunPlan:
     """Whether the plan continues the run in the folder."""
     record: Path | None = None
     """The file for the last trial's blocking."""
+    lab: Lab | None = None
+    """The machines of the run; None: this machine."""
 
     @property
     def configs(self) -> list[Config]:

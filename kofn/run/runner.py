@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 import importlib
 import importlib.util
-import os
 import shutil
 import sys
 import time
@@ -23,14 +22,14 @@ from kofn.report.table import make_console
 from kofn.run.clean import remove_certificates
 from kofn.run.commands import Commands
 from kofn.run.conclusion import AtEarlyEnd, conclude, conclude_early, noted_end
-from kofn.run.cpu import remove_groups
 from kofn.run.display import say
 from kofn.run.ending import ending
 from kofn.run.errors import LeftoversError, RunError
+from kofn.run.lab.lab_file import Lab
 from kofn.run.machine_load import load_note
-from kofn.run.native import NativeBuild
+from kofn.run.native import NativeBuild, builds
 from kofn.run.network import EmulatedHost, NetworkClient
-from kofn.run.options import record_option, set_option
+from kofn.run.options import lab_option, record_option, set_option
 from kofn.run.page import Watched, page
 from kofn.run.plan import RunPlan, make_plan, prepare
 from kofn.run.preconditions import check_machine, check_management, check_needs, check_ports, check_space
@@ -61,6 +60,7 @@ Examples:
   kofn run mine.toml --torch train.py         a script of your own in PyTorch, by torchrun
   kofn run one.toml other.toml                two jobs at once on one switch
   kofn run --web --port 8080                  the live page at a port of your choice
+  kofn run --lab lab.toml                     on the machines of a laboratory
   kofn run --resume runs/latest               go on after a crash, with run.checkpoint_every
   kofn run --json | jq .trials                the summary for another program
 
@@ -102,6 +102,7 @@ Exit codes: 0 every trial reached its target and is consistent (with model.repla
 )
 @set_option
 @record_option
+@lab_option
 @click.option("--json", "as_json", is_flag=True, help="The summary as JSON on stdout, progress on stderr.")
 @click.option("--quiet", is_flag=True, help="No live table and no passed checks: events, stalls and the results.")
 @click.option("--web/--no-web", default=None, help="Serve the live page.  [default: on a terminal]")
@@ -117,6 +118,7 @@ def command(
     resume: Path | None,
     settings: tuple[str, ...],
     record: Path | None,
+    lab: Path | None,
     as_json: bool,
     quiet: bool,
     web: bool | None,
@@ -151,7 +153,7 @@ def command(
                 as_json=as_json,
                 quiet=quiet,
             )
-        plan = replace(plan, page_port=page_port(web, port, console))
+        plan = replace(plan, page_port=page_port(web, port, console), lab=Lab.load(lab) if lab else None)
         sys.exit(carry_out(plan, console))
 
 
@@ -189,14 +191,14 @@ def execute(plan: RunPlan, console: Console, at_early_end: AtEarlyEnd | None = N
     )
     check_space(plan.folder)
     remove_certificates()
-    remove_groups()
     with hold(plan.folder):
         check_ports(plan.shared.network, plan.page_port, len(plan.shared.switches))
-        check_management(plan.shared.network)
+        if plan.lab is None:
+            check_management(plan.shared.network)
         load = load_note()
         folder = reopen(plan, topology) if plan.resume else prepare(plan, topology)
         folder.update_record(load=load or folder.record().load)
-        native = NativeBuild(plan.shared.network, plan.data_plane.compiled.blob)
+        native = NativeBuild(builds(plan.shared.network, plan.data_plane.compiled.blob) if plan.lab is None else [])
         try:
             with (
                 noted_end(folder, at_early_end),
@@ -215,7 +217,10 @@ def check(plan: RunPlan) -> None:
     """Raise RunError or ConfigError if the results have no place, or the machine lacks a requirement."""
     if not plan.resume:
         check_new(plan.folder)
-    check_machine(plan.shared.network.target)
+    if plan.lab is None:
+        check_machine(plan.shared.network.target)
+    else:
+        plan.lab.check(plan.configs)
     for config in plan.configs:
         check_needs(config)
 
@@ -265,13 +270,7 @@ async def _train(
 ) -> None:
     begin = time.monotonic()
     settings = plan.shared.network
-    network = await NetworkClient.start(
-        folder.topology,
-        driver=settings.driver,
-        management=settings.management,
-        coalesced=settings.coalesced,
-        log=folder.path / "boot.log",
-    )
+    network = await _network(plan, folder, certs)
     try:
         folder.update_record(driver=network.ready.driver)
         if not plan.quiet:
@@ -300,8 +299,24 @@ async def _train(
             await trial.run(check=plan.check and number == 0, quiet=plan.quiet, resumed=resumed)
             folder.update_record(finished=number + 1)
     finally:
+        folder.update_record(machines=network.records)
         await network.stop()
-        remove_groups(os.getpid())
+
+
+async def _network(plan: RunPlan, folder: RunFolder, certs: Path | None) -> NetworkClient:
+    """Make the network, on this machine or on those of a laboratory."""
+    if plan.lab is not None:
+        from kofn.run.lab.start import start_network  # noqa: PLC0415  # a run on one machine needs none of it
+
+        return await start_network(plan.lab, folder, plan.configs, certs)
+    settings = plan.shared.network
+    return await NetworkClient.start(
+        folder.topology,
+        driver=settings.driver,
+        management=settings.management,
+        coalesced=settings.coalesced,
+        log=folder.path / "boot.log",
+    )
 
 
 def _kept(folder: RunFolder, configs: Sequence[Config]) -> str:

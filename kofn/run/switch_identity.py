@@ -3,7 +3,7 @@
 A running kofn-switch tells name and version in the metadata of its answer to P4Runtime's Capabilities; BMv2 sends none.
 
     bmv2()                                          # BMv2 on the PATH; None: nothing there, RunError: another switch
-    await answering("bmv2", "127.0.0.1:50051")      # a running switch; RunError: not the target's
+    await answering("bmv2", "127.0.0.1:50051")      # a running switch; None: none yet, RunError: another's
 """
 
 import grpc
@@ -23,14 +23,17 @@ def bmv2() -> SwitchIdentity | None:
         raise RunError(str(error)) from None
 
 
-async def answering(target: str, address: str) -> SwitchIdentity:
-    """Return the switch that answers at a P4Runtime address. Raise RunError if it is not the target's."""
+async def answering(target: str, address: str) -> SwitchIdentity | None:
+    """Return the switch that answers at a P4Runtime address; None if nothing is there yet. Raise RunError if it is not
+    the target's."""
     async with grpc.aio.insecure_channel(address, options=[("grpc.enable_http_proxy", 0)]) as channel:
         call = p4r_grpc.P4RuntimeStub(channel).Capabilities(p4r.CapabilitiesRequest(), timeout=ANSWER_S)
         try:
             told = dict(await call.initial_metadata())
             await call
         except grpc.aio.AioRpcError as error:
+            if error.code() is grpc.StatusCode.UNAVAILABLE:
+                return None
             raise RunError(
                 f"the switch at {address} must answer P4Runtime's Capabilities, got {error.code().name}:"
                 f" {error.details()}"

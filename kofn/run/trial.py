@@ -16,7 +16,7 @@ from kofn.run.display import Display, say
 from kofn.run.errors import RunError
 from kofn.run.job_trial import JobTrial
 from kofn.run.native import NativeBuild
-from kofn.run.network import ROOT, NetworkClient, ProcessSpec, listens
+from kofn.run.network import ROOT, NetworkClient, ProcessSpec
 from kofn.run.page import Watched
 from kofn.run.processes import Processes
 from kofn.run.resume import Resumed
@@ -96,20 +96,24 @@ class Trial:
             ) from None
         finally:
             self._processes.forget()
-        loads = [name for training in self._trainings for name in training.loads]
-        await self._network.end([*servers, *loads])
+        await self._network.end(servers)
         await self._network.end(["controller"])
         await self._network.end(self._switches)
 
     async def _start_control_plane(self, client: ControllerClient) -> None:
-        network = self._commands.network
         switches = [await self._start_switch(number, name) for number, name in enumerate(self._switches)]
         for switch, address in zip(switches, self._commands.p4runtime(), strict=True):
-            await self._until_up(switch, _listens(address), f"the P4Runtime server of {switch.name}")
-            self._folder.note_switch(str(await answering(network.target, address)))
+            await self._until_up(switch, self._answers(address), f"the P4Runtime server of {switch.name}")
         configs = [job.effective for job in self._folder.jobs]
         controller = await self._launch("controller", self._commands.controller(configs, self._entries[0]))
         await self._until_up(controller, client.ready(), "the controller and its switch")
+
+    async def _answers(self, address: str) -> AsyncIterator[bool]:
+        """Yield repeatedly whether a switch answers, and note which switch it is."""
+        while True:
+            if (found := await answering(self._commands.network.target, address)) is not None:
+                self._folder.note_switch(str(found))
+            yield found is not None
 
     async def _start_switch(self, number: int, name: str) -> ProcessSpec:
         """Start a switch by its number and name."""
@@ -207,11 +211,6 @@ class Trial:
                     await self._processes.ended(POLL_S)
         except TimeoutError:
             raise RunError(f"{what} did not answer within {START_TIMEOUT_S:.0f} s; see {program.log}") from None
-
-
-async def _listens(address: str) -> AsyncIterator[bool]:
-    while True:
-        yield await listens(int(address.rpartition(":")[2]))
 
 
 async def _serves(server: ProcessSpec) -> AsyncIterator[bool]:

@@ -22,6 +22,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+from kofn_common import wall_clock
 from kofn_common.collectives.job_collective import load_collective
 from kofn_common.config.objectives import check_objective
 from kofn_common.config.schema import Config
@@ -104,7 +105,7 @@ class Session(ResumableSession):
         self._metrics = Metrics(self._job.metrics)
         self._log = IterationLog(self._job.config, self._metrics, self._blocking, self.layout.elements)
         self._begun_s = self._ready_s = time.monotonic()
-        self._started = time.time()
+        self._started = wall_clock.now()
         self._follow_model()
         atexit.register(self.close)
 
@@ -159,7 +160,7 @@ class Session(ResumableSession):
             raise TorchError("session.log() must come before close()")
         found = {name: float(value) for name, value in numbers.items()}
         logged = {name: value if math.isfinite(value) else None for name, value in found.items()}
-        self._metrics.write(iteration=self.iteration, time=time.time(), logged=logged)
+        self._metrics.write(iteration=self.iteration, time=wall_clock.now(), logged=logged)
 
     def close(self) -> None:
         """Leave the job; if the training is done, leave the job together with the other workers. Python calls close()
@@ -321,13 +322,13 @@ class Session(ResumableSession):
         else:
             compared = digests([*self.layout.parameters.values(), *self._compared.tensors().values()])
             self._staging.send("digests", compared, lambda host: write(host.numpy()))
-        self._ready_s, self._started = time.monotonic(), time.time()
+        self._ready_s, self._started = time.monotonic(), wall_clock.now()
 
     def jumped(self) -> None:
         """Record that this worker took over another worker's parameters."""
         self._tell_note()
         self._log.jumped()
-        self._ready_s, self._started = time.monotonic(), time.time()
+        self._ready_s, self._started = time.monotonic(), wall_clock.now()
 
     def report(self, step: Step, updates: Sequence[Update]) -> None:
         assert self._begun is not None

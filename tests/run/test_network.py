@@ -58,9 +58,9 @@ def test_signal_at_the_moment_of_an_answer_is_not_lost(tmp_path: Path) -> None:
     async def run() -> None:
         network = await NetworkClient.start(tmp_path, driver="auto", management="", log=tmp_path / "log")
         try:
-            waiting = asyncio.create_task(network._wait("told", "", 10.0))
+            waiting = asyncio.create_task(network._boot.wait("told", "", 10.0))
             await asyncio.sleep(0)
-            network._handle({"event": "told"})
+            network._boot._handle({"event": "told"})
             waiting.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await waiting

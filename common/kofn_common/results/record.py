@@ -18,6 +18,25 @@ KILLED = "kofn run could not say why: it was killed (SIGKILL), or its disk was f
 """The reason in the record of a run that could not write why it ended."""
 
 
+class MachineRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A machine of a laboratory during a run."""
+
+    host: str
+    nodes: tuple[str, ...]  # the hosts and switches of the topology that were there
+    kernel: str
+    cores: int
+    ahead_s: float  # by how much its clock was ahead of the clock of `kofn run`
+    monotonic_ahead_s: float  # the same of its monotonic clock
+    within_s: float  # the offsets are known to be within this of the truth
+    drift_s: float  # by how much more than that an offset during the run differed
+
+    @property
+    def row(self) -> tuple[str, str]:
+        """The machine in a table of the report."""
+        clock = f"clock {self.ahead_s:+.3f} s, known within {1e3 * (self.within_s + self.drift_s):.1f} ms"
+        return self.host, f"{', '.join(self.nodes)}; {self.kernel}, {self.cores} cores; {clock}"
+
+
 class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The content of run.json: enough to read a run folder again."""
 
@@ -34,6 +53,12 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     load: str = ""  # a remark about other processes that used the cores when the run began, or while the costs of a
     # simulation were measured; empty: none did
     provenance: Provenance = Provenance()
+    machines: tuple[MachineRecord, ...] = ()  # the machines of a laboratory; empty: this machine
+
+    @property
+    def rows(self) -> list[tuple[str, str]]:
+        """Where the run comes from, for a table of the report."""
+        return [*self.provenance.rows(), *(machine.row for machine in self.machines)]
 
     @property
     def early_end(self) -> str:

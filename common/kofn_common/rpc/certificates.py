@@ -22,7 +22,7 @@ from kofn_common.rpc.errors import SecurityError
 from kofn_common.rpc.names import AUTHORITY, CONTROLLER, OPERATOR, SWITCH_HOST, host_name, token_name, worker_name
 
 VALID = datetime.timedelta(days=30)
-SKEW = datetime.timedelta(minutes=5)  # the most by which clocks of several machines may differ
+SKEW = datetime.timedelta(hours=1)  # the most by which clocks of several machines may differ
 
 _SERVER, _CLIENT = ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH
 

@@ -1,12 +1,12 @@
 """The journal of decisions and samples, as JSON lines."""
 
 import math
-import time
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from kofn_common import wall_clock
 from kofn_common.json_text import json_text
 from kofn_controller.errors import StartError
 from kofn_controller.job.agreement import Agreement
@@ -26,7 +26,7 @@ class Journal:
     has time, job, iteration, k, lambda_s, live. Times are Unix seconds; unknown values are null.
     """
 
-    def __init__(self, path: Path | None, now: Callable[[], float] = time.time) -> None:
+    def __init__(self, path: Path | None, now: Callable[[], float] = wall_clock.now) -> None:
         """Open the file; each line is written at once."""
         self._now = now
         self._faults: dict[int, str] = {}  # by job: the latest fault of its objective

@@ -6,12 +6,12 @@ The module knows nothing of k, of gRPC's server or of the switch.
 import asyncio
 import enum
 import logging
-import time
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import grpc
 
+from kofn_common import wall_clock
 from kofn_common.numerals import is_numeral
 from kofn_common.rpc import kofn_pb2 as pb
 from kofn_controller.errors import AttachError
@@ -152,7 +152,7 @@ class Members:
         if hello.iteration and not hello.generation:
             message = f"worker {hello.rank} is in iteration {hello.iteration} of no generation: both or none are known"
             raise AttachError(grpc.StatusCode.INVALID_ARGUMENT, message)
-        if hello.generation > time.time() + CLOCKS_DIFFER_S:
+        if hello.generation > wall_clock.now() + CLOCKS_DIFFER_S:
             message = f"worker {hello.rank}: generation {hello.generation} is in the future (it is a time in seconds)"
             raise AttachError(grpc.StatusCode.INVALID_ARGUMENT, message)
 

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from kofn_common import wall_clock
 from kofn_controller.job import messages
 from kofn_controller.job.agreement import Agreement
 from kofn_controller.job.checkpoints import Checkpoints
@@ -116,4 +117,4 @@ class JobState:
     def next_generation(self) -> int:
         """Return the Unix time in seconds, or the number after the highest known generation if that is more."""
         known = [self.generation, self.slots.latest, *(seat.hello.generation for seat in self.members.attached)]
-        return max(int(time.time()), max(known) + 1)
+        return max(int(wall_clock.now()), max(known) + 1)

@@ -12,7 +12,6 @@ import select
 import signal
 import socket
 import sys
-import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -20,6 +19,7 @@ from operator import itemgetter
 
 import click
 
+from kofn_common import wall_clock
 from kofn_common.config.k_bounds import bound_k
 from kofn_common.wire import packet as wire
 from kofn_common.wire.errors import ChecksumError, WireError
@@ -149,7 +149,7 @@ class ParameterServer:
             header.count != 1 if pulls else header.count > 1 or not 1 <= header.weight <= WEIGHT_MAX
         ):
             return "BAD_COUNT"
-        if header.generation > self._rules.generation and header.generation <= time.time() + GENERATION_AHEAD_S:
+        if header.generation > self._rules.generation and header.generation <= wall_clock.now() + GENERATION_AHEAD_S:
             self._rules.generation = header.generation
         if header.generation != self._rules.generation:
             return "OLD_GENERATION"

@@ -14,6 +14,7 @@ import click
 import numpy as np
 from msgspec.structs import replace
 
+from kofn_common import wall_clock
 from kofn_common.config.schema import Config
 from kofn_host.compression.plan import Planner
 from kofn_host.training.metrics import Metrics
@@ -65,7 +66,7 @@ def alone(config: Config) -> Config:
 
 
 def _sleep_until(end: float) -> None:
-    time.sleep(max(0.0, end - time.time()))
+    time.sleep(max(0.0, end - wall_clock.now()))
 
 
 @click.command()
@@ -74,7 +75,7 @@ def _sleep_until(end: float) -> None:
 def command(*, config: Path, metrics: Path) -> None:
     """Train one worker alone, without a network."""
     with Metrics(metrics) as lines:
-        train(Config.load(config), lines, time.time, _sleep_until)
+        train(Config.load(config), lines, wall_clock.now, _sleep_until)
 
 
 if __name__ == "__main__":

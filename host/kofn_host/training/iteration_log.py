@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from kofn_common import wall_clock
 from kofn_common.config.schema import Config
 from kofn_common.rpc import kofn_pb2
 from kofn_host.agent.exchange import Exchange, Update
@@ -81,7 +82,7 @@ class IterationLog:
         Return a function that writes the iteration's record. Its arguments are the parameters, whose fingerprint the
         record has.
         """
-        direction, now = self._alignment.direction(update.mean), time.time()
+        direction, now = self._alignment.direction(update.mean), wall_clock.now()
         self._direction = direction if step else self._direction
         self._clock.stepped()
         more = {"injected_mean_s": self._blocking.mean_s(update.iteration), **self._clock.take()}

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from kofn_common import wall_clock
 from kofn_common.collectives.job_collective import load_collective
 from kofn_common.config.schema import Config
 from kofn_common.results.account import Account
@@ -160,7 +161,7 @@ class Training:
 
         Missed iterations are applied before a late gradient is contributed; a missed iteration may end the training.
         """
-        iteration, started, attempts = reducer.iteration, time.time(), self._attempts
+        iteration, started, attempts = reducer.iteration, wall_clock.now(), self._attempts
         attempts.begin()
         work = first = None if reducer.entered else self._work(reducer, iteration, ready)
         computed = time.monotonic()
@@ -288,7 +289,7 @@ class Training:
         direction = self._alignment.direction(mean)
         if step:
             self._direction = direction
-        line = iteration_line(aggregate, step, time.time(), direction, evaluation) | {
+        line = iteration_line(aggregate, step, wall_clock.now(), direction, evaluation) | {
             "injected_mean_s": self._blocking.mean_s(aggregate.iteration)
         }
         return line, self._reason(aggregate.iteration, evaluation.accuracy)

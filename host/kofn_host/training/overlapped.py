@@ -15,6 +15,7 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 
+from kofn_common import wall_clock
 from kofn_common.collectives.job_collective import load_collective
 from kofn_common.config.errors import ConfigError
 from kofn_common.config.schedule import AUTO
@@ -203,7 +204,7 @@ class OverlappedTraining(Training):
         if reducer.entered:  # this iteration's gradient was computed before a restart
             self._forwarded = None
             return super()._iterate(reducer, metrics, ready)
-        iteration, started, begun_s = reducer.iteration, time.time(), self._free_s()
+        iteration, started, begun_s = reducer.iteration, wall_clock.now(), self._free_s()
         self._timeline = list[tuple[Kind, int, float, float]]()
         self._schedule = self._search.schedule
         if self._forwarded != iteration:

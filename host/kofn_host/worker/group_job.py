@@ -6,12 +6,12 @@ A process group "kofn" of PyTorch makes exact calls only; a sharded optimizer ma
 import asyncio
 import atexit
 import logging
-import time
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import asdict, dataclass
 
 from msgspec.structs import replace
 
+from kofn_common import wall_clock
 from kofn_common.config.compress import CompressSection, Residual
 from kofn_common.config.job import JobSection
 from kofn_common.config.model import Average
@@ -218,7 +218,7 @@ class GroupJob:
         self.workers, self.reducer, self.metrics = workers, GroupReducer(config, place, calls), Metrics(place.metrics)
         self._member.join(config, place, self.reducer, NoReplica())
         self.communicator = self.reducer.communicator
-        self._iteration, self._ended = 0, time.time()
+        self._iteration, self._ended = 0, wall_clock.now()
         self._memory: Memory | None = None
         atexit.register(self.close)
 
@@ -228,7 +228,7 @@ class GroupJob:
         `shared`: values that are equal at all workers; `memory`: this worker's memory, if known.
         """
         self._memory = memory
-        self._iteration, started, self._ended = self._iteration + 1, self._ended, time.time()
+        self._iteration, started, self._ended = self._iteration + 1, self._ended, wall_clock.now()
         everyone = MeanMembers(self.workers, self.workers, list(range(self.workers)), late=False)
         made = self.communicator.latest or everyone  # exact calls include all workers
         self.communicator.latest = None

@@ -1,0 +1,1 @@
+"""A laboratory: the machines on which `kofn run --lab` runs."""

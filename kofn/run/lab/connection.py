@@ -1,0 +1,46 @@
+"""How a command reaches a machine of a laboratory: OpenSSH with the user's own configuration, or nothing."""
+
+import shlex
+import sys
+from collections.abc import Sequence
+
+from kofn.run.lab.checkout import CACHE, Checkout
+from kofn.run.lab.lab_file import HERE, LabMachine
+
+SSH = ("ssh", "-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "ExitOnForwardFailure=yes")
+"""Without a terminal, and without a question that nobody answers: a password, or an unknown host key, is an error."""
+
+ROOT = 'if [ "$(id -u)" = 0 ]; then as=; else as="sudo -n"; fi'
+
+
+def command(machine: LabMachine, script: str, ports: Sequence[str] = ()) -> list[str]:
+    """Return the command line that runs a shell's script on a machine. `ports`: PORT:HOST:PORT, as ssh -L forwards
+    them from this machine's loopback."""
+    if machine.host == HERE:
+        return ["sh", "-c", script]
+    forwards = [part for port in ports for part in ("-L", f"127.0.0.1:{port}")]
+    return [*SSH, *forwards, machine.host, f"exec sh -c {shlex.quote(script)}"]
+
+
+def folder(machine: LabMachine, checkout: Checkout) -> str:
+    """Return the folder of the checkout on a machine, for a shell."""
+    return shlex.quote(str(checkout.root)) if machine.host == HERE else f"{CACHE}/{checkout.version}"
+
+
+def python(machine: LabMachine) -> str:
+    """Return the Python of kofn's processes on a machine, for a shell in the checkout's folder."""
+    if machine.host == HERE:
+        return shlex.quote(sys.executable)
+    return shlex.quote(machine.python) if machine.python else "$PWD/.venv/bin/python"
+
+
+def boot(machine: LabMachine, checkout: Checkout, ports: Sequence[str]) -> list[str]:
+    """Return the command line of boot.py on a machine."""
+    absent = f"{machine.host} has not this checkout of kofn ({checkout.version}): kofn lab setup puts it there"
+    script = f"""
+cd {folder(machine, checkout)} 2>/dev/null && python={python(machine)} && [ -x "$python" ] || {{
+    echo {shlex.quote(absent)} >&2; exit 3; }}
+{ROOT}
+exec $as env KOFN_LAB_PYTHON="$python" python3 mininet/boot.py --machine {CACHE}/runs
+"""
+    return command(machine, script, ports)

@@ -1,0 +1,140 @@
+"""A run's network on the machines of a laboratory: the same nodes, links and processes as on one machine."""
+
+import asyncio
+import secrets
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import msgspec
+from msgspec.structs import replace
+
+from kofn.run.boot_process import BootProcess
+from kofn.run.errors import RunError
+from kofn.run.lab.checkout import Checkout
+from kofn.run.lab.lab_file import LabMachine, Placed
+from kofn.run.lab.machine import ConnectedMachine
+from kofn.run.machine import TUNNEL_BYTES, packet_bytes
+from kofn.run.network import ROOT, NetworkClient, ProcessSpec, Ready
+from kofn_common.config.job import JobSection
+from kofn_common.results.record import MachineRecord
+
+MTU = 9000
+"""The largest MTU of the data network's links."""
+
+ROUTE_S, MAKE_S = 10.0, 60.0
+LINKS = 4096
+"""The VXLAN ids that a run keeps for its links (mininet/parts.py)."""
+
+
+class LabNetwork(NetworkClient):
+    """The network of a run on several machines.
+
+    network = await LabNetwork.connect(lab, placed, checkout, folder, ports=["50052:127.0.0.1:50052"])
+    await network.make(topology, management="172.30.255.0/24", coalesced=True, jobs=jobs)
+    await network.launch(...)    # and everything else as NetworkClient does
+    """
+
+    def __init__(self, placed: Placed, folder: Path) -> None:
+        super().__init__()
+        self.machines: dict[str, ConnectedMachine] = {}
+        """By host, as the laboratory's file names it."""
+        self._placed, self._folder = placed, folder
+
+    @classmethod
+    async def connect(cls, placed: Placed, checkout: Checkout, folder: Path, *, ports: Sequence[str]) -> Self:
+        """Connect to all machines at once. RunError names each machine that cannot be reached."""
+        network = cls(placed, folder)
+
+        async def one(machine: LabMachine) -> ConnectedMachine:
+            log = folder / f"boot-{machine.host}.log"
+            return await ConnectedMachine.connect(
+                machine, checkout, folder, ports=ports if machine.switch else (), log=log
+            )
+
+        found = await asyncio.gather(*map(one, placed.machines), return_exceptions=True)
+        connected = [machine for machine in found if isinstance(machine, ConnectedMachine)]
+        network.machines = {machine.name: machine for machine in connected}
+        if failed := [error for error in found if isinstance(error, BaseException)]:
+            await network.stop()
+            raise next((error for error in failed if not isinstance(error, RunError)), RunError(_lines(failed)))
+        for machine in connected:
+            machine.at_failure = network._fail
+        return network
+
+    async def make(self, topology: Path, *, management: str, coalesced: bool, jobs: Iterable[JobSection]) -> None:
+        """Make the network: every machine makes its part. RunError if packets of a job do not fit into tunnels."""
+        mtu = await self._mtu()
+        for job in jobs:
+            if (needed := packet_bytes(job)) > mtu:
+                raise RunError(f"tunnels between the machines have an MTU of {mtu}, packets of the job need {needed}")
+        document = msgspec.json.decode(topology.read_bytes())
+        shared = {"topology": document, "management": management, "mtu": mtu, "gso": coalesced}
+        first_id = LINKS * secrets.randbelow((1 << 24) // LINKS)
+        for machine in self.machines.values():
+            address, elsewhere = machine.described.address, self._placed.elsewhere(machine.described)
+            part = {"address": address, "elsewhere": elsewhere, "first_id": first_id}
+            await machine.send(do="make", part=part, **shared)
+        made = {
+            host: msgspec.convert(await machine.wait("ready", "", MAKE_S), Ready)
+            for host, machine in self.machines.items()
+        }
+        hosts = {name: host for ready in made.values() for name, host in ready.hosts.items()}
+        switches = [switch for ready in made.values() for switch in ready.switches]
+        self.ready = replace(
+            made[self._placed.nodes[self._root].host],
+            hosts={name: hosts[name] for name in document["hosts"]},
+            switches=tuple(sorted(switches, key=lambda switch: int(switch.name[1:]))),
+        )
+
+    @property
+    def records(self) -> tuple[MachineRecord, ...]:
+        return tuple(machine.record(self._placed.on(machine.described)) for machine in self.machines.values())
+
+    async def _mtu(self) -> int:
+        """Return the MTU of links: what the machines' networks leave in a tunnel."""
+        switches = {self._placed.nodes[node].address for node in self._placed.nodes if node.startswith("s")}
+        least = MTU
+        for machine in self.machines.values():
+            others = sorted(switches - {machine.described.address})
+            await machine.send(do="route", to=others)
+            mtus = (await machine.wait("route", "", ROUTE_S))["mtu"]
+            least = min([least, *(mtu - TUNNEL_BYTES for mtu in mtus.values())])
+        return least
+
+    def _fail(self, message: str) -> None:
+        """Without one machine no other one can go on."""
+        for machine in self.machines.values():
+            machine.fail(message)
+
+    @property
+    def _boots(self) -> Sequence[BootProcess]:
+        return [*self.machines.values()]
+
+    def _at(self, node: str) -> BootProcess:
+        return self._machine(node)
+
+    def _machine(self, node: str) -> ConnectedMachine:
+        return self.machines[self._placed.nodes[self._root if node == ROOT else node].host]
+
+    @property
+    def _root(self) -> str:
+        return next(node for node in ("s0", "s1") if node in self._placed.nodes)
+
+    def _command(self, program: ProcessSpec) -> dict[str, Any]:
+        machine = self._machine(program.node)
+        there = machine.translation
+        return {
+            "argv": [there(part) for part in program.argv],
+            "env": {name: there(value) for name, value in program.env.items()} | machine.environment(),
+            "log": there(str(program.log.resolve())),
+            "cwd": machine.working_folder(program.cwd),
+        }
+
+    async def _stop(self, timeout_s: float) -> None:
+        await asyncio.gather(*(machine.stop(timeout_s) for machine in self.machines.values()))
+        await asyncio.gather(*(machine.close() for machine in self.machines.values()))
+
+
+def _lines(errors: Iterable[BaseException]) -> str:
+    return "\n".join(map(str, errors))

@@ -1,0 +1,232 @@
+"""One machine of a laboratory: boot.py at the other end of ssh or srun, with files, clocks and heartbeats.
+
+    runner                                               this machine
+      {"do": "put", ...} the run's files        --->
+      {"do": "make", ...}                       --->      its part of the network
+      {"do": "clock"}, every second             --->
+                                                <---      {"event": "clock", ...}
+                                                <---      {"event": "file", ...}: what processes here write
+
+The run's files on this machine are in one folder, which is removed at the end. What processes write there is sent while
+it grows. A network between machines that vanishes ends no stdin, so each end waits SILENCE_S for a line of the other.
+"""
+
+import base64
+import fcntl
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any
+
+import interfaces
+import topology
+from errors import NetworkError
+from network import Network, NetworkPlan
+from parts import Part
+from processes import Children
+from server import COMMANDS, BootServer, Commands, Stop, emit, unblocked, watch_signals
+
+FIRST_COMMANDS: Commands = {
+    "put": ({"path": str, "data": str}, {"mode": int, "more": bool}),
+    "route": ({"to": list}, {}),
+    "make": ({"topology": dict, "management": str, "mtu": int, "part": dict}, {"gso": bool}),
+    "clock": ({}, {}),
+    "tell": ({"argv": list}, {}),
+}
+"""The commands that a machine of a laboratory has besides those of a network."""
+
+SILENCE_S = 5.0
+"""The longest time without a line from the other end."""
+
+COLLECT_S = 0.2
+"""The interval between two looks at the files."""
+
+CHUNK_BYTES = 1 << 17
+"""The most bytes of a file in one line."""
+
+GROWING = (".jsonl", ".log", ".pcap")
+"""The ends of the names of files to which processes only append."""
+
+UNSENT = (".ledger",)
+"""The ends of the names of files that only processes on this machine need."""
+
+SMALL_BYTES = 1 << 16
+"""A smaller file may be a mapped one, whose time of change tells nothing; it is compared by its content."""
+
+
+class RunFiles:
+    """The run's folder on this machine: files that the runner has put, and files for the runner."""
+
+    def __init__(self, cache: Path) -> None:
+        """Make the folder below `cache`, and remove folders of runs that died here."""
+        cache.mkdir(parents=True, exist_ok=True)
+        for left in cache.iterdir():
+            _remove_unless_locked(left)
+        self.path = Path(tempfile.mkdtemp(prefix="run-", dir=cache))  # mode 0700
+        self._lock = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        self._sent: dict[Path, tuple[int, ...] | bytes] = {}
+
+    def put(self, name: str, data: bytes, mode: int, *, more: bool) -> None:
+        """Append data to a file of the folder; the file is complete without `more`."""
+        path = (self.path / name).resolve()
+        if not path.is_relative_to(self.path.resolve()):
+            raise NetworkError(f"put: path must stay in the run's folder, got {name!r}")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, mode)
+        with os.fdopen(descriptor, "ab") as file:
+            file.write(data)
+        if not more:
+            self._sent[path] = self._state(path)
+
+    def news(self) -> Iterator[dict[str, Any]]:
+        """Yield what processes here have written since the last call, as events."""
+        for path in sorted(self.path.resolve().rglob("*")):
+            with suppress(OSError):  # a file that has just been renamed or removed
+                if path.is_file() and path.suffix not in UNSENT:
+                    yield from self._changed(path)
+
+    def _changed(self, path: Path) -> Iterator[dict[str, Any]]:
+        state, known = self._state(path), self._sent.get(path)
+        if state == known:
+            return
+        offset = 0
+        if path.suffix in GROWING and isinstance(known, tuple) and isinstance(state, tuple):
+            offset = known[0] if state[1:] == known[1:] and state[0] > known[0] else 0
+        name, end = str(path.relative_to(self.path.resolve())), path.stat().st_size
+        with path.open("rb") as file:
+            file.seek(offset)
+            while True:
+                data = file.read(min(CHUNK_BYTES, max(0, end - offset)))
+                more = bool(data) and offset + len(data) < end
+                encoded = base64.b64encode(data).decode()
+                yield {"event": "file", "path": name, "offset": offset, "data": encoded, "more": more}
+                offset += len(data)
+                if not more:
+                    break
+        self._sent[path] = (offset, *state[1:]) if isinstance(state, tuple) and path.suffix in GROWING else state
+
+    def _state(self, path: Path) -> tuple[int, ...] | bytes:
+        """Return what changes with a file's content: its size and identity, its time of change, or the content."""
+        found = path.stat()
+        if path.suffix in GROWING:
+            return found.st_size, found.st_ino
+        return path.read_bytes() if found.st_size < SMALL_BYTES else (found.st_size, found.st_ino, found.st_mtime_ns)
+
+    def remove(self) -> None:
+        shutil.rmtree(self.path, ignore_errors=True)
+        os.close(self._lock)
+
+
+def _remove_unless_locked(path: Path) -> None:
+    """Remove the folder of a run that died: a living run holds the folder's lock."""
+    with suppress(OSError):
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(path, ignore_errors=True)
+        finally:
+            os.close(descriptor)
+
+
+class MachineServer(BootServer):
+    """Obeys a runner on another machine: it takes the run's files and this machine's part of the network first."""
+
+    commands = COMMANDS | FIRST_COMMANDS
+
+    def __init__(self, files: RunFiles, stack: ExitStack) -> None:
+        """Begin without a network; `stack` then owns the network."""
+        super().__init__()
+        self._files, self._stack = files, stack
+        self._heard = time.monotonic()
+
+    def _idle(self) -> float:
+        if time.monotonic() - self._heard > SILENCE_S:
+            print(f"boot.py: nothing was heard from the runner for {SILENCE_S:g} s", file=sys.stderr)
+            raise Stop
+        self._collect()
+        return COLLECT_S
+
+    def _commands(self, descriptor: int) -> None:
+        self._heard = time.monotonic()
+        super()._commands(descriptor)
+
+    def _obey(self, command: dict[str, Any]) -> None:
+        match command:
+            case {"do": "put", "path": path, "data": data}:
+                more = command.get("more", False)
+                self._files.put(path, base64.b64decode(data), command.get("mode", 0o600), more=more)
+            case {"do": "route", "to": addresses}:
+                emit("route", mtu={address: interfaces.route_mtu(address) for address in addresses})
+            case {"do": "make"}:
+                self._make(command)
+            case {"do": "clock"}:
+                emit("clock", real=time.time(), monotonic=time.monotonic())
+            case {"do": "tell", "argv": argv}:
+                _tell(argv)
+            case _:
+                super()._obey(command)
+
+    def _make(self, command: dict[str, Any]) -> None:
+        plan = NetworkPlan.checked(
+            topology.parse(command["topology"]),
+            "netns",
+            command["management"],
+            command["mtu"],
+            command.get("gso", False),
+            Part(**command["part"]),
+        )
+        network = self._stack.enter_context(Network(plan))
+        self.take(network, Children(network.record, self._files.path))
+        emit("ready", **network.describe())
+
+    def _collect(self) -> None:
+        for event in self._files.news():
+            emit(**event)
+
+    def end(self) -> None:
+        """End the children, and send what they have written last."""
+        super().end()
+        self._collect()
+
+
+def _tell(argv: list[str]) -> None:
+    """Run a short command, and tell its exit code and what it printed."""
+    root = Path(__file__).resolve().parent.parent
+    try:
+        done = subprocess.run(argv, cwd=root, capture_output=True, text=True, timeout=SILENCE_S - 1, check=False)
+        emit("told", code=done.returncode, said=done.stdout + done.stderr)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        emit("told", code=1, said=str(error))
+
+
+def serve_runner(cache: Path) -> None:
+    """Obey a runner until it ends, or is not heard of; then remove everything that was made for it."""
+    signals = watch_signals()
+    with unblocked(SILENCE_S), ExitStack() as stack:
+        files = RunFiles(cache)
+        stack.callback(files.remove)
+        server = MachineServer(files, stack)
+        try:
+            emit(
+                "here",
+                host=socket.gethostname(),
+                user=os.geteuid(),
+                kernel=os.uname().release,
+                cores=len(os.sched_getaffinity(0)),
+                folder=str(files.path),
+                checkout=str(Path(__file__).resolve().parent.parent),
+                python=os.environ["KOFN_LAB_PYTHON"],
+            )
+            server.serve(signals)
+        except Stop:
+            return
+        finally:
+            server.end()

@@ -1,0 +1,215 @@
+"""Machines of a laboratory on one machine: they share the processor and the read files, and nothing else.
+
+Each has its own network, mount, process, host-name and time namespaces, its own /tmp, /run and home, its own OpenSSH
+server and, if wanted, clocks that are wrong. Their links meet at a bridge in the network namespace of the runner.
+"""
+
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+RUNNER = "198.18.77.254"
+"""The runner's address in the laboratory's network (of RFC 2544's range for tests)."""
+
+MTU = "9100"
+START_S = 20.0
+
+MACHINE = r"""
+set -e
+name=$1 address=$2 config=$3; shift 3
+hostname "$name"
+kept=()
+for folder in "$@"; do exec {descriptor}<"$folder"; kept+=("$descriptor"); done
+for folder in /tmp /var/tmp /run /root; do mount -t tmpfs -o mode=1777 tmpfs "$folder"; done
+chmod 755 /run; chmod 700 /root; mkdir /run/sshd
+for descriptor in "${kept[@]}"; do
+    [ -d "$1" ] || { mkdir -p "$1"; mount --no-canonicalize --bind "/proc/self/fd/$descriptor" "$1"; }
+    eval "exec $descriptor<&-"; shift
+done
+until ip link set lab0 up 2>/dev/null; do sleep 0.05; done
+ip link set lo up
+ip address add "$address/24" dev lab0
+exec /usr/sbin/sshd -D -e -f "$config"
+"""
+"""Makes a machine: `bash -c MACHINE machine NAME ADDRESS SSHD_CONFIG FOLDER...`. The folders stay visible."""
+
+
+def missing() -> str | None:
+    """Return why there can be no such machines here; None if there can."""
+    if os.geteuid() != 0:
+        return "needs root"
+    for tool, package in (("/usr/sbin/sshd", "openssh-server"), ("unshare", "util-linux")):
+        if shutil.which(tool) is None:
+            return f"{tool} is missing (apt package {package})"
+    return None
+
+
+def ip(*words: str, inside: str | None = None) -> None:
+    """Run `ip`, in a named network namespace if one is given."""
+    place = ["-n", inside] if inside else []
+    subprocess.run(["ip", *place, *words], check=True, capture_output=True)
+
+
+@dataclass
+class Machine:
+    """A machine that runs."""
+
+    name: str
+    address: str
+    process: "subprocess.Popen[bytes]"
+
+    def run(self, *argv: str) -> str:
+        """Run a command on the machine as root, not through ssh; return its output."""
+        return subprocess.run(
+            ["nsenter", "--all", "--target", str(self.inside), *argv], check=True, capture_output=True, text=True
+        ).stdout
+
+    @property
+    def inside(self) -> int:
+        """The process id of the machine's first process, as this machine knows it."""
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        return int(children[0])
+
+    def processes(self) -> list[str]:
+        """Return the command lines of all processes on the machine but its ssh server and this question."""
+        lines = self.run("ps", "-eo", "args=").splitlines()
+        return [line for line in lines if "sshd" not in line and not line.startswith("ps ")]
+
+    def vanish(self) -> None:
+        """End as by a power cut: all processes at once, and the network with them."""
+        with suppress(ProcessLookupError):
+            os.kill(self.inside, signal.SIGKILL)
+        self.process.wait()
+
+
+@dataclass
+class Laboratory:
+    """Machines, by name, and what reaches them."""
+
+    folder: Path
+    network: str
+    """The network namespace of the runner."""
+    machines: dict[str, Machine] = field(default_factory=dict)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The environment of a runner: its ssh knows the machines, its state is its own."""
+        path = f"{self.folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
+        return {**os.environ, "PATH": path, "KOFN_STATE_DIR": str(self.folder / "state")}
+
+    def file(self, *, python: str | None = sys.executable) -> Path:
+        """Write the laboratory's file: the first machine has the switch, the others share the workers."""
+        own = f"python = {python!r}\n" if python else ""
+        tables = [
+            f"[[machine]]\nhost = {machine.name!r}\naddress = {machine.address!r}\n{own}"
+            + ("switch = true\n" if number == 0 else "")
+            for number, machine in enumerate(self.machines.values())
+        ]
+        path = self.folder / "lab.toml"
+        path.write_text("\n".join(tables))
+        return path
+
+    def command(self, *argv: str) -> list[str]:
+        """Return the command line that runs a command where the runner is."""
+        return ["ip", "netns", "exec", self.network, *argv]
+
+    def kofn(self, *arguments: str, timeout_s: float = 200.0) -> "subprocess.CompletedProcess[str]":
+        """Run a command of kofn as the runner does."""
+        argv = self.command(str(Path(sys.executable).with_name("kofn")), *arguments)
+        return subprocess.run(
+            argv, cwd=self.folder, env=self.environment, capture_output=True, text=True, timeout=timeout_s, check=False
+        )
+
+    def start(self, *, clock_s: int = 0, monotonic_s: int = 0) -> Machine:
+        """Start the next machine."""
+        number = len(self.machines) + 1
+        name, address = f"machine{number}", f"198.18.77.{number}"
+        kept = [str(ROOT), str(Path(sys.prefix).resolve()), str(self.folder)]
+        unshare = ["unshare", "--net", "--mount", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc", "--time"]
+        argv = [*unshare, "--monotonic", str(monotonic_s), "bash", "-c", MACHINE, "machine", name, address]
+        with (self.folder / f"{name}.log").open("wb") as log:
+            process = subprocess.Popen(
+                [*argv, str(self._sshd(name, clock_s)), *kept], stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+        self.machines[name] = machine = Machine(name, address, process)
+        _wait(lambda: bool(machine.inside), f"{name}'s first process")
+        port = f"port{number}"
+        ends = f"{port} mtu {MTU} type veth peer name lab0 mtu {MTU} netns {machine.inside}"
+        ip("link", "add", *ends.split(), inside=self.network)
+        ip("link", "set", port, "master", "bridge", "up", inside=self.network)
+        _wait(lambda: self._answers(machine), f"the ssh server of {name}")
+        return machine
+
+    def _answers(self, machine: Machine) -> bool:
+        assert machine.process.poll() is None, (self.folder / f"{machine.name}.log").read_text()
+        argv = self.command("ssh", machine.name, "true")
+        return subprocess.run(argv, env=self.environment, capture_output=True, check=False).returncode == 0
+
+    def _wrong_clock(self) -> Path:
+        """Return the library with which a process's time of day is wrong."""
+        library = self.folder / "wrong_clock.so"
+        if not library.exists():
+            source = Path(__file__).with_name("wrong_clock.c")
+            subprocess.run(["cc", "-shared", "-fPIC", "-O2", "-o", str(library), str(source)], check=True)
+        return library
+
+    def _sshd(self, name: str, clock_s: int) -> Path:
+        """Write the configuration of a machine's ssh server, in whose sessions the clock is `clock_s` ahead."""
+        config = self.folder / f"{name}.sshd"
+        lines = [
+            f"HostKey {self.folder / 'key'}",
+            f"AuthorizedKeysFile {self.folder / 'key.pub'}",
+            "StrictModes no",
+            "UsePAM no",
+            "PidFile none",
+        ]
+        if clock_s:
+            lines.append(f"SetEnv LD_PRELOAD={self._wrong_clock()} WRONG_CLOCK_S={clock_s}")
+        config.write_text("\n".join(lines) + "\n")
+        return config
+
+
+@contextmanager
+def laboratory(folder: Path) -> Iterator[Laboratory]:
+    """Yield a laboratory without machines, whose files are in `folder`; end the machines that were started."""
+    lab = Laboratory(folder, f"kofn-lab-{os.getpid()}")
+    (folder / "bin").mkdir(parents=True)
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / "key")], check=True)
+    (folder / "ssh_config").write_text(
+        "".join(f"Host machine{number}\nHostName 198.18.77.{number}\n" for number in range(1, 10))
+        + f"Host *\nUser root\nIdentityFile {folder / 'key'}\nUserKnownHostsFile {folder / 'known_hosts'}\n"
+        "StrictHostKeyChecking accept-new\nLogLevel ERROR\n"
+    )
+    ssh = folder / "bin" / "ssh"
+    ssh.write_text(f'#!/bin/sh\nexec /usr/bin/ssh -F {shlex.quote(str(folder / "ssh_config"))} "$@"\n')
+    ssh.chmod(0o755)
+    ip("netns", "add", lab.network)
+    try:
+        ip("link", "set", "lo", "up", inside=lab.network)
+        ip("link", "add", "bridge", "mtu", MTU, "type", "bridge", inside=lab.network)
+        ip("address", "add", f"{RUNNER}/24", "dev", "bridge", inside=lab.network)
+        ip("link", "set", "bridge", "up", inside=lab.network)
+        yield lab
+    finally:
+        for machine in lab.machines.values():
+            machine.vanish()
+        ip("netns", "delete", lab.network)
+
+
+def _wait(true: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + START_S
+    while True:
+        with suppress(OSError, IndexError):
+            if true():
+                return
+        assert time.monotonic() < deadline, f"{what} was not there after {START_S:.0f} s"
+        time.sleep(0.05)
