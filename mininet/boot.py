@@ -22,6 +22,7 @@ import topology
 from errors import NetworkError
 from machine import serve_runner
 from network import Network, NetworkPlan, check_machine, check_plan
+from parts import NetworkPart
 from processes import Children
 from server import BootServer, Stop, emit, watch_signals
 
@@ -48,7 +49,14 @@ def arguments() -> argparse.Namespace:
 
 def plan(options: argparse.Namespace) -> NetworkPlan:
     """Return the checked plan of the command line."""
-    return NetworkPlan.checked(wanted(options), options.driver, options.management, options.mtu, options.gso)
+    return NetworkPlan.checked(
+        wanted(options),
+        driver=options.driver,
+        management=options.management,
+        mtu=options.mtu,
+        coalesced=options.gso,
+        part=NetworkPart(),
+    )
 
 
 def wanted(options: argparse.Namespace) -> topology.Topology:

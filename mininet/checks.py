@@ -87,7 +87,9 @@ def main() -> int:
     ]
     good = True
     whole = len(hosts) == len(plan["ring"])
-    checks = _checks(hosts, plan["management"], plan["mtu"]) if whole else _reached(hosts, plan["root"], plan["ring"])
+    checks = (
+        _checks(hosts, plan["management"], plan["mtu"]) if whole else _reached(hosts, plan["management"], plan["ring"])
+    )
     for check in checks:
         good &= check["ok"]
         _print({"event": "check", **check})

@@ -15,7 +15,7 @@ from typing import Protocol
 import interfaces
 from errors import NetworkError
 from namespaces import Namespace
-from parts import Part
+from parts import NetworkPart
 from records import Record
 from topology import Topology
 
@@ -38,7 +38,7 @@ class Netns:
 
     name = "netns"
 
-    def __init__(self, topology: Topology, mtu: int, part: Part) -> None:
+    def __init__(self, topology: Topology, mtu: int, part: NetworkPart) -> None:
         """Make the hosts and the ends of links that are on this machine."""
         hosts = [host for host in topology.hosts if part.has(host.name)]
         self.namespaces = {host.name: Namespace.create(host.name) for host in hosts}
@@ -68,7 +68,7 @@ def missing() -> str | None:
     return None
 
 
-def make(name: str, topology: Topology, mtu: int, record: Record, part: Part) -> tuple[NetworkDriver, str]:
+def make(name: str, topology: Topology, mtu: int, record: Record, part: NetworkPart) -> tuple[NetworkDriver, str]:
     """Make hosts and links with the driver of that name; also return why this driver was chosen."""
     if name == "netns":
         return Netns(topology, mtu, part), "asked for"

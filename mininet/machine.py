@@ -26,10 +26,11 @@ from pathlib import Path
 from typing import Any
 
 import interfaces
+import records
 import topology
 from errors import NetworkError
 from network import Network, NetworkPlan
-from parts import Part
+from parts import NetworkPart
 from processes import Children
 from server import COMMANDS, BootServer, Commands, Stop, emit, unblocked, watch_signals
 
@@ -177,14 +178,14 @@ class MachineServer(BootServer):
     def _make(self, command: dict[str, Any]) -> None:
         plan = NetworkPlan.checked(
             topology.parse(command["topology"]),
-            "netns",
-            command["management"],
-            command["mtu"],
-            command.get("gso", False),
-            Part(**command["part"]),
+            driver="netns",
+            management=command["management"],
+            mtu=command["mtu"],
+            coalesced=command.get("gso", False),
+            part=NetworkPart(**command["part"]),
         )
         network = self._stack.enter_context(Network(plan))
-        self.take(network, Children(network.record, self._files.path))
+        self.take(network, Children(network.record, None))
         emit("ready", **network.describe())
 
     def _collect(self) -> None:
@@ -208,8 +209,12 @@ def _tell(argv: list[str]) -> None:
 
 
 def serve_runner(cache: Path) -> None:
-    """Obey a runner until it ends, or is not heard of; then remove everything that was made for it."""
+    """Obey a runner until it ends, or is not heard of; then remove everything that was made for it.
+
+    First remove what networks and runs that died here have left.
+    """
     signals = watch_signals()
+    records.clean_dead()
     with unblocked(SILENCE_S), ExitStack() as stack:
         files = RunFiles(cache)
         stack.callback(files.remove)

@@ -27,7 +27,7 @@ import interfaces
 import records
 from errors import NetworkError
 from namespaces import Namespace
-from parts import MANAGEMENT, LinkEnd, Part
+from parts import MANAGEMENT, LinkInterface, NetworkPart
 from topology import SERVICE_IP, SERVICE_MAC, Host, Topology
 
 MANAGEMENT_ROOT = "kofn-mgmt"
@@ -50,12 +50,12 @@ class NetworkPlan:
     mtu: int
     coalesced: bool = False
     """Whether coalesced UDP datagrams may cross the data links."""
-    part: Part = field(default_factory=Part)
+    part: NetworkPart = field(default_factory=NetworkPart)
     """The part of the network that is on this machine: by default everything."""
 
     @classmethod
     def checked(
-        cls, topology: Topology, driver: str, management: str, mtu: int, coalesced: bool, part: Part | None = None
+        cls, topology: Topology, *, driver: str, management: str, mtu: int, coalesced: bool, part: NetworkPart
     ) -> Self:
         """Return the plan. NetworkError names an option that is wrong by itself."""
         try:
@@ -64,9 +64,7 @@ class NetworkPlan:
             raise NetworkError(f"--management is {management!r}: {error}") from error
         if not 1280 <= mtu <= 65535:
             raise NetworkError(f"--mtu must be 1280 to 65535, got {mtu}")
-        return cls(
-            topology=topology, driver=driver, management=network, mtu=mtu, coalesced=coalesced, part=part or Part()
-        )
+        return cls(topology=topology, driver=driver, management=network, mtu=mtu, coalesced=coalesced, part=part)
 
     @property
     def hosts(self) -> list[Host]:
@@ -83,11 +81,9 @@ class NetworkPlan:
         """The only switch, or a tree's root. The management network's bridge is on the machine of this switch."""
         return self.topology.switches[0]
 
-    def management_address(self, node: str) -> IPv4Address:
-        """Return the address of a node in the management network. The root has the first address; hosts and leaves
-        follow."""
-        nodes = [self.root, *(host.name for host in self.topology.hosts), *self.topology.switches[1:]]
-        return self.management[1 + nodes.index(node)]
+    def management_address(self, rank: int) -> IPv4Address:
+        """Return the address of a host by rank; -1 is the root namespace, which has the first address."""
+        return self.management[rank + 2]
 
 
 class Network:
@@ -112,7 +108,7 @@ class Network:
         self._stack.close()
 
     def _make(self, stack: ExitStack) -> None:
-        management = [MANAGEMENT_ROOT] if self.plan.switches else []
+        management = [MANAGEMENT_ROOT] if self.plan.part.has(self.plan.root) else []
         self.record = records.claim([*self._switch_interfaces(), *management])
         stack.callback(self.record.remove)
         self.topology = replace(self.topology, suffix=self.record.suffix)
@@ -159,17 +155,20 @@ class Network:
         )
 
     def _management(self, stack: ExitStack) -> None:
-        """Make the second network: a bridge in its own namespace on the root's machine, a link to it from each host,
-        and one from the root namespace of each machine that has a switch."""
+        """Make the second network: a bridge in its own namespace on the root's machine, and a link to it from each host
+        and from the root namespace there."""
         plan, root = self.plan, self.plan.root
         bridge = None
         if plan.part.has(root):
             bridge = Namespace.create("management")
             stack.callback(bridge.close)
-        mtu, ports, lines = min(MANAGEMENT_MTU, plan.mtu), [], []
-        for number, end in enumerate(self._management_ends(), MANAGEMENT):
-            ports.append("root" if end.node == root else end.node)
-            lines += plan.part.link(number, LinkEnd(node=root, interface=ports[-1], namespace=bridge), end, mtu)
+        ends = [LinkInterface(node=root, interface=self.management_interface, mac=MANAGEMENT_MAC)]
+        for host in self.topology.hosts:
+            ends.append(LinkInterface(node=host.name, interface=MANAGEMENT_HOST, namespace=self._inside(host.name)))
+        ports = ["root", *(host.name for host in self.topology.hosts)]
+        lines, mtu = [], min(MANAGEMENT_MTU, plan.mtu)
+        for number, (port, end) in enumerate(zip(ports, ends, strict=True), MANAGEMENT):
+            lines += plan.part.link(number, LinkInterface(node=root, interface=port, namespace=bridge), end, mtu)
         interfaces.ip(lines)
         if bridge is not None:
             with bridge.entered():
@@ -177,26 +176,12 @@ class Network:
                     ["link add bridge type bridge mcast_snooping 0", "link set bridge up"]
                     + [f"link set {name} master bridge up" for name in ports]
                 )
-        for end in self._management_ends():
+        for rank, end in enumerate(ends, start=-1):
             if plan.part.has(end.node):
                 with self.namespace(end.node).entered():
                     interfaces.disable_ipv6(end.interface)
-                    address = f"{plan.management_address(end.node)}/{plan.management.prefixlen}"
+                    address = f"{plan.management_address(rank)}/{plan.management.prefixlen}"
                     interfaces.ip([f"addr add {address} dev {end.interface}", f"link set {end.interface} up"])
-
-    def _management_ends(self) -> list[LinkEnd]:
-        """Return the ends of the management network's links: at the root, at each host, and at one leaf of each further
-        machine that has leaves."""
-        part, root = self.plan.part, self.plan.root
-        ends = [LinkEnd(node=root, interface=self.management_interface, mac=MANAGEMENT_MAC)]
-        for host in self.topology.hosts:
-            ends.append(LinkEnd(node=host.name, interface=MANAGEMENT_HOST, namespace=self._inside(host.name)))
-        machines = {part.machine(root)}
-        for leaf in self.topology.switches[1:]:
-            if part.machine(leaf) not in machines:
-                machines.add(part.machine(leaf))
-                ends.append(LinkEnd(node=leaf, interface=self.management_interface))
-        return ends
 
     def _inside(self, host: str) -> Namespace | None:
         """Return the namespace of a host; None if the host is on another machine."""
@@ -240,7 +225,7 @@ class Network:
             host.name: {
                 "ip": str(host.ip.ip),
                 "mac": host.mac,
-                "management": str(self.plan.management_address(host.name)),
+                "management": str(self.plan.management_address(rank)),
                 "switch": host.place.switch,
                 "port": host.place.port,
                 "interface": self.topology.interface(host.place),
@@ -248,7 +233,8 @@ class Network:
                 "uplink_mbps": uplink.mbps if (uplink := self.topology.uplink(host.place.switch)) else None,
                 "namespace": self.namespace(host.name).path,
             }
-            for host in self.plan.hosts
+            for rank, host in enumerate(self.topology.hosts)
+            if self.plan.part.has(host.name)
         }
         switches = [
             {
@@ -261,9 +247,8 @@ class Network:
         return {
             "driver": self._driver.name,
             "reason": self.reason,
-            "management": next((str(self.plan.management_address(name)) for name in self.plan.switches), ""),
+            "management": str(self.plan.management_address(-1)),
             "management_interface": self.management_interface,
-            "root": str(self.plan.management_address(self.plan.root)),
             "ring": [[host.name, str(host.ip.ip)] for host in self.topology.hosts],
             "mtu": self.plan.mtu,
             "hosts": hosts,
@@ -298,10 +283,9 @@ def _preconditions(plan: NetworkPlan) -> None:
 def check_plan(plan: NetworkPlan) -> None:
     """Check the plan without looking at this machine; NetworkError names the field."""
     management, hosts = plan.management, plan.topology.hosts
-    needed = len(hosts) + len(plan.topology.switches) + 2
-    if management.num_addresses < needed:
+    if management.num_addresses < len(hosts) + 3:
         raise NetworkError(
-            f"network.management must have {needed} addresses or more for {len(hosts)} hosts, got {management}"
+            f"network.management must have {len(hosts) + 3} addresses or more for {len(hosts)} hosts, got {management}"
         )
     for host in hosts:
         if management.overlaps(host.ip.network):

@@ -31,7 +31,7 @@ LINKS = 2400
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LinkEnd:
+class LinkInterface:
     """An end of a link: its node in the topology, its interface, and its namespace (None: the root namespace)."""
 
     node: str
@@ -47,7 +47,7 @@ class LinkEnd:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class NetworkPart:
     """The nodes of a network that are on this machine: all but those in `elsewhere`."""
 
     address: str = ""
@@ -61,11 +61,7 @@ class Part:
         """Return whether a host or switch is on this machine."""
         return node not in self.elsewhere
 
-    def machine(self, node: str) -> str:
-        """Return the address of a node's machine; empty: this machine."""
-        return self.elsewhere.get(node, "")
-
-    def link(self, number: int, one: LinkEnd, other: LinkEnd, mtu: int) -> list[str]:
+    def link(self, number: int, one: LinkInterface, other: LinkInterface, mtu: int) -> list[str]:
         """Return the `ip` command, to be run in the root namespace, that makes the ends of a link on this machine."""
         if self.has(one.node) and self.has(other.node):
             return [f"link add {one.words(mtu)} type veth peer {other.words(mtu)}"]
@@ -80,14 +76,13 @@ class Part:
         """Yield the `ip` commands for all links of the data network; `namespaces` are those of hosts on this
         machine."""
         for number, host in enumerate(topology.hosts):
-            port = LinkEnd(node=host.place.switch, interface=topology.interface(host.place))
+            port = LinkInterface(node=host.place.switch, interface=topology.interface(host.place))
             inside = namespaces.get(host.name)
-            end = LinkEnd(node=host.name, interface=host.interface, namespace=inside, mac=host.mac)
+            end = LinkInterface(node=host.name, interface=host.interface, namespace=inside, mac=host.mac)
             yield from self.link(number, port, end, mtu)
         for number, uplink in enumerate(topology.uplinks, UPLINKS):
-            leaf, root = (
-                LinkEnd(node=place.switch, interface=topology.interface(place)) for place in (uplink.leaf, uplink.root)
-            )
+            leaf = LinkInterface(node=uplink.leaf.switch, interface=topology.interface(uplink.leaf))
+            root = LinkInterface(node=uplink.root.switch, interface=topology.interface(uplink.root))
             yield from self.link(number, leaf, root, mtu)
 
     def shaped_ports(self, topology: Topology) -> list[tuple[str, float]]:

@@ -56,9 +56,7 @@ class MachineChecks:
         host = self._described.host
         log = self._folder / f"{host}.log"
         try:
-            self._connected = await ConnectedMachine.connect(
-                self._described, self._checkout, self._folder, ports=(), log=log
-            )
+            self._connected = await ConnectedMachine.connect(self._described, self._checkout, self._folder, log=log)
         except RunError as error:
             raise CheckError(str(error), f"`ssh {host} true` must succeed without a question") from None
         return f"has checkout {self._checkout.version}"

@@ -6,7 +6,7 @@ dies in any way, boot.py sees the end of its stdin and removes everything.
 
 import asyncio
 import subprocess
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -159,6 +159,10 @@ class NetworkClient:
         """Return the boot.py of a node's machine."""
         return self._boot
 
+    def _link(self, host: str) -> Collection[BootProcess]:
+        """Return the boot.py of each machine with an end of a host's link."""
+        return [self._boot]
+
     def _of(self, name: str) -> BootProcess:
         """Return the boot.py that runs a launched process."""
         return self._at(self._programs[name].node)
@@ -206,7 +210,7 @@ class NetworkClient:
 
     async def shape(self, host: str, mbps: float | None, timeout_s: float = 10.0) -> None:
         """Change the rate of a host's link in both directions; None removes the limit. Calls must not overlap."""
-        for boot in {self._at(host), self._at(self.ready.hosts[host].switch)}:
+        for boot in self._link(host):
             await boot.send(do="shape", host=host, mbps=mbps)
             await boot.wait("shaped", "", timeout_s)
 

@@ -134,7 +134,7 @@ class Trial:
             counts=counts,
             slowest_mbps=self._network.ready.slowest_mbps,
         )
-        return await self._launch(name, argv)
+        return await self._launch(name, argv, switch.name)
 
     async def _start_servers(self) -> list[str]:
         """Start the parameter server of each job that has a parameter server; return the servers' names."""
@@ -195,9 +195,9 @@ class Trial:
     def _excuse(self, name: str) -> bool:
         return any(training.excuse(name) for training in self._trainings)
 
-    async def _launch(self, name: str, argv: Sequence[str]) -> ProcessSpec:
+    async def _launch(self, name: str, argv: Sequence[str], node: str = ROOT) -> ProcessSpec:
         log = self._entries[0].shared_log(name)
-        program = ProcessSpec(name=name, node=ROOT, argv=argv, log=log, cwd=Path.cwd(), env=ENVIRONMENT, endless=True)
+        program = ProcessSpec(name=name, node=node, argv=argv, log=log, cwd=Path.cwd(), env=ENVIRONMENT, endless=True)
         await self._processes.launch(program)
         return program
 

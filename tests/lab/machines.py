@@ -86,7 +86,7 @@ class Machine:
 
     def vanish(self) -> None:
         """End as by a power cut: all processes at once, and the network with them."""
-        with suppress(ProcessLookupError):
+        with suppress(OSError, IndexError):  # it has ended already
             os.kill(self.inside, signal.SIGKILL)
         self.process.wait()
 

@@ -219,7 +219,7 @@ def test_bad_command_line_is_refused(machine: Machine, arguments: tuple[str, ...
     ("command", "message"),
     [
         ("rubbish", "is not JSON"),
-        ({"do": "dance"}, "do must be one of start, signal, check, shape, stop"),
+        ({"do": "dance"}, "do must be one of start, signal, limit, check, shape, stop"),
         ({"do": "start", "id": "a", "node": "h1"}, "command start must have id, node, argv, got no argv"),
         ({"do": "start", "id": "a", "node": "h1", "argv": "ls"}, "got argv = 'ls'"),
         (

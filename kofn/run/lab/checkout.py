@@ -39,7 +39,8 @@ class Checkout:
         names = [
             name for name in self._git("--cached", "--others", "--exclude-standard") if not name.startswith(UNNEEDED)
         ]
-        return tuple(name for name in names if (self.root / name).is_file())
+        needed = (name for name in names if not name.startswith(UNNEEDED))
+        return tuple(name for name in needed if (self.root / name).is_file())
 
     def _git(self, *words: str) -> list[str]:
         """Return the names that `git ls-files` prints."""

@@ -2,7 +2,7 @@
 
 import shlex
 import sys
-from collections.abc import Sequence
+from dataclasses import dataclass
 
 from kofn.run.lab.checkout import CACHE, Checkout
 from kofn.run.lab.lab_file import HERE, LabMachine
@@ -13,13 +13,29 @@ SSH = ("ssh", "-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "Exi
 ROOT = 'if [ "$(id -u)" = 0 ]; then as=; else as="sudo -n"; fi'
 
 
-def command(machine: LabMachine, script: str, ports: Sequence[str] = ()) -> list[str]:
-    """Return the command line that runs a shell's script on a machine. `ports`: PORT:HOST:PORT, as ssh -L forwards
-    them from this machine's loopback."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForwardedPorts:
+    """TCP ports that ssh carries between the loopbacks of this machine and another one, under the same number."""
+
+    there: tuple[int, ...] = ()
+    """Servers on the other machine."""
+    here: tuple[int, ...] = ()
+    """Servers on this machine, or behind a port of this machine."""
+
+    @property
+    def flags(self) -> list[str]:
+        flags = [("-L", port) for port in self.there] + [("-R", port) for port in self.here]
+        return [part for flag, port in flags for part in (flag, f"127.0.0.1:{port}:127.0.0.1:{port}")]
+
+
+NONE = ForwardedPorts()
+
+
+def command(machine: LabMachine, script: str, ports: ForwardedPorts = NONE) -> list[str]:
+    """Return the command line that runs a shell's script on a machine."""
     if machine.host == HERE:
         return ["sh", "-c", script]
-    forwards = [part for port in ports for part in ("-L", f"127.0.0.1:{port}")]
-    return [*SSH, *forwards, machine.host, f"exec sh -c {shlex.quote(script)}"]
+    return [*SSH, *ports.flags, machine.host, f"exec sh -c {shlex.quote(script)}"]
 
 
 def folder(machine: LabMachine, checkout: Checkout) -> str:
@@ -34,13 +50,16 @@ def python(machine: LabMachine) -> str:
     return shlex.quote(machine.python) if machine.python else "$PWD/.venv/bin/python"
 
 
-def boot(machine: LabMachine, checkout: Checkout, ports: Sequence[str]) -> list[str]:
+def boot(machine: LabMachine, checkout: Checkout, ports: ForwardedPorts) -> list[str]:
     """Return the command line of boot.py on a machine."""
     absent = f"{machine.host} has not this checkout of kofn ({checkout.version}): kofn lab setup puts it there"
     script = f"""
 cd {folder(machine, checkout)} 2>/dev/null && python={python(machine)} && [ -x "$python" ] || {{
     echo {shlex.quote(absent)} >&2; exit 3; }}
 {ROOT}
-exec $as env KOFN_LAB_PYTHON="$python" python3 mininet/boot.py --machine {CACHE}/runs
+boot() {{ $as env KOFN_LAB_PYTHON="$python" python3 mininet/boot.py --machine {CACHE}/runs; }}
+boot; code=$?
+[ $code -le 2 ] || boot </dev/null >/dev/null  # it was killed: the next one removes what it has left
+exit $code
 """
     return command(machine, script, ports)

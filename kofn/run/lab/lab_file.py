@@ -143,6 +143,11 @@ class Placed:
         return {node: other.address for node, other in self.nodes.items() if other is not machine}
 
     @property
+    def switches(self) -> list[str]:
+        """The only switch, or a tree's root and its leaves, by rack."""
+        return sorted((node for node in self.nodes if node.startswith("s")), key=lambda node: int(node[1:]))
+
+    @property
     def machines(self) -> list[LabMachine]:
         """The machines that have a node, each once."""
         return list({machine.host: machine for machine in self.nodes.values()}.values())

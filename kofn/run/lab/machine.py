@@ -14,7 +14,7 @@ from kofn.run.boot_process import BootProcess
 from kofn.run.errors import RunError
 from kofn.run.lab.checkout import Checkout
 from kofn.run.lab.clock import ClockComparison, Offset
-from kofn.run.lab.connection import boot
+from kofn.run.lab.connection import NONE, ForwardedPorts, boot
 from kofn.run.lab.lab_file import LabMachine
 from kofn.run.lab.translation import Translation
 from kofn_common.config.errors import ConfigError
@@ -75,7 +75,7 @@ class ConnectedMachine(BootProcess):
 
     @classmethod
     async def connect(
-        cls, described: LabMachine, checkout: Checkout, run: Path, *, ports: Sequence[str], log: Path
+        cls, described: LabMachine, checkout: Checkout, run: Path, *, log: Path, ports: ForwardedPorts = NONE
     ) -> "ConnectedMachine":
         """Start boot.py on the machine, and compare clocks. RunError names the machine and the reason if that fails."""
         machine = await cls.start(boot(described, checkout, ports), log=log)

@@ -2,7 +2,7 @@
 
 import asyncio
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -12,11 +12,13 @@ from msgspec.structs import replace
 from kofn.run.boot_process import BootProcess
 from kofn.run.errors import RunError
 from kofn.run.lab.checkout import Checkout
+from kofn.run.lab.connection import ForwardedPorts
 from kofn.run.lab.lab_file import LabMachine, Placed
 from kofn.run.lab.machine import ConnectedMachine
 from kofn.run.machine import TUNNEL_BYTES, packet_bytes
 from kofn.run.network import ROOT, NetworkClient, ProcessSpec, Ready
 from kofn_common.config.job import JobSection
+from kofn_common.config.network import NetworkSection
 from kofn_common.results.record import MachineRecord
 
 MTU = 9000
@@ -30,7 +32,7 @@ LINKS = 4096
 class LabNetwork(NetworkClient):
     """The network of a run on several machines.
 
-    network = await LabNetwork.connect(lab, placed, checkout, folder, ports=["50052:127.0.0.1:50052"])
+    network = await LabNetwork.connect(placed, checkout, folder, settings)
     await network.make(topology, management="172.30.255.0/24", coalesced=True, jobs=jobs)
     await network.launch(...)    # and everything else as NetworkClient does
     """
@@ -42,15 +44,14 @@ class LabNetwork(NetworkClient):
         self._placed, self._folder = placed, folder
 
     @classmethod
-    async def connect(cls, placed: Placed, checkout: Checkout, folder: Path, *, ports: Sequence[str]) -> Self:
+    async def connect(cls, placed: Placed, checkout: Checkout, folder: Path, settings: NetworkSection) -> Self:
         """Connect to all machines at once. RunError names each machine that cannot be reached."""
         network = cls(placed, folder)
+        ports = network._ports(settings)
 
         async def one(machine: LabMachine) -> ConnectedMachine:
             log = folder / f"boot-{machine.host}.log"
-            return await ConnectedMachine.connect(
-                machine, checkout, folder, ports=ports if machine.switch else (), log=log
-            )
+            return await ConnectedMachine.connect(machine, checkout, folder, ports=ports[machine.host], log=log)
 
         found = await asyncio.gather(*map(one, placed.machines), return_exceptions=True)
         connected = [machine for machine in found if isinstance(machine, ConnectedMachine)]
@@ -61,6 +62,20 @@ class LabNetwork(NetworkClient):
         for machine in connected:
             machine.at_failure = network._fail
         return network
+
+    def _ports(self, settings: NetworkSection) -> dict[str, ForwardedPorts]:
+        """Return the ports that each machine's ssh carries: from here to the controller and the switches, and from the
+        controller to the leaves on other machines, by way of this machine."""
+        switches = self._placed.switches
+        machines = [self._placed.nodes[node] for node in switches]
+        root, numbers = machines[0], settings.p4runtime_ports(len(switches))
+        found = {}
+        for machine in self._placed.machines:
+            there = [port for port, other in zip(numbers, machines, strict=True) if other is machine]
+            leaves = [port for port, other in zip(numbers, machines, strict=True) if other is not root]
+            own = [settings.controller_port] if machine is root else []
+            found[machine.host] = ForwardedPorts(there=(*own, *there), here=(*leaves,) if machine is root else ())
+        return found
 
     async def make(self, topology: Path, *, management: str, coalesced: bool, jobs: Iterable[JobSection]) -> None:
         """Make the network: every machine makes its part. RunError if packets of a job do not fit into tunnels."""
@@ -93,7 +108,7 @@ class LabNetwork(NetworkClient):
 
     async def _mtu(self) -> int:
         """Return the MTU of links: what the machines' networks leave in a tunnel."""
-        switches = {self._placed.nodes[node].address for node in self._placed.nodes if node.startswith("s")}
+        switches = {self._placed.nodes[node].address for node in self._placed.switches}
         least = MTU
         for machine in self.machines.values():
             others = sorted(switches - {machine.described.address})
@@ -114,12 +129,15 @@ class LabNetwork(NetworkClient):
     def _at(self, node: str) -> BootProcess:
         return self._machine(node)
 
+    def _link(self, host: str) -> Collection[BootProcess]:
+        return {self._at(host), self._at(self.ready.hosts[host].switch)}
+
     def _machine(self, node: str) -> ConnectedMachine:
         return self.machines[self._placed.nodes[self._root if node == ROOT else node].host]
 
     @property
     def _root(self) -> str:
-        return next(node for node in ("s0", "s1") if node in self._placed.nodes)
+        return self._placed.switches[0]
 
     def _command(self, program: ProcessSpec) -> dict[str, Any]:
         machine = self._machine(program.node)

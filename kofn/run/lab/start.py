@@ -17,9 +17,8 @@ async def start_network(
 ) -> LabNetwork:
     """Connect to the machines, put the run's files there, and make the network."""
     settings, placed, checkout = configs[0].network, lab.placed(configs), Checkout.own()
-    ports = [f"{port}:127.0.0.1:{port}" for port in (settings.controller_port, *settings.p4runtime_ports(1))]
     given = [path for path in _given(configs) if not checkout.covers(path)]
-    network = await LabNetwork.connect(placed, checkout, folder.path, ports=ports)
+    network = await LabNetwork.connect(placed, checkout, folder.path, settings)
     try:
         for machine in network.machines.values():
             for number, path in enumerate(given):
