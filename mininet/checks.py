@@ -86,10 +86,8 @@ def main() -> int:
         for name, entry in plan["hosts"].items()
     ]
     good = True
-    whole = len(hosts) == len(plan["ring"])
-    checks = (
-        _checks(hosts, plan["management"], plan["mtu"]) if whole else _reached(hosts, plan["management"], plan["ring"])
-    )
+    root, ring = plan["management"], plan["ring"]
+    checks = _checks(hosts, root, plan["mtu"]) if plan["whole"] else _reached(hosts, root, ring)
     for check in checks:
         good &= check["ok"]
         _print({"event": "check", **check})

@@ -249,6 +249,7 @@ class Network:
             "reason": self.reason,
             "management": str(self.plan.management_address(-1)),
             "management_interface": self.management_interface,
+            "whole": not self.plan.part.elsewhere,
             "ring": [[host.name, str(host.ip.ip)] for host in self.topology.hosts],
             "mtu": self.plan.mtu,
             "hosts": hosts,

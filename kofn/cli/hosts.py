@@ -1,6 +1,7 @@
 """`kofn hosts`, `kofn exec` and `kofn shell`: the hosts of the running network, and any command inside a host."""
 
 import os
+import shlex
 import shutil
 import signal
 import sys
@@ -11,6 +12,7 @@ import click
 import msgspec
 
 from kofn.report.table import PlainTable, make_console
+from kofn.run.lab.connection import ROOT
 from kofn.run.network_record import NetworkRecord, RecordedHost, running_network
 from kofn_common.config.suggestion import did_you_mean
 
@@ -86,6 +88,8 @@ def shell(host: str) -> None:
 
     When the run ends the shell stays open, without the network.
     """
+    if (found := _network("shell").hosts.get(host)) is not None and found.machine:
+        _enter("shell", host, ["bash", "--norc"], {"PS1": f"[{host}] \\u@\\h:\\w\\$ "})
     if shutil.which("bash") is None:
         _enter("shell", host, ["sh"], {"PS1": f"{host}# "})
     _enter("shell", host, ["bash", "--rcfile", _startup(host)])
@@ -105,6 +109,8 @@ def _enter(name: str, host: str, argv: Sequence[str], environment: Mapping[str, 
     found = _network(name).hosts
     if host not in found:
         _end(name, f"HOST must be among {', '.join(found)}, got {host!r}{did_you_mean(host, found)}", EXIT_REFUSED)
+    if found[host].machine:
+        _enter_elsewhere(found[host], argv, {**(environment or {}), "KOFN_HOST": host})
     if os.geteuid() != 0:
         _end(name, f"entering a host needs root: sudo .venv/bin/kofn {name} {host} ...", EXIT_REFUSED)
     for needed in ("nsenter", argv[0]):
@@ -113,6 +119,14 @@ def _enter(name: str, host: str, argv: Sequence[str], environment: Mapping[str, 
     os.environ.update(environment or {}, KOFN_HOST=host)
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores SIGPIPE; the command must not inherit this
     os.execvp("nsenter", ["nsenter", f"--net={found[host].namespace}", "--", *argv])
+
+
+def _enter_elsewhere(host: RecordedHost, argv: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
+    """Replace this process by ssh with a command inside a host of another machine."""
+    settings = [f"{name}={value}" for name, value in environment.items()]
+    inside = shlex.join(["nsenter", f"--net={host.namespace}", "--", "env", *settings, *argv])
+    terminal = "-t" if sys.stdin.isatty() else "-T"
+    os.execvp("ssh", ["ssh", terminal, host.machine, f"{ROOT}; exec $as {inside}"])
 
 
 def _end(name: str, message: str, code: int) -> NoReturn:

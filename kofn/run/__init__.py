@@ -24,6 +24,7 @@ class RunPackage(ModuleType):
         trials: Sequence[str] = (),
         target: str | None = None,
         driver: str | None = None,
+        lab: Path | str | None = None,
         out: Path | str | None = None,
         progress: "Progress" = True,
         **sections: "Unpack[Sections]",
@@ -32,19 +33,21 @@ class RunPackage(ModuleType):
 
         Each of `configs` is a Config, a path, TOML text or a dict of tables. Several configurations are several jobs on
         one switch; without a configuration the default experiment runs. `sections` override keys: job={"workers": 8}.
-        `trials` are objectives, `target` is "embedded" or "bmv2", `driver` is "auto", "mininet" or "netns", and `out`
-        is the folder for the results, like the command's options of the same names. `progress` True shows the newest
+        `trials` are objectives, `target` is "embedded" or "bmv2", `driver` is "auto", "mininet" or "netns", `lab` is
+        the file of a laboratory, and `out` is the folder for the results, like the command's options of the same names.
+        `progress` True shows the newest
         line, False shows none; a function is called with each line.
 
-        The call needs root. The returned Run has `failures` if a trial misses its target or a check fails. The call
-        raises KofnError if the run cannot be carried out. Ctrl-C removes processes and network, and then raises
-        KeyboardInterrupt.
+        Without `lab`, the call needs root. The returned Run has `failures` if a trial misses its target or a check
+        fails. The call raises KofnError if the run cannot be carried out. Ctrl-C removes processes and network, and
+        then raises KeyboardInterrupt.
         """
         from kofn.report.reader import Run  # noqa: PLC0415  # pandas
         from kofn.run.library import in_thread, planned  # noqa: PLC0415
         from kofn.run.runner import carry_out  # noqa: PLC0415
 
-        with planned(configs, sections, trials=trials, out=out, target=target, driver=driver) as plan:
+        choices = {"target": target, "driver": driver, "lab": None if lab is None else Path(lab)}
+        with planned(configs, sections, trials=trials, out=out, **choices) as plan:
             in_thread(lambda console: carry_out(plan, console, errors=console), progress)
             return Run(plan.folder)
 

@@ -39,6 +39,7 @@ class EmulatedHost(msgspec.Struct, frozen=True):
     switch: str = "s1"
     mbps: float | None = None  # the rate of the host's link in the topology; None: not shaped
     uplink_mbps: float | None = None  # the rate of its leaf's link to the root; None: not shaped
+    namespace: str = ""  # a path for `nsenter --net` on the host's machine
 
 
 class EmulatedSwitch(msgspec.Struct, frozen=True):

@@ -1,5 +1,8 @@
 """The records of networks in /run/kofn (or KOFN_STATE_DIR), as mininet/records.py writes them."""
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -8,7 +11,8 @@ from kofn.run.state import start_time, state_path
 
 
 class RecordedHost(msgspec.Struct, frozen=True):
-    """A host that can be entered: `namespace` is a path for `nsenter --net`."""
+    """A host that can be entered: `namespace` is a path for `nsenter --net` on `machine` (empty: this machine; else a
+    name for ssh)."""
 
     ip: str
     mac: str
@@ -17,6 +21,7 @@ class RecordedHost(msgspec.Struct, frozen=True):
     interface: str
     mbps: float | None
     namespace: str
+    machine: str = ""
 
 
 class NetworkRecord(msgspec.Struct, frozen=True):
@@ -33,6 +38,19 @@ class NetworkRecord(msgspec.Struct, frozen=True):
     def alive(self) -> bool:
         """Whether the network runs, and is not ending."""
         return self.started is not None and start_time(self.pid) == self.started and not self.stopping
+
+
+@contextmanager
+def recorded(hosts: dict[str, RecordedHost]) -> Iterator[None]:
+    """Keep the record of this process's network on other machines within the block, as mininet/boot.py keeps one."""
+    path, pid = state_path().with_name(f"{os.getpid()}.json"), os.getpid()
+    record = NetworkRecord(pid=pid, started=start_time(pid), stopping=False, interfaces={}, hosts=hosts)
+    document = msgspec.to_builtins(record) | {"namespace": 0, "processes": {}}
+    path.write_bytes(msgspec.json.encode(document) + b"\n")
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)
 
 
 def records() -> list[NetworkRecord]:

@@ -60,6 +60,7 @@ def make_plan(
     objectives: tuple[str, ...] = (),
     settings: tuple[str, ...] = (),
     record: Path | None = None,
+    lab: Path | None = None,
     as_json: bool = False,
     quiet: bool = False,
 ) -> RunPlan:
@@ -70,7 +71,8 @@ def make_plan(
     if record is not None:
         check_record(record, jobs=len(jobs), seeds=jobs[0].config.run.seeds)
     folder = out or default_path(jobs[0].config.run.name)
-    return RunPlan(jobs=jobs, folder=folder, record=record, as_json=as_json, quiet=quiet)
+    machines = None if lab is None else Lab.load(lab)
+    return RunPlan(jobs=jobs, folder=folder, record=record, lab=machines, as_json=as_json, quiet=quiet)
 
 
 def prepare(plan: RunPlan, topology: str) -> RunFolder:

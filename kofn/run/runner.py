@@ -25,7 +25,6 @@ from kofn.run.conclusion import AtEarlyEnd, conclude, conclude_early, noted_end
 from kofn.run.display import say
 from kofn.run.ending import ending
 from kofn.run.errors import LeftoversError, RunError
-from kofn.run.lab.lab_file import Lab
 from kofn.run.machine_load import load_note
 from kofn.run.native import NativeBuild, builds
 from kofn.run.network import EmulatedHost, NetworkClient
@@ -136,7 +135,7 @@ def command(
     console = make_console(stderr=as_json)
     with ending("run"):
         if resume is not None:
-            if any((config, target, driver, out, objectives, script, record)):
+            if any((config, target, driver, out, objectives, script, record, lab)):
                 raise ConfigError(
                     "--resume must be alone, or with --set job.workers=N: the folder has the configuration"
                 )
@@ -150,10 +149,11 @@ def command(
                 objectives=objectives,
                 settings=(*settings, *([f"torch.script={str(script.resolve())!r}"] if script else [])),
                 record=record,
+                lab=lab,
                 as_json=as_json,
                 quiet=quiet,
             )
-        plan = replace(plan, page_port=page_port(web, port, console), lab=Lab.load(lab) if lab else None)
+        plan = replace(plan, page_port=page_port(web, port, console))
         sys.exit(carry_out(plan, console))
 
 

@@ -21,7 +21,9 @@ RUNNER = "198.18.77.254"
 """The runner's address in the laboratory's network (of RFC 2544's range for tests)."""
 
 MTU = "9100"
-START_S = 20.0
+START_S, RUN_S = 20.0, 120.0
+GONE_S = 10.0
+"""Everything of a run is gone from all machines after this time."""
 
 MACHINE = r"""
 set -e
@@ -84,6 +86,15 @@ class Machine:
         lines = self.run("ps", "-eo", "args=").splitlines()
         return [line for line in lines if "sshd" not in line and not line.startswith("ps ")]
 
+    def leftovers(self) -> list[str]:
+        """Return processes, interfaces and files of runs that are on the machine."""
+        if self.process.poll() is not None:
+            return []
+        listed = self.run("sh", "-c", "ls /root/.cache/kofn/lab/runs /run/kofn 2>/dev/null || true").split()
+        files = [name for name in listed if not name.endswith(":") and name != "lock"]
+        links = [line.split(":")[1].strip() for line in self.run("ip", "-o", "link").splitlines()]
+        return [*self.processes(), *(link for link in links if link != "lo" and not link.startswith("lab0")), *files]
+
     def vanish(self) -> None:
         """End as by a power cut: all processes at once, and the network with them."""
         with suppress(OSError, IndexError):  # it has ended already
@@ -128,6 +139,36 @@ class Laboratory:
         return subprocess.run(
             argv, cwd=self.folder, env=self.environment, capture_output=True, text=True, timeout=timeout_s, check=False
         )
+
+    def begin(self, *arguments: str) -> "subprocess.Popen[bytes]":
+        """Begin a command of kofn as the runner does; its output goes to the file `output`."""
+        argv = [str(Path(sys.executable).with_name("kofn")), *arguments]
+        with (self.folder / "output").open("wb") as output:
+            # not by `ip netns exec`: signals must reach the command
+            return subprocess.Popen(
+                ["nsenter", f"--net=/run/netns/{self.network}", *argv],
+                cwd=self.folder,
+                env=self.environment,
+                stdout=output,
+                stderr=output,
+            )
+
+    def until(self, true: Callable[[], bool], what: str, run: "subprocess.Popen[bytes]") -> None:
+        """Wait until something happens in a run."""
+        deadline = time.monotonic() + RUN_S
+        while not true():
+            assert run.poll() is None, (self.folder / "output").read_text()
+            assert time.monotonic() < deadline, f"{what} did not come within {RUN_S:.0f} s"
+            time.sleep(0.1)
+
+    def leftovers(self) -> dict[str, list[str]]:
+        """Return what runs have left on machines that live, by machine, ten seconds after they should be gone."""
+        deadline = time.monotonic() + GONE_S
+        while (left := {name: found for name, machine in self.machines.items() if (found := machine.leftovers())}) and (
+            time.monotonic() < deadline
+        ):
+            time.sleep(0.2)
+        return left
 
     def start(self, *, clock_s: int = 0, monotonic_s: int = 0) -> Machine:
         """Start the next machine."""

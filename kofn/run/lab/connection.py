@@ -11,6 +11,7 @@ SSH = ("ssh", "-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "Exi
 """Without a terminal, and without a question that nobody answers: a password, or an unknown host key, is an error."""
 
 ROOT = 'if [ "$(id -u)" = 0 ]; then as=; else as="sudo -n"; fi'
+"""The beginning of a script in which `$as COMMAND` runs a command as root."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

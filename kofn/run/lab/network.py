@@ -3,6 +3,7 @@
 import asyncio
 import secrets
 from collections.abc import Collection, Iterable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Self
 
@@ -13,10 +14,11 @@ from kofn.run.boot_process import BootProcess
 from kofn.run.errors import RunError
 from kofn.run.lab.checkout import Checkout
 from kofn.run.lab.connection import ForwardedPorts
-from kofn.run.lab.lab_file import LabMachine, Placed
+from kofn.run.lab.lab_file import HERE, LabMachine, Placed
 from kofn.run.lab.machine import ConnectedMachine
 from kofn.run.machine import TUNNEL_BYTES, packet_bytes
-from kofn.run.network import ROOT, NetworkClient, ProcessSpec, Ready
+from kofn.run.network import ROOT, EmulatedHost, NetworkClient, ProcessSpec, Ready
+from kofn.run.network_record import RecordedHost, recorded
 from kofn_common.config.job import JobSection
 from kofn_common.config.network import NetworkSection
 from kofn_common.results.record import MachineRecord
@@ -41,7 +43,7 @@ class LabNetwork(NetworkClient):
         super().__init__()
         self.machines: dict[str, ConnectedMachine] = {}
         """By host, as the laboratory's file names it."""
-        self._placed, self._folder = placed, folder
+        self._placed, self._folder, self._stack = placed, folder, ExitStack()
 
     @classmethod
     async def connect(cls, placed: Placed, checkout: Checkout, folder: Path, settings: NetworkSection) -> Self:
@@ -101,10 +103,20 @@ class LabNetwork(NetworkClient):
             hosts={name: hosts[name] for name in document["hosts"]},
             switches=tuple(sorted(switches, key=lambda switch: int(switch.name[1:]))),
         )
+        self._stack.enter_context(recorded(self.recorded()))
 
     @property
     def records(self) -> tuple[MachineRecord, ...]:
         return tuple(machine.record(self._placed.on(machine.described)) for machine in self.machines.values())
+
+    def recorded(self) -> dict[str, RecordedHost]:
+        """Return the hosts as commands find them, by name."""
+        return {name: self._recorded(name, host) for name, host in self.ready.hosts.items()}
+
+    def _recorded(self, name: str, host: EmulatedHost) -> RecordedHost:
+        reached = self._placed.nodes[name].host
+        known = {field: getattr(host, field) for field in ("ip", "mac", "management", "port", "interface", "mbps")}
+        return RecordedHost(**known, namespace=host.namespace, machine="" if reached == HERE else reached)
 
     async def _mtu(self) -> int:
         """Return the MTU of links: what the machines' networks leave in a tunnel."""
@@ -150,6 +162,7 @@ class LabNetwork(NetworkClient):
         }
 
     async def _stop(self, timeout_s: float) -> None:
+        self._stack.close()
         await asyncio.gather(*(machine.stop(timeout_s) for machine in self.machines.values()))
         await asyncio.gather(*(machine.close() for machine in self.machines.values()))
 
