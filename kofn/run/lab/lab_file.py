@@ -10,6 +10,7 @@ address = "192.0.2.11"
 workers = [0, 1]            # without this key, machines without a switch share the workers
 """
 
+import re
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from kofn_common.config.refusals import refusal
 from kofn_common.config.schema import Config
 from kofn_common.config.section import Section
 
+HOST = re.compile(r"[A-Za-z0-9_][\w.@:%-]*")
 HERE = "localhost"
 """The host that is this machine, reached without ssh."""
 
@@ -33,7 +35,7 @@ HERE = "localhost"
 class LabMachine(Section, frozen=True):
     """A machine of a laboratory."""
 
-    host: Annotated[str, Meta(min_length=1, pattern=r"^[^-\s]\S*$")]  # as ssh knows it
+    host: str  # as ssh knows it
     address: str  # its IPv4 address for the job's packets
     switch: bool = False  # has the switch; in a tree, the root
     leaves: tuple[Annotated[int, Meta(ge=0)], ...] = ()  # in a tree, the racks whose leaf switches it has
@@ -42,7 +44,9 @@ class LabMachine(Section, frozen=True):
     python: str | None = None  # its Python with kofn's packages; None: kofn lab setup makes an environment
 
     def check(self) -> None:
-        """Check that the address is one that a machine can have."""
+        """Check that ssh takes the host for a host, and that the address is one."""
+        if not HOST.fullmatch(self.host):
+            raise ConfigError(f"machine.host must be a name for ssh, user@node1 for example, got {self.host!r}")
         try:
             IPv4Address(self.address)
         except ValueError as error:
