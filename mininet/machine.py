@@ -35,6 +35,7 @@ from processes import Children
 from server import COMMANDS, BootServer, Commands, Stop, emit, unblocked, watch_signals
 
 FIRST_COMMANDS: Commands = {
+    "folders": ({"paths": list}, {}),
     "put": ({"path": str, "data": str}, {"mode": int, "more": bool}),
     "route": ({"to": list}, {}),
     "make": ({"topology": dict, "management": str, "mtu": int, "part": dict}, {"gso": bool}),
@@ -75,11 +76,16 @@ class RunFiles:
         fcntl.flock(self._lock, fcntl.LOCK_EX)
         self._sent: dict[Path, tuple[int, ...] | bytes] = {}
 
-    def put(self, name: str, data: bytes, mode: int, *, more: bool) -> None:
-        """Append data to a file of the folder; the file is complete without `more`."""
+    def inside(self, name: str) -> Path:
+        """Return a path of the folder. NetworkError if it is outside."""
         path = (self.path / name).resolve()
         if not path.is_relative_to(self.path.resolve()):
-            raise NetworkError(f"put: path must stay in the run's folder, got {name!r}")
+            raise NetworkError(f"a path must stay in the run's folder, got {name!r}")
+        return path
+
+    def put(self, name: str, data: bytes, mode: int, *, more: bool) -> None:
+        """Append data to a file of the folder; the file is complete without `more`."""
+        path = self.inside(name)
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, mode)
         with os.fdopen(descriptor, "ab") as file:
@@ -161,6 +167,9 @@ class MachineServer(BootServer):
 
     def _obey(self, command: dict[str, Any]) -> None:
         match command:
+            case {"do": "folders", "paths": paths}:
+                for path in paths:
+                    self._files.inside(path).mkdir(parents=True, exist_ok=True)
             case {"do": "put", "path": path, "data": data}:
                 more = command.get("more", False)
                 self._files.put(path, base64.b64decode(data), command.get("mode", 0o600), more=more)

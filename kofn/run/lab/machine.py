@@ -143,6 +143,11 @@ class ConnectedMachine(BootProcess):
             more = begin + CHUNK_BYTES < len(data)
             await self.send(do="put", path=name, data=piece, mode=mode, more=more)
 
+    async def make_folders(self) -> None:
+        """Make all folders that the run's folder has now."""
+        found = [path for path in self._run.rglob("*") if path.is_dir()]
+        await self.send(do="folders", paths=[str(path.relative_to(self._run)) for path in found])
+
     async def give(self, path: Path, number: int) -> None:
         """Put a file, or a folder with its files, that the user's configuration names, as the run's `number`-th."""
         there = self._run / "given" / str(number) / path.name

@@ -151,6 +151,11 @@ class LabNetwork(NetworkClient):
     def _root(self) -> str:
         return self._placed.switches[0]
 
+    async def launch(self, program: ProcessSpec, timeout_s: float = 10.0) -> int:
+        """Start a process on its node's machine, after the folders that it may write to; return its process id."""
+        await self._machine(program.node).make_folders()
+        return await super().launch(program, timeout_s)
+
     def _command(self, program: ProcessSpec) -> dict[str, Any]:
         machine = self._machine(program.node)
         there = machine.translation
