@@ -36,6 +36,7 @@ from server import COMMANDS, BootServer, Commands, Stop, emit, unblocked, watch_
 
 FIRST_COMMANDS: Commands = {
     "folders": ({"paths": list}, {}),
+    "remove": ({"paths": list}, {}),
     "put": ({"path": str, "data": str}, {"mode": int, "more": bool}),
     "route": ({"to": list}, {}),
     "make": ({"topology": dict, "management": str, "mtu": int, "part": dict}, {"gso": bool}),
@@ -94,11 +95,15 @@ class RunFiles:
             self._sent[path] = self._state(path)
 
     def news(self) -> Iterator[dict[str, Any]]:
-        """Yield what processes here have written since the last call, as events."""
-        for path in sorted(self.path.resolve().rglob("*")):
+        """Yield what processes here have written and removed since the last call, as events."""
+        there = [path for path in sorted(self.path.resolve().rglob("*")) if path.is_file()]
+        for path in there:
             with suppress(OSError):  # a file that has just been renamed or removed
-                if path.is_file() and path.suffix not in UNSENT:
+                if path.suffix not in UNSENT:
                     yield from self._changed(path)
+        for path in self._sent.keys() - {*there}:
+            del self._sent[path]
+            yield {"event": "gone", "path": str(path.relative_to(self.path.resolve()))}
 
     def _changed(self, path: Path) -> Iterator[dict[str, Any]]:
         state, known = self._state(path), self._sent.get(path)
@@ -170,6 +175,9 @@ class MachineServer(BootServer):
             case {"do": "folders", "paths": paths}:
                 for path in paths:
                     self._files.inside(path).mkdir(parents=True, exist_ok=True)
+            case {"do": "remove", "paths": paths}:
+                for path in paths:
+                    shutil.rmtree(self._files.inside(path), ignore_errors=True)
             case {"do": "put", "path": path, "data": data}:
                 more = command.get("more", False)
                 self._files.put(path, base64.b64decode(data), command.get("mode", 0o600), more=more)

@@ -94,13 +94,18 @@ class BootProcess:
                 return
             yield event
 
+    def post(self, **command: Any) -> None:
+        """Send a command without waiting until boot.py's end of the pipe takes it."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(msgspec.json.encode(command) + b"\n")
+
     async def send(self, **command: Any) -> None:
         """Send a command. Raise RunError if boot.py has failed."""
         if self.failure is not None:
             raise RunError(self.failure)
         assert self._process.stdin is not None
         try:
-            self._process.stdin.write(msgspec.json.encode(command) + b"\n")
+            self.post(**command)
             await self._process.stdin.drain()
         except (BrokenPipeError, ConnectionResetError):
             raise RunError(self.failure or self._ended()) from None

@@ -168,6 +168,9 @@ class NetworkClient:
         """Return the boot.py that runs a launched process."""
         return self._at(self._programs[name].node)
 
+    async def share(self, folder: Path) -> None:
+        """Let processes on all machines have the files of a folder of the run: on one machine they have them."""
+
     async def launch(self, program: ProcessSpec, timeout_s: float = 10.0) -> int:
         """Start a process; return its process id."""
         self._programs[program.name] = program

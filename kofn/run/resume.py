@@ -13,6 +13,7 @@ from typing import TypeVar
 import msgspec
 
 from kofn.run.jobs import plan_jobs
+from kofn.run.lab.lab_file import Lab
 from kofn.run.plan import RunPlan
 from kofn.run.state import running
 from kofn_common.config.errors import ConfigError
@@ -45,10 +46,13 @@ class Resumed:
         return "; ".join(parts)
 
 
-def plan_resumed(path: Path, *, settings: Sequence[str], as_json: bool, quiet: bool) -> RunPlan:
+def plan_resumed(
+    path: Path, *, settings: Sequence[str], lab: Path | None = None, as_json: bool, quiet: bool
+) -> RunPlan:
     """Return the plan of an interrupted run; ConfigError if there is nothing to resume.
 
-    `settings` may give another job.workers, if no trial has ended.
+    The run continues on this machine, or on those of the laboratory in the file `lab`. `settings` may give another
+    job.workers, if no trial has ended.
     """
     folder, record = RunFolder.open(path), RunFolder.open(path).record()
     if record.finished == len(record.trials):
@@ -60,7 +64,8 @@ def plan_resumed(path: Path, *, settings: Sequence[str], as_json: bool, quiet: b
         what = foreign[0] if foreign else f"{settings[0]} after a trial has ended"
         raise ConfigError(f"--resume takes --set job.workers=N, before the first trial has ended, got {what}")
     jobs = plan_jobs([job.effective for job in folder.jobs], target=None, driver=None, objectives=(), settings=settings)
-    return RunPlan(jobs=jobs, folder=path, as_json=as_json, quiet=quiet, check=False, resume=True)
+    machines = None if lab is None else Lab.load(lab)
+    return RunPlan(jobs=jobs, folder=path, as_json=as_json, quiet=quiet, check=False, resume=True, lab=machines)
 
 
 def reopen(plan: RunPlan, topology: str) -> RunFolder:

@@ -135,11 +135,11 @@ def command(
     console = make_console(stderr=as_json)
     with ending("run"):
         if resume is not None:
-            if any((config, target, driver, out, objectives, script, record, lab)):
+            if any((config, target, driver, out, objectives, script, record)):
                 raise ConfigError(
-                    "--resume must be alone, or with --set job.workers=N: the folder has the configuration"
+                    "--resume must be alone, or with --lab, or --set job.workers=N: the folder has the configuration"
                 )
-            plan = plan_resumed(resume, settings=settings, as_json=as_json, quiet=quiet)
+            plan = plan_resumed(resume, settings=settings, lab=lab, as_json=as_json, quiet=quiet)
         else:
             plan = make_plan(
                 *config,
@@ -220,7 +220,7 @@ def check(plan: RunPlan) -> None:
     if plan.lab is None:
         check_machine(plan.shared.network.target)
     else:
-        plan.lab.check(plan.configs)
+        plan.lab.placed(plan.configs)  # or an error
     for config in plan.configs:
         check_needs(config)
 
@@ -296,6 +296,8 @@ async def _train(
                 network, commands, folder, plan.configs, number=number, native=native, console=console, watched=watched
             )
             resumed = [*map(go_back, folder.trials[number])] if plan.resume and number == ended else ()
+            if resumed:
+                await network.share(entry.shared)
             await trial.run(check=plan.check and number == 0, quiet=plan.quiet, resumed=resumed)
             folder.update_record(finished=number + 1)
     finally:

@@ -103,13 +103,6 @@ class Lab:
         """The machine of the switch; in a tree, of the root."""
         return next(machine for machine in self.machines if machine.switch)
 
-    def check(self, configs: Sequence[Config]) -> None:
-        """Check that a run can be on these machines. ConfigError names the field that cannot."""
-        self.placed(configs)
-        for config in configs:
-            if config.run.checkpoint_every:
-                raise ConfigError("run.checkpoint_every must be 0 in a laboratory: checkpoints need a common folder")
-
     def placed(self, configs: Sequence[Config]) -> "Placed":
         """Return which machine has which nodes of the topology. ConfigError if a node has no machine, or two."""
         workers, racks = sum(config.job.workers for config in configs), configs[0].job.racks

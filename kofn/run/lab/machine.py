@@ -4,9 +4,11 @@ import asyncio
 import base64
 import contextlib
 import os
+import re
+import shutil
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +43,9 @@ GIVEN_BYTES = 1 << 30
 """The most bytes of a folder of the user that is sent to machines."""
 
 UNNEEDED = ("__pycache__", "runs")
+
+CHECKPOINTS, MANIFEST = "checkpoints", "manifest.json"
+PART = re.compile(rf"({CHECKPOINTS}/[0-9]+)\.part(?=/)")
 
 ROOMS = ("common", "switch", "host", "controller", "pytorch", "p4src", ".")
 """The folders of a checkout with packages, for a Python that has kofn's requirements but not kofn."""
@@ -95,6 +100,8 @@ class ConnectedMachine(BootProcess):
     def _begin(self, described: LabMachine, run: Path) -> None:
         self.described, self.name = described, described.host
         self.clock = ClockComparison()
+        self.at_checkpoint: Callable[[Path], None] = lambda path: None
+        """What is done when a checkpoint is complete in a folder of the run."""
         self._run, self._asked = run.resolve(), 0.0
         self._heard = time.monotonic()
         self._heart: asyncio.Task[None] | None = None
@@ -148,6 +155,12 @@ class ConnectedMachine(BootProcess):
         found = [path for path in self._run.rglob("*") if path.is_dir()]
         await self.send(do="folders", paths=[str(path.relative_to(self._run)) for path in found])
 
+    async def share(self, folder: Path) -> None:
+        """Put all files of a folder of the run."""
+        for path in sorted(folder.rglob("*")):
+            if path.is_file():
+                await self.put(path, path.read_bytes())
+
     async def give(self, path: Path, number: int) -> None:
         """Put a file, or a folder with its files, that the user's configuration names, as the run's `number`-th."""
         there = self._run / "given" / str(number) / path.name
@@ -192,6 +205,8 @@ class ConnectedMachine(BootProcess):
         match event:
             case {"event": "file", "path": path, "offset": offset, "data": data}:
                 self._write(path, offset, base64.b64decode(data), more=event["more"])
+            case {"event": "gone", "path": path}:
+                self._gone(path)
             case {"event": "clock", "real": real, "monotonic": monotonic}:
                 self.clock.answered(self._asked, real, monotonic)
                 super()._handle(event)
@@ -203,10 +218,7 @@ class ConnectedMachine(BootProcess):
     def _write(self, name: str, offset: int, data: bytes, *, more: bool) -> None:
         """Write a part of a file that a process there has written. A file from its beginning on replaces the file here
         when it is complete."""
-        path = (self._run / name).resolve()
-        if not path.is_relative_to(self._run):
-            self.fail(f"{self.name}: a file must stay in the run's folder, got {name!r}")
-            return
+        path = self._here(name)
         draft = path.with_name(f".{path.name}.part")
         path.parent.mkdir(parents=True, exist_ok=True)
         begun = draft if offset == 0 or draft.exists() else path
@@ -215,6 +227,27 @@ class ConnectedMachine(BootProcess):
             file.write(data)
         if begun is draft and not more:
             draft.replace(path)
+            if path.name == MANIFEST:
+                self.at_checkpoint(path.parent)
+
+    def _gone(self, name: str) -> None:
+        """Remove what a process there has removed: a checkpoint when its manifest has gone, any other file at once."""
+        path = self._here(name)
+        if path.name == MANIFEST:
+            shutil.rmtree(path.parent, ignore_errors=True)
+        elif path.parent.parent.name != CHECKPOINTS:
+            path.unlink(missing_ok=True)
+
+    def _here(self, name: str) -> Path:
+        """Return the place of a machine's file in the run's folder.
+
+        Workers write a checkpoint to a folder ITERATION.part, and one worker renames it. Here, the files of all
+        machines meet in the folder that the checkpoint has in the end; it is whole when its manifest is there.
+        """
+        path = (self._run / PART.sub(r"\1", name)).resolve()
+        if not path.is_relative_to(self._run):
+            raise ValueError(f"a file must stay in the run's folder, got {name!r}")
+        return path
 
     def _ended(self) -> str:
         words = tail(self._log, 3).strip()

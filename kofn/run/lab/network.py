@@ -15,7 +15,7 @@ from kofn.run.errors import RunError
 from kofn.run.lab.checkout import Checkout
 from kofn.run.lab.connection import ForwardedPorts
 from kofn.run.lab.lab_file import HERE, LabMachine, Placed
-from kofn.run.lab.machine import ConnectedMachine
+from kofn.run.lab.machine import MANIFEST, ConnectedMachine
 from kofn.run.machine import TUNNEL_BYTES, packet_bytes
 from kofn.run.network import ROOT, EmulatedHost, NetworkClient, ProcessSpec, Ready
 from kofn.run.network_record import RecordedHost, recorded
@@ -63,6 +63,7 @@ class LabNetwork(NetworkClient):
             raise next((error for error in failed if not isinstance(error, RunError)), RunError(_lines(failed)))
         for machine in connected:
             machine.at_failure = network._fail
+            machine.at_checkpoint = network._completed
         return network
 
     def _ports(self, settings: NetworkSection) -> dict[str, ForwardedPorts]:
@@ -129,6 +130,17 @@ class LabNetwork(NetworkClient):
             least = min([least, *(mtu - TUNNEL_BYTES for mtu in mtus.values())])
         return least
 
+    async def share(self, folder: Path) -> None:
+        """Put all files of a folder of the run on all machines."""
+        await asyncio.gather(*(machine.share(folder) for machine in self.machines.values()))
+
+    def _completed(self, checkpoint: Path) -> None:
+        """Remove the parts of checkpoints that are whole here from machines whose workers do not rename them."""
+        whole = [path for path in checkpoint.parent.iterdir() if path <= checkpoint and _whole(path)]
+        parts = [f"{path.relative_to(self._folder.resolve())}.part" for path in whole]
+        for machine in self.machines.values():
+            machine.post(do="remove", paths=parts)
+
     def _fail(self, message: str) -> None:
         """Without one machine no other one can go on."""
         for machine in self.machines.values():
@@ -174,3 +186,11 @@ class LabNetwork(NetworkClient):
 
 def _lines(errors: Iterable[BaseException]) -> str:
     return "\n".join(map(str, errors))
+
+
+def _whole(checkpoint: Path) -> bool:
+    """Return whether all files that a checkpoint's manifest names are in its folder."""
+    if not (checkpoint / MANIFEST).exists():
+        return False
+    named = msgspec.json.decode((checkpoint / MANIFEST).read_bytes(), type=dict[str, Any])["manifest"]["files"]
+    return all((checkpoint / name).exists() for name in named)
