@@ -16,9 +16,9 @@ ROOM ?=
 PYTEST = .venv/bin/python -m pytest --maxprocesses 4 --dist loadfile --numprocesses
 # Whole runs wait for a third of their time: one process more than cores keeps the cores busy.
 PROCESSES = $$(($$(nproc) + 1))
-QUICK = not (slow or root or bmv2 or long or cluster or torch or browser)
+QUICK = not (slow or root or bmv2 or long or lab or cluster or torch or browser)
 
-.PHONY: help run chaos compare doctor stop clean test quick long test-k8s torch-tests accelerator check explore fuzz soak results docs reference crd picture \
+.PHONY: help run chaos compare doctor stop clean test quick long test-lab test-k8s torch-tests accelerator check explore fuzz soak results docs reference crd picture \
     screenshots header p4 proto shell \
     setup setup-quick setup-dev setup-docs
 
@@ -55,6 +55,9 @@ quick: setup-quick ## the tests to run before each commit, a minute: no root, no
 
 long: setup-dev ## more whole runs than `make test`: other signals, deaths, faults of hosts, sizes
 	@exec $(PYTEST) $(PROCESSES) -m long $(ARGS)
+
+test-lab: setup-dev ## laboratories of several machines, as far as `make test` has none: a quarter of an hour
+	@exec .venv/bin/python -m pytest tests/lab -m 'lab or not lab' -rs $(ARGS)
 
 test-k8s: setup-dev ## jobs against the API server of KUBECONFIG, which it changes; processes are started here
 	@exec .venv/bin/python -m pytest tests/k8s -m cluster -rs $(ARGS)

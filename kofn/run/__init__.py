@@ -43,10 +43,11 @@ class RunPackage(ModuleType):
         then raises KeyboardInterrupt.
         """
         from kofn.report.reader import Run  # noqa: PLC0415  # pandas
+        from kofn.run.lab.lab_file import Lab  # noqa: PLC0415
         from kofn.run.library import in_thread, planned  # noqa: PLC0415
         from kofn.run.runner import carry_out  # noqa: PLC0415
 
-        choices = {"target": target, "driver": driver, "lab": None if lab is None else Path(lab)}
+        choices = {"target": target, "driver": driver, "lab": None if lab is None else Lab.load(Path(lab))}
         with planned(configs, sections, trials=trials, out=out, **choices) as plan:
             in_thread(lambda console: carry_out(plan, console, errors=console), progress)
             return Run(plan.folder)

@@ -1,10 +1,13 @@
 """Command line options that several commands share."""
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
+
+Command = Callable[..., None]
 
 set_option = click.option(
     "--set",
@@ -25,13 +28,16 @@ record_option = click.option(
 """An option for commands that train."""
 
 
-lab_option = click.option(
-    "--lab",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Run on the machines of the laboratory in FILE (docs/howto/machines.md).  [default: on this machine]",
-)
-"""An option for commands that make a network."""
+def lab_options(command: Command) -> Command:
+    """Add the options of commands that make a network; laboratory() in kofn/run/lab/choice.py takes their values."""
+    slurm = click.option("--slurm", is_flag=True, help="Run on the nodes of the Slurm allocation of this process.")
+    lab = click.option(
+        "--lab",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="Run on the machines of the laboratory in FILE (docs/howto/machines.md).  [default: on this machine]",
+    )
+    return lab(slurm(command))
 
 
 class FiniteRange(click.FloatRange):

@@ -60,7 +60,7 @@ def make_plan(
     objectives: tuple[str, ...] = (),
     settings: tuple[str, ...] = (),
     record: Path | None = None,
-    lab: Path | None = None,
+    lab: Lab | None = None,
     as_json: bool = False,
     quiet: bool = False,
 ) -> RunPlan:
@@ -71,8 +71,7 @@ def make_plan(
     if record is not None:
         check_record(record, jobs=len(jobs), seeds=jobs[0].config.run.seeds)
     folder = out or default_path(jobs[0].config.run.name)
-    machines = None if lab is None else Lab.load(lab)
-    return RunPlan(jobs=jobs, folder=folder, record=record, lab=machines, as_json=as_json, quiet=quiet)
+    return RunPlan(jobs=jobs, folder=folder, record=record, lab=lab, as_json=as_json, quiet=quiet)
 
 
 def prepare(plan: RunPlan, topology: str) -> RunFolder:

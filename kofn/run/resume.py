@@ -46,12 +46,10 @@ class Resumed:
         return "; ".join(parts)
 
 
-def plan_resumed(
-    path: Path, *, settings: Sequence[str], lab: Path | None = None, as_json: bool, quiet: bool
-) -> RunPlan:
+def plan_resumed(path: Path, *, settings: Sequence[str], lab: Lab | None = None, as_json: bool, quiet: bool) -> RunPlan:
     """Return the plan of an interrupted run; ConfigError if there is nothing to resume.
 
-    The run continues on this machine, or on those of the laboratory in the file `lab`. `settings` may give another
+    The run continues on this machine, or on those of a laboratory. `settings` may give another
     job.workers, if no trial has ended.
     """
     folder, record = RunFolder.open(path), RunFolder.open(path).record()
@@ -64,8 +62,7 @@ def plan_resumed(
         what = foreign[0] if foreign else f"{settings[0]} after a trial has ended"
         raise ConfigError(f"--resume takes --set job.workers=N, before the first trial has ended, got {what}")
     jobs = plan_jobs([job.effective for job in folder.jobs], target=None, driver=None, objectives=(), settings=settings)
-    machines = None if lab is None else Lab.load(lab)
-    return RunPlan(jobs=jobs, folder=path, as_json=as_json, quiet=quiet, check=False, resume=True, lab=machines)
+    return RunPlan(jobs=jobs, folder=path, as_json=as_json, quiet=quiet, check=False, resume=True, lab=lab)
 
 
 def reopen(plan: RunPlan, topology: str) -> RunFolder:

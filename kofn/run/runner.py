@@ -25,10 +25,11 @@ from kofn.run.conclusion import AtEarlyEnd, conclude, conclude_early, noted_end
 from kofn.run.display import say
 from kofn.run.ending import ending
 from kofn.run.errors import LeftoversError, RunError
+from kofn.run.lab.choice import laboratory
 from kofn.run.machine_load import load_note
 from kofn.run.native import NativeBuild, builds
 from kofn.run.network import EmulatedHost, NetworkClient
-from kofn.run.options import lab_option, record_option, set_option
+from kofn.run.options import lab_options, record_option, set_option
 from kofn.run.page import Watched, page
 from kofn.run.plan import RunPlan, make_plan, prepare
 from kofn.run.preconditions import check_machine, check_management, check_needs, check_ports, check_space
@@ -60,6 +61,7 @@ Examples:
   kofn run one.toml other.toml                two jobs at once on one switch
   kofn run --web --port 8080                  the live page at a port of your choice
   kofn run --lab lab.toml                     on the machines of a laboratory
+  kofn run --slurm                            on the nodes of a Slurm allocation
   kofn run --resume runs/latest               go on after a crash, with run.checkpoint_every
   kofn run --json | jq .trials                the summary for another program
 
@@ -101,7 +103,7 @@ Exit codes: 0 every trial reached its target and is consistent (with model.repla
 )
 @set_option
 @record_option
-@lab_option
+@lab_options
 @click.option("--json", "as_json", is_flag=True, help="The summary as JSON on stdout, progress on stderr.")
 @click.option("--quiet", is_flag=True, help="No live table and no passed checks: events, stalls and the results.")
 @click.option("--web/--no-web", default=None, help="Serve the live page.  [default: on a terminal]")
@@ -118,6 +120,7 @@ def command(
     settings: tuple[str, ...],
     record: Path | None,
     lab: Path | None,
+    slurm: bool,
     as_json: bool,
     quiet: bool,
     web: bool | None,
@@ -134,12 +137,14 @@ def command(
     """
     console = make_console(stderr=as_json)
     with ending("run"):
+        machines = laboratory(lab, slurm=slurm)
         if resume is not None:
             if any((config, target, driver, out, objectives, script, record)):
                 raise ConfigError(
-                    "--resume must be alone, or with --lab, or --set job.workers=N: the folder has the configuration"
+                    "--resume must be alone, or with --lab, --slurm or --set job.workers=N: the folder has the "
+                    "configuration"
                 )
-            plan = plan_resumed(resume, settings=settings, lab=lab, as_json=as_json, quiet=quiet)
+            plan = plan_resumed(resume, settings=settings, lab=machines, as_json=as_json, quiet=quiet)
         else:
             plan = make_plan(
                 *config,
@@ -149,7 +154,7 @@ def command(
                 objectives=objectives,
                 settings=(*settings, *([f"torch.script={str(script.resolve())!r}"] if script else [])),
                 record=record,
-                lab=lab,
+                lab=machines,
                 as_json=as_json,
                 quiet=quiet,
             )

@@ -182,12 +182,12 @@ class Laboratory:
                 [*argv, str(self._sshd(name, clock_s)), *kept], stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )
         self.machines[name] = machine = Machine(name, address, process)
-        _wait(lambda: bool(machine.inside), f"{name}'s first process")
+        wait_for(lambda: bool(machine.inside), f"{name}'s first process")
         port = f"port{number}"
         ends = f"{port} mtu {MTU} type veth peer name lab0 mtu {MTU} netns {machine.inside}"
         ip("link", "add", *ends.split(), inside=self.network)
         ip("link", "set", port, "master", "bridge", "up", inside=self.network)
-        _wait(lambda: self._answers(machine), f"the ssh server of {name}")
+        wait_for(lambda: self._answers(machine), f"the ssh server of {name}")
         return machine
 
     def _answers(self, machine: Machine) -> bool:
@@ -246,7 +246,8 @@ def laboratory(folder: Path) -> Iterator[Laboratory]:
         ip("netns", "delete", lab.network)
 
 
-def _wait(true: Callable[[], bool], what: str) -> None:
+def wait_for(true: Callable[[], bool], what: str) -> None:
+    """Wait until something holds; an error of reading it means that it does not."""
     deadline = time.monotonic() + START_S
     while True:
         with suppress(OSError, IndexError):

@@ -1,4 +1,4 @@
-"""How a command reaches a machine of a laboratory: OpenSSH with the user's own configuration, or nothing."""
+"""How a command reaches a machine of a laboratory: OpenSSH with the user's own configuration, srun, or nothing."""
 
 import shlex
 import sys
@@ -9,6 +9,9 @@ from kofn.run.lab.lab_file import HERE, LabMachine
 
 SSH = ("ssh", "-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "ExitOnForwardFailure=yes")
 """Without a terminal, and without a question that nobody answers: a password, or an unknown host key, is an error."""
+
+SRUN = ("srun", "--overlap", "--nodes=1", "--ntasks=1", "--cpu-bind=none", "--unbuffered", "--quiet")
+"""A step beside others in this allocation."""
 
 ROOT = 'if [ "$(id -u)" = 0 ]; then as=; else as="sudo -n"; fi'
 """The beginning of a script in which `$as COMMAND` runs a command as root."""
@@ -36,19 +39,21 @@ def command(machine: LabMachine, script: str, ports: ForwardedPorts = NONE) -> l
     """Return the command line that runs a shell's script on a machine."""
     if machine.host == HERE:
         return ["sh", "-c", script]
+    if machine.through == "srun":
+        return [*SRUN, f"--nodelist={machine.host}", "sh", "-c", script]
     return [*SSH, *ports.flags, machine.host, f"exec sh -c {shlex.quote(script)}"]
 
 
 def folder(machine: LabMachine, checkout: Checkout) -> str:
     """Return the folder of the checkout on a machine, for a shell."""
-    return shlex.quote(str(checkout.root)) if machine.host == HERE else f"{CACHE}/{checkout.version}"
+    return shlex.quote(str(checkout.root)) if machine.shares_checkout else f"{CACHE}/{checkout.version}"
 
 
 def python(machine: LabMachine) -> str:
     """Return the Python of kofn's processes on a machine, for a shell in the checkout's folder."""
-    if machine.host == HERE:
-        return shlex.quote(sys.executable)
-    return shlex.quote(machine.python) if machine.python else "$PWD/.venv/bin/python"
+    if machine.python:
+        return shlex.quote(machine.python)
+    return shlex.quote(sys.executable) if machine.shares_checkout else "$PWD/.venv/bin/python"
 
 
 def boot(machine: LabMachine, checkout: Checkout, ports: ForwardedPorts) -> list[str]:

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Address
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 import msgspec
 from msgspec import Meta
@@ -42,6 +42,12 @@ class LabMachine(Section, frozen=True):
     workers: tuple[Annotated[int, Meta(ge=0)], ...] | None = None  # the ranks of its workers; None: its share
     server: bool = False  # has the parameter servers; without one, the switch's machine has them
     python: str | None = None  # its Python with kofn's packages; None: kofn lab setup makes an environment
+    through: Literal["ssh", "srun"] = "ssh"  # srun: in a Slurm allocation, whose nodes share this checkout's folder
+
+    @property
+    def shares_checkout(self) -> bool:
+        """Whether the machine has this very checkout: it is this machine, or shares its files."""
+        return self.host == HERE or self.through == "srun"
 
     def check(self) -> None:
         """Check that ssh takes the host for a host, and that the address is one."""

@@ -18,7 +18,7 @@ from kofn.run.ending import ending
 from kofn.run.errors import RunError
 from kofn.run.lab.checkout import CACHE, Checkout
 from kofn.run.lab.connection import ROOT, command, folder, python
-from kofn.run.lab.lab_file import HERE, Lab, LabMachine
+from kofn.run.lab.lab_file import Lab, LabMachine
 
 KEPT = 2
 """The checkouts that stay on a machine, the newest ones."""
@@ -76,7 +76,7 @@ def set_up(lab: Lab, checkout: Checkout, say: Said) -> Iterator[SetUp]:
 
 
 def _one(machine: LabMachine, checkout: Checkout, say: Said) -> SetUp:
-    if machine.host == HERE:
+    if machine.shares_checkout:
         say(f"{machine.host}: uses this checkout")
         return SetUp(host=machine.host)
     try:
