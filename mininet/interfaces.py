@@ -89,6 +89,14 @@ def route_mtu(address: str) -> int:
     return int(_show("link", "show", device)[0]["mtu"])
 
 
+def address_mtu(address: str) -> int:
+    """Return the MTU of the interface that has an address."""
+    for interface in _show("-4", "address"):
+        if any(entry.get("local") == address for entry in interface["addr_info"]):
+            return int(interface["mtu"])
+    raise NetworkError(f"an interface of this machine must have the address {address}")
+
+
 def _show(*words: str) -> list[dict[str, Any]]:
     """Return what an `ip` command shows."""
     result = subprocess.run(["ip", "-json", *words], capture_output=True, text=True, check=False)

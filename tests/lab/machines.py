@@ -37,12 +37,23 @@ for descriptor in "${kept[@]}"; do
     [ -d "$1" ] || { mkdir -p "$1"; mount --no-canonicalize --bind "/proc/self/fd/$descriptor" "$1"; }
     eval "exec $descriptor<&-"; shift
 done
+install -m 644 "$(dirname "$config")/key.pub" /run/authorized_keys
+cp /etc/passwd /etc/group /run
+[ ! -e /etc/sudoers ] || { cp -p /etc/sudoers /run; echo "admin ALL=(ALL) NOPASSWD: ALL" >>/run/sudoers; }
+for user in student:4321 admin:4322; do
+    echo "${user%:*}:x:${user#*:}:${user#*:}::/run/home-${user%:*}:/bin/bash" >>/run/passwd
+    echo "${user%:*}:x:${user#*:}:" >>/run/group
+    install -d -o "${user#*:}" -g "${user#*:}" "/run/home-${user%:*}"
+done
+for file in passwd group sudoers; do [ ! -e "/run/$file" ] || mount --bind "/run/$file" "/etc/$file"; done
+mknod -m 666 /run/tun c 10 200; mkdir -p /dev/net; [ ! -e /dev/net/tun ] || mount --bind /run/tun /dev/net/tun
 until ip link set lab0 up 2>/dev/null; do sleep 0.05; done
 ip link set lo up
 ip address add "$address/24" dev lab0
 exec /usr/sbin/sshd -D -e -f "$config"
 """
-"""Makes a machine: `bash -c MACHINE machine NAME ADDRESS SSHD_CONFIG FOLDER...`. The folders stay visible."""
+"""Makes a machine: `bash -c MACHINE machine NAME ADDRESS SSHD_CONFIG FOLDER...`. The folders stay visible. Beside root
+there are the users `student`, who may do nothing as root, and `admin`, who may use sudo."""
 
 
 def missing() -> str | None:
@@ -117,15 +128,15 @@ class Laboratory:
         path = f"{self.folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
         return {**os.environ, "PATH": path, "KOFN_STATE_DIR": str(self.folder / "state")}
 
-    def file(self, *, python: str | None = sys.executable) -> Path:
+    def file(self, *, python: str | None = sys.executable, user: str = "root") -> Path:
         """Write the laboratory's file: the first machine has the switch, the others share the workers."""
         own = f"python = {python!r}\n" if python else ""
         tables = [
-            f"[[machine]]\nhost = {machine.name!r}\naddress = {machine.address!r}\n{own}"
+            f"[[machine]]\nhost = {f'{user}@{machine.name}'!r}\naddress = {machine.address!r}\n{own}"
             + ("switch = true\n" if number == 0 else "")
             for number, machine in enumerate(self.machines.values())
         ]
-        path = self.folder / "lab.toml"
+        path = self.folder / f"{user}.toml"
         path.write_text("\n".join(tables))
         return path
 
@@ -208,7 +219,7 @@ class Laboratory:
         config = self.folder / f"{name}.sshd"
         lines = [
             f"HostKey {self.folder / 'key'}",
-            f"AuthorizedKeysFile {self.folder / 'key.pub'}",
+            "AuthorizedKeysFile /run/authorized_keys",
             "StrictModes no",
             "UsePAM no",
             "PidFile none",
@@ -227,7 +238,7 @@ def laboratory(folder: Path) -> Iterator[Laboratory]:
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / "key")], check=True)
     (folder / "ssh_config").write_text(
         "".join(f"Host machine{number}\nHostName 198.18.77.{number}\n" for number in range(1, 10))
-        + f"Host *\nUser root\nIdentityFile {folder / 'key'}\nUserKnownHostsFile {folder / 'known_hosts'}\n"
+        + f"Host *\nIdentityFile {folder / 'key'}\nUserKnownHostsFile {folder / 'known_hosts'}\n"
         "StrictHostKeyChecking accept-new\nLogLevel ERROR\n"
     )
     ssh = folder / "bin" / "ssh"

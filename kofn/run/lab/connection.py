@@ -57,13 +57,22 @@ def python(machine: LabMachine) -> str:
 
 
 def boot(machine: LabMachine, checkout: Checkout, ports: ForwardedPorts) -> list[str]:
-    """Return the command line of boot.py on a machine."""
+    """Return the command line of boot.py on a machine: as root, by sudo, or as root of a user namespace."""
     absent = f"{machine.host} has not this checkout of kofn ({checkout.version}): kofn lab setup puts it there"
+    there = ",".join(map(str, ports.there))
     script = f"""
 cd {folder(machine, checkout)} 2>/dev/null && python={python(machine)} && [ -x "$python" ] || {{
     echo {shlex.quote(absent)} >&2; exit 3; }}
-{ROOT}
-boot() {{ $as env KOFN_LAB_PYTHON="$python" python3 mininet/boot.py --machine {CACHE}/runs; }}
+PATH=$PATH:/usr/sbin:/sbin runs={CACHE}/runs state=
+if [ "$(id -u)" = 0 ]; then as=
+elif sudo -n true 2>/dev/null; then as="sudo -n"
+elif unshare --user --net true 2>/dev/null; then
+    as="python3 mininet/way.py {machine.address} {there or 0}" state=KOFN_STATE_DIR=$runs-state
+else
+    echo "kofn needs root, an account that may use sudo -n, or user namespaces (kernel.unprivileged_userns_clone)" >&2
+    exit 3
+fi
+boot() {{ $as env PATH="$PATH" $state KOFN_LAB_PYTHON="$python" python3 mininet/boot.py --machine "$runs"; }}
 boot; code=$?
 [ $code -le 2 ] || boot </dev/null >/dev/null  # it was killed: the next one removes what it has left
 exit $code
