@@ -33,6 +33,7 @@ from network import Network, NetworkPlan
 from parts import NetworkPart
 from processes import Children
 from server import COMMANDS, BootServer, Commands, Stop, emit, unblocked, watch_signals
+from way import RELAYED
 
 FIRST_COMMANDS: Commands = {
     "folders": ({"paths": list}, {}),
@@ -241,6 +242,7 @@ def serve_runner(cache: Path) -> None:
                 "here",
                 host=socket.gethostname(),
                 user=os.geteuid(),
+                relayed=RELAYED in os.environ,
                 kernel=os.uname().release,
                 cores=len(os.sched_getaffinity(0)),
                 folder=str(files.path),

@@ -39,6 +39,9 @@ BATCH = 64
 
 COPY_BYTES = 1 << 16
 
+RELAYED = "KOFN_RELAYED"
+"""The environment variable by which COMMAND knows that it is behind a relay."""
+
 
 class Relay:
     """Relays datagrams between the TUN device and a UDP socket of the machine's own network."""
@@ -153,7 +156,7 @@ def main(address: str, ports: str, command: list[str]) -> int:
         f"route add default dev {DEVICE}",
     ):
         subprocess.run(["ip", *words.split()], check=True)
-    child = subprocess.Popen(command, preexec_fn=die_with_parent())  # noqa: PLW1509  # threads begin below
+    child = subprocess.Popen(command, env={**os.environ, RELAYED: "1"}, preexec_fn=die_with_parent())  # noqa: PLW1509  # threads begin below
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda number, _: child.send_signal(number))
     for listener in waiting:

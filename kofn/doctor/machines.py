@@ -64,7 +64,7 @@ class MachineChecks:
     async def _root(self) -> str:
         if self._machine.user != 0:
             raise CheckError("boot.py does not run as root", "an account that may use `sudo -n`, or root's")
-        return "root"
+        return "root of a user namespace" if self._machine.relayed else "root"
 
     async def _tools(self) -> str:
         """Check for the commands that a machine's processes need."""
@@ -102,6 +102,8 @@ class MachineChecks:
         """Check the MTU of the whole way to the switch's machine: a packet of the job must pass unfragmented."""
         if self._described.switch:
             raise CheckSkipped("the switch's machine")
+        if self._machine.relayed:
+            raise CheckSkipped("a user namespace relays no pings")
         needed = packet_bytes(self._config.job) + TUNNEL_BYTES
         argv = ["-m", "kofn.doctor.echo", self._lab.switch.address, str(needed)]
         code, said = await self._machine.told(self._machine.python, *argv)

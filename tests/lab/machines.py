@@ -38,14 +38,15 @@ for descriptor in "${kept[@]}"; do
     eval "exec $descriptor<&-"; shift
 done
 install -m 644 "$(dirname "$config")/key.pub" /run/authorized_keys
-cp /etc/passwd /etc/group /run
+cp -p /etc/passwd /etc/group /etc/shadow /run
 [ ! -e /etc/sudoers ] || { cp -p /etc/sudoers /run; echo "admin ALL=(ALL) NOPASSWD: ALL" >>/run/sudoers; }
 for user in student:4321 admin:4322; do
     echo "${user%:*}:x:${user#*:}:${user#*:}::/run/home-${user%:*}:/bin/bash" >>/run/passwd
     echo "${user%:*}:x:${user#*:}:" >>/run/group
+    echo "${user%:*}:*:19000:0:99999:7:::" >>/run/shadow
     install -d -o "${user#*:}" -g "${user#*:}" "/run/home-${user%:*}"
 done
-for file in passwd group sudoers; do [ ! -e "/run/$file" ] || mount --bind "/run/$file" "/etc/$file"; done
+for file in passwd group shadow sudoers; do [ ! -e "/run/$file" ] || mount --bind "/run/$file" "/etc/$file"; done
 mknod -m 666 /run/tun c 10 200; mkdir -p /dev/net; [ ! -e /dev/net/tun ] || mount --bind /run/tun /dev/net/tun
 until ip link set lab0 up 2>/dev/null; do sleep 0.05; done
 ip link set lo up
@@ -144,11 +145,19 @@ class Laboratory:
         """Return the command line that runs a command where the runner is."""
         return ["ip", "netns", "exec", self.network, *argv]
 
-    def kofn(self, *arguments: str, timeout_s: float = 200.0) -> "subprocess.CompletedProcess[str]":
-        """Run a command of kofn as the runner does."""
+    def kofn(
+        self, *arguments: str, timeout_s: float = 200.0, state: str = "state"
+    ) -> "subprocess.CompletedProcess[str]":
+        """Run a command of kofn as the runner does, with its own folder of states."""
         argv = self.command(str(Path(sys.executable).with_name("kofn")), *arguments)
         return subprocess.run(
-            argv, cwd=self.folder, env=self.environment, capture_output=True, text=True, timeout=timeout_s, check=False
+            argv,
+            cwd=self.folder,
+            env={**self.environment, "KOFN_STATE_DIR": str(self.folder / state)},
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
         )
 
     def begin(self, *arguments: str) -> "subprocess.Popen[bytes]":

@@ -114,6 +114,7 @@ class ConnectedMachine(BootProcess):
         }
         self.translation = Translation(places)
         self.kernel, self.cores = str(here["kernel"]), int(here["cores"])
+        self.relayed = bool(here["relayed"])
         self.user, self.python = int(here["user"]), str(here["python"])
         rooms = os.pathsep.join(f"{here['checkout']}/{room}" for room in ROOMS)
         self._modules = {"PYTHONPATH": rooms} if self.described.python else {}

@@ -82,6 +82,7 @@ class LabNetwork(NetworkClient):
 
     async def make(self, topology: Path, *, management: str, coalesced: bool, jobs: Iterable[JobSection]) -> None:
         """Make the network: every machine makes its part. RunError if packets of a job do not fit into tunnels."""
+        self._check_relayed()
         mtu = await self._mtu()
         for job in jobs:
             if (needed := packet_bytes(job)) > mtu:
@@ -105,6 +106,14 @@ class LabNetwork(NetworkClient):
             switches=tuple(sorted(switches, key=lambda switch: int(switch.name[1:]))),
         )
         self._stack.enter_context(recorded(self.recorded()))
+
+    def _check_relayed(self) -> None:
+        """Check that no switch of a tree is behind a relay, which carries no P4Runtime between machines."""
+        for node in self._placed.switches if len(self._placed.switches) > 1 else ():
+            if (machine := self._machine(node)).relayed:
+                raise RunError(
+                    f"{machine.name} must have root for a tree's switch {node}: with a user namespace, job.racks is 1"
+                )
 
     @property
     def records(self) -> tuple[MachineRecord, ...]:
