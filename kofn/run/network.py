@@ -148,7 +148,7 @@ class NetworkClient:
 
     @property
     def records(self) -> tuple[MachineRecord, ...]:
-        """What the run's record tells of other machines."""
+        """The other machines, for the run's record."""
         return ()
 
     @property

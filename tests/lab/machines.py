@@ -21,6 +21,7 @@ RUNNER = "198.18.77.254"
 """The runner's address in the laboratory's network (of RFC 2544's range for tests)."""
 
 MTU = "9100"
+NATIVE = Path(os.environ.get("KOFN_CACHE") or Path.home() / ".cache" / "kofn")
 START_S, RUN_S = 20.0, 120.0
 GONE_S = 10.0
 """Everything of a run is gone from all machines after this time."""
@@ -30,9 +31,11 @@ set -e
 name=$1 address=$2 config=$3; shift 3
 hostname "$name"
 kept=()
+exec {native}<"$1"; shift
 for folder in "$@"; do exec {descriptor}<"$folder"; kept+=("$descriptor"); done
 for folder in /tmp /var/tmp /run /root; do mount -t tmpfs -o mode=1777 tmpfs "$folder"; done
-chmod 755 /run; chmod 700 /root; mkdir /run/sshd
+chmod 755 /run; chmod 700 /root; mkdir /run/sshd /run/native
+mount --no-canonicalize --bind "/proc/self/fd/$native" /run/native; exec {native}<&-
 for descriptor in "${kept[@]}"; do
     [ -d "$1" ] || { mkdir -p "$1"; mount --no-canonicalize --bind "/proc/self/fd/$descriptor" "$1"; }
     eval "exec $descriptor<&-"; shift
@@ -53,8 +56,11 @@ ip link set lo up
 ip address add "$address/24" dev lab0
 exec /usr/sbin/sshd -D -e -f "$config"
 """
-"""Makes a machine: `bash -c MACHINE machine NAME ADDRESS SSHD_CONFIG FOLDER...`. The folders stay visible. Beside root
-there are the users `student`, who may do nothing as root, and `admin`, who may use sudo."""
+"""Makes a machine: `bash -c MACHINE machine NAME ADDRESS SSHD_CONFIG NATIVE FOLDER...`.
+
+The folders stay visible, and NATIVE, root's cache of compiled code, so that tests wait for no compiler. Beside root there
+are the users `student`, who may do nothing as root, and `admin`, who may use sudo.
+"""
 
 
 def missing() -> str | None:
@@ -181,6 +187,10 @@ class Laboratory:
             assert time.monotonic() < deadline, f"{what} did not come within {RUN_S:.0f} s"
             time.sleep(0.1)
 
+    def cut(self, name: str) -> None:
+        """Cut a machine's cable."""
+        ip("link", "set", f"port{name.removeprefix('machine')}", "down", inside=self.network)
+
     def leftovers(self) -> dict[str, list[str]]:
         """Return what runs have left on machines that live, by machine, ten seconds after they should be gone."""
         deadline = time.monotonic() + GONE_S
@@ -199,7 +209,10 @@ class Laboratory:
         argv = [*unshare, "--monotonic", str(monotonic_s), "bash", "-c", MACHINE, "machine", name, address]
         with (self.folder / f"{name}.log").open("wb") as log:
             process = subprocess.Popen(
-                [*argv, str(self._sshd(name, clock_s)), *kept], stdin=subprocess.DEVNULL, stdout=log, stderr=log
+                [*argv, str(self._sshd(name, clock_s)), str(NATIVE), *kept],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
             )
         self.machines[name] = machine = Machine(name, address, process)
         wait_for(lambda: bool(machine.inside), f"{name}'s first process")
@@ -233,8 +246,9 @@ class Laboratory:
             "UsePAM no",
             "PidFile none",
         ]
-        if clock_s:
-            lines.append(f"SetEnv LD_PRELOAD={self._wrong_clock()} WRONG_CLOCK_S={clock_s}")
+        clock = [f"LD_PRELOAD={self._wrong_clock()}", f"WRONG_CLOCK_S={clock_s}"] if clock_s else []
+        lines += ["Match User root", f"SetEnv {' '.join(['KOFN_CACHE=/run/native', *clock])}"]
+        lines += ["Match User *,!root", f"SetEnv {' '.join(clock)}"] if clock else []
         config.write_text("\n".join(lines) + "\n")
         return config
 
@@ -244,6 +258,7 @@ def laboratory(folder: Path) -> Iterator[Laboratory]:
     """Yield a laboratory without machines, whose files are in `folder`; end the machines that were started."""
     lab = Laboratory(folder, f"kofn-lab-{os.getpid()}")
     (folder / "bin").mkdir(parents=True)
+    NATIVE.mkdir(parents=True, exist_ok=True)
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / "key")], check=True)
     (folder / "ssh_config").write_text(
         "".join(f"Host machine{number}\nHostName 198.18.77.{number}\n" for number in range(1, 10))

@@ -57,7 +57,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def rows(self) -> list[tuple[str, str]]:
-        """Where the run comes from, for a table of the report."""
+        """The run's origin, for a table of the report."""
         return [*self.provenance.rows(), *(machine.row for machine in self.machines)]
 
     @property

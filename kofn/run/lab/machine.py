@@ -101,7 +101,7 @@ class ConnectedMachine(BootProcess):
         self.described, self.name = described, described.host
         self.clock = ClockComparison()
         self.at_checkpoint: Callable[[Path], None] = lambda path: None
-        """What is done when a checkpoint is complete in a folder of the run."""
+        """Called with the folder of a checkpoint that is complete in the run's folder."""
         self._run, self._asked = run.resolve(), 0.0
         self._heard = time.monotonic()
         self._heart: asyncio.Task[None] | None = None

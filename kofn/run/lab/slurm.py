@@ -13,7 +13,7 @@ from kofn.run.lab.lab_file import Lab, LabMachine
 from kofn_common.config.errors import ConfigError
 
 JOB, NODES, HERE = "SLURM_JOB_ID", "SLURM_JOB_NODELIST", "SLURMD_NODENAME"
-"""What Slurm tells a process in an allocation: the job, its nodes, and the node of the process."""
+"""Variables that Slurm sets in an allocation: the job, its nodes, and the node of the process."""
 
 
 def allocation() -> Lab:

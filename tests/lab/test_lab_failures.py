@@ -1,0 +1,149 @@
+"""A machine, the network or the runner vanishes, in each phase of a run: the run ends in time with a name, and nothing
+is left anywhere."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.lab.machines import Laboratory, laboratory, missing
+from tests.lab.test_lab_run import written
+
+pytestmark = [
+    pytest.mark.root,
+    pytest.mark.lab,
+    pytest.mark.skipif(missing() is not None, reason=f"no laboratory: {missing()}"),
+]
+
+ENDED_S = 15.0
+"""A run ends within this time after a machine has gone."""
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Iterator[Laboratory]:
+    with laboratory(tmp_path / "lab") as made:
+        for _ in range(3):
+            made.start()
+        assert made.kofn("lab", "setup", str(made.file())).returncode == 0
+        yield made
+
+
+def begun(lab: Laboratory, *arguments: str) -> "tuple[subprocess.Popen[bytes], Path]":
+    """Begin a run that would train for long."""
+    out = lab.folder / "run"
+    job = written(lab, "job", iterations=5000)
+    return lab.begin("run", str(job), "--lab", str(lab.file()), "--out", str(out), *arguments), out
+
+
+def trained(out: Path) -> bool:
+    """Return whether every worker has finished an iteration, as far as the run's folder has it."""
+    return all((out / "all" / f"worker-{rank}.jsonl").exists() for rank in range(4))
+
+
+def said(lab: Laboratory) -> str:
+    return " ".join((lab.folder / "output").read_text().split())
+
+
+@pytest.mark.parametrize("phase", ["connection", "network", "start", "training"])
+def test_run_ends_when_a_machine_reboots(lab: Laboratory, phase: str) -> None:
+    run, out = begun(lab)
+    try:
+        if phase == "connection":
+            lab.until((out / "boot-root@machine2.log").exists, "the connection", run)
+        elif phase == "network":
+            lab.until(lambda: bool(lab.machines["machine2"].leftovers()), "the machine's processes", run)
+        elif phase == "start":
+            lab.until((out / "all" / "logs" / "worker-0.log").exists, "the workers' start", run)
+        else:
+            lab.until(lambda: trained(out), "some iterations", run)
+        lab.machines["machine2"].vanish()
+        assert run.wait(ENDED_S) == 1
+    finally:
+        run.kill()
+        run.wait()
+    assert "machine2" in said(lab).partition("kofn run:")[2]
+    assert lab.leftovers() == {}
+    if phase == "training":
+        summary = json.loads((out / "summary.json").read_text())
+        assert summary["trials"][0]["iterations"] > 0
+
+
+def test_run_ends_when_a_machine_reboots_after_the_last_iteration(lab: Laboratory) -> None:
+    out, job = lab.folder / "run", written(lab, "job", iterations=30)
+    run = lab.begin("run", str(job), "--lab", str(lab.file()), "--out", str(out))
+    try:
+        last = out / "all" / "worker-0.npz"
+        lab.until(last.exists, "the collection of results", run)
+        lab.machines["machine2"].vanish()
+        assert run.wait(ENDED_S) == 1
+    finally:
+        run.kill()
+        run.wait()
+    assert lab.leftovers() == {}
+
+
+def test_run_ends_when_the_network_to_a_machine_vanishes(lab: Laboratory) -> None:
+    run, out = begun(lab)
+    try:
+        lab.until(lambda: trained(out), "the first iteration", run)
+        lab.cut("machine2")
+        assert run.wait(ENDED_S) == 1
+    finally:
+        run.kill()
+        run.wait()
+    assert "root@machine2: nothing was heard of this machine for 5 s" in said(lab)
+    assert lab.leftovers() == {}
+
+
+@pytest.mark.parametrize("what", ["runner", "boot"])
+def test_kill_leaves_nothing(lab: Laboratory, what: str) -> None:
+    run, out = begun(lab)
+    try:
+        lab.until(lambda: trained(out), "the first iteration", run)
+        if what == "runner":
+            run.kill()
+        else:
+            lab.machines["machine2"].run("pkill", "-KILL", "-f", "^python3 mininet/boot.py")
+            assert run.wait(ENDED_S) == 1
+    finally:
+        run.kill()
+        run.wait()
+    assert lab.leftovers() == {}
+
+
+def test_full_disk_of_a_machine_is_named(lab: Laboratory) -> None:
+    run, out = begun(lab)
+    try:
+        lab.until(lambda: trained(out), "the first iteration", run)
+        folder = lab.machines["machine2"].run("sh", "-c", "ls -d /root/.cache/kofn/lab/runs/run-*").strip()
+        lab.machines["machine2"].run("mount", "-o", "remount,size=1k", "/root")
+        assert run.wait(60) == 1, folder
+    finally:
+        run.kill()
+        run.wait()
+    assert "No space left on device" in said(lab), said(lab)[-1500:]
+
+
+def test_other_version_is_named(lab: Laboratory) -> None:
+    lab.machines["machine3"].run("sh", "-c", "rm -r /root/.cache/kofn/lab/*/.complete /root/.cache/kofn/lab/*/mininet")
+    done = lab.kofn("run", "--lab", str(lab.file()))
+    assert done.returncode == 1 and "root@machine3 has not this checkout of kofn" in done.stderr, done.stderr
+    assert lab.leftovers() == {}
+
+
+def test_stop_ends_a_run(lab: Laboratory) -> None:
+    run, out = begun(lab)
+    try:
+        lab.until(lambda: trained(out), "the first iteration", run)
+        begin = time.monotonic()
+        assert "done" in lab.kofn("stop").stdout
+        assert run.wait(10) == 130 and time.monotonic() - begin < 10 + os.getloadavg()[0]
+    finally:
+        run.send_signal(signal.SIGKILL)
+        run.wait()
+    assert lab.leftovers() == {}

@@ -1,0 +1,133 @@
+"""What a run on one machine can do, on four machines: baselines, trees, PyTorch, and everything that changes on the
+way."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.lab.machines import ROOT, Laboratory, laboratory, missing
+from tests.lab.test_lab_run import written
+
+pytestmark = [
+    pytest.mark.root,
+    pytest.mark.lab,
+    pytest.mark.skipif(missing() is not None, reason=f"no laboratory: {missing()}"),
+]
+
+STORY = """
+run = {trials = ["fixed:3"], max_iterations = 240, target = 1.0, alone = true, checkpoint_every = 50}
+model = {compute_ms = 5.0}
+job = {workers = 4}
+network = {pcap = true}
+straggler = [{workers = [1], mean_ms = 20}]
+cpu = [{workers = [2], share = 0.3, at_iteration = 40}]
+link = [{workers = [0], mbps = 20, at_iteration = 60}]
+fault = [{workers = [3], drop = 0.02}]
+event = [
+    {at_iteration = 80, kill = "worker-3"},
+    {at_iteration = 100, start = "worker-3"},
+    {at_iteration = 130, kill = "switch"},
+    {at_iteration = 130, after_s = 0.5, start = "switch"},
+    {at_iteration = 180, kill = "controller"},
+    {at_iteration = 180, after_s = 1, start = "controller"},
+]
+"""
+
+CODEC = '''
+from kofn_host.compression.codecs.int8 import int8
+
+
+class Mine(int8):
+    """A codec of the user."""
+'''
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Laboratory]:
+    """Four machines whose clocks differ by minutes."""
+    with laboratory(tmp_path_factory.mktemp("laboratory") / "lab") as made:
+        for number in range(4):
+            made.start(clock_s=-600 * number, monotonic_s=200 * number)
+        assert made.kofn("lab", "setup", str(made.file())).returncode == 0
+        yield made
+
+
+def ran(lab: Laboratory, name: str, *arguments: str, code: int = 1, lab_file: Path | None = None) -> dict[str, Any]:
+    """Run on the laboratory's machines; return the only trial's results."""
+    out = lab.folder / "runs" / name
+    done = lab.kofn("run", *arguments, "--lab", str(lab_file or lab.file()), "--out", str(out))
+    assert "kofn run:" not in done.stderr and done.returncode == code, done.stderr[-3000:] + done.stdout[-3000:]
+    assert lab.leftovers() == {}
+    (trial,) = json.loads((out / "summary.json").read_text())["trials"]
+    assert trial["identity_error"] is None and trial["conservation_error"] is None
+    return trial
+
+
+@pytest.mark.parametrize("collective", ["server", "ring", "gloo"])
+def test_baselines_run_over_the_same_machines(lab: Laboratory, collective: str) -> None:
+    if collective == "gloo":
+        pytest.importorskip("torch")
+    codec = [] if collective == "server" else ["--set", "compress.codec=int32"]
+    job = written(lab, collective)
+    assert ran(lab, collective, str(job), "--set", f"job.collective={collective}", *codec)["iterations"] == 40
+
+
+def test_tree_has_a_leaf_on_each_of_two_machines(lab: Laboratory) -> None:
+    racks = {"machine1": "leaves = [0]\n", "machine2": "leaves = [1]\n"}
+    file = lab.folder / "tree-lab.toml"
+    tables = lab.file().read_text().split("\n\n")
+    file.write_text("\n\n".join(f"{table}\n{racks.get(f'machine{n}', '')}" for n, table in enumerate(tables, 1)))
+    trial = ran(lab, "tree", str(written(lab, "tree", trial="fixed:3")), "--set", "job.racks=2", lab_file=file)
+    assert trial["iterations"] == 40
+
+
+@pytest.mark.parametrize("script", ["digits_ddp", "zero"])
+def test_pytorch_scripts_run(lab: Laboratory, script: str) -> None:
+    pytest.importorskip("torch")
+    limit = ["--set", "run.max_iterations=40"] if script == "zero" else []
+    trial = ran(lab, script, str(ROOT / "examples" / "torch" / f"{script}.toml"), *limit, code=0)
+    assert trial["iterations"] > 0
+
+
+def test_everything_that_changes_on_the_way(lab: Laboratory) -> None:
+    job = lab.folder / "story.toml"
+    job.write_text(STORY)
+    assert ran(lab, "story", str(job))["iterations"] == 240
+    out = lab.folder / "runs" / "story"
+    events = [json.loads(line) for line in (out / "fixed-3" / "events.jsonl").read_text().splitlines()]
+    assert [event["action"] for event in events if not event["missed"]] == [
+        *("cpu", "link", "kill", "start", "kill", "start", "kill", "start")
+    ]
+    times = [event["time"] for event in events]
+    assert times == sorted(times)
+    assert (out / "alone" / "worker-0.jsonl").exists() and list((out / "fixed-3" / "pcap").glob("*.pcap"))
+    assert list((out / "fixed-3" / "checkpoints").glob("*/manifest.json"))
+
+
+def test_codec_of_the_user_is_sent(lab: Laboratory) -> None:
+    folder = lab.folder / "mine"
+    folder.mkdir()
+    (folder / "codecs.py").write_text(CODEC)
+    job = written(lab, "plugin")
+    job.rename(folder / "plugin.toml")
+    assert ran(lab, "plugin", str(folder / "plugin.toml"), "--set", "compress.codec=codecs:Mine")["iterations"] == 40
+
+
+def test_run_continues_on_the_machines_after_the_runner_was_killed(lab: Laboratory) -> None:
+    out, job = lab.folder / "runs" / "killed", written(lab, "killed", trial="fixed:3", iterations=120)
+    file = str(lab.file())
+    checkpoints = ["--set", "run.checkpoint_every=20"]
+    run = lab.begin("run", str(job), "--lab", file, "--out", str(out), "--quiet", *checkpoints)
+    try:
+        lab.until((out / "fixed-3" / "checkpoints" / "00000060" / "manifest.json").exists, "a checkpoint", run)
+    finally:
+        run.kill()
+        run.wait()
+    assert lab.leftovers() == {}
+    done = lab.kofn("run", "--resume", str(out), "--lab", file)
+    assert done.returncode == 1 and "kofn run:" not in done.stderr, done.stderr
+    (trial,) = json.loads((out / "summary.json").read_text())["trials"]
+    assert (trial["iterations"], trial["identity_error"], trial["conservation_error"]) == (120, None, None)
