@@ -65,6 +65,10 @@ SMALL_BYTES = 1 << 16
 """A smaller file may be a mapped one, whose time of change tells nothing; it is compared by its content."""
 
 
+FULL_BYTES = 1 << 20
+"""With fewer free bytes on the disk of the run's folder, a process could not even write its last words."""
+
+
 class RunFiles:
     """The run's folder on this machine: files that the runner has put, and files for the runner."""
 
@@ -164,6 +168,8 @@ class MachineServer(BootServer):
         if time.monotonic() - self._heard > SILENCE_S:
             print(f"boot.py: nothing was heard from the runner for {SILENCE_S:g} s", file=sys.stderr)
             raise Stop
+        if shutil.disk_usage(self._files.path).free < FULL_BYTES:
+            raise NetworkError(f"the disk of {self._files.path} is full: free some of it")
         self._collect()
         return COLLECT_S
 

@@ -58,8 +58,8 @@ exec /usr/sbin/sshd -D -e -f "$config"
 """
 """Makes a machine: `bash -c MACHINE machine NAME ADDRESS SSHD_CONFIG NATIVE FOLDER...`.
 
-The folders stay visible, and NATIVE, root's cache of compiled code, so that tests wait for no compiler. Beside root there
-are the users `student`, who may do nothing as root, and `admin`, who may use sudo.
+The folders stay visible, and NATIVE, root's cache of compiled code, so that tests wait for no compiler. Beside root
+there are the users `student`, who may do nothing as root, and `admin`, who may use sudo.
 """
 
 

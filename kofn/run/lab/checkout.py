@@ -18,6 +18,9 @@ UNNEEDED = ("tests/", "docs/", "bench/")
 CACHE = "~/.cache/kofn/lab"
 """The folder of a machine with the checkouts, their environments, and the files of runs."""
 
+COMPLETE = ".complete"
+"""The file in a checkout on a machine that says that all of the checkout is there."""
+
 
 @dataclass(frozen=True)
 class Checkout:

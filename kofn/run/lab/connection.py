@@ -4,7 +4,7 @@ import shlex
 import sys
 from dataclasses import dataclass
 
-from kofn.run.lab.checkout import CACHE, Checkout
+from kofn.run.lab.checkout import CACHE, COMPLETE, Checkout
 from kofn.run.lab.lab_file import HERE, LabMachine
 
 SSH = ("ssh", "-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "ExitOnForwardFailure=yes")
@@ -59,9 +59,9 @@ def python(machine: LabMachine) -> str:
 def boot(machine: LabMachine, checkout: Checkout, ports: ForwardedPorts) -> list[str]:
     """Return the command line of boot.py on a machine: as root, by sudo, or as root of a user namespace."""
     absent = f"{machine.host} has not this checkout of kofn ({checkout.version}): kofn lab setup puts it there"
-    there = ",".join(map(str, ports.there))
+    there, complete = ",".join(map(str, ports.there)), "." if machine.shares_checkout else COMPLETE
     script = f"""
-cd {folder(machine, checkout)} 2>/dev/null && python={python(machine)} && [ -x "$python" ] || {{
+cd {folder(machine, checkout)} 2>/dev/null && [ -e {complete} ] && python={python(machine)} && [ -x "$python" ] || {{
     echo {shlex.quote(absent)} >&2; exit 3; }}
 PATH=$PATH:/usr/sbin:/sbin runs={CACHE}/runs state=
 if [ "$(id -u)" = 0 ]; then as=

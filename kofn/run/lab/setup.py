@@ -16,7 +16,7 @@ from kofn.report.table import make_console
 from kofn.run.display import say
 from kofn.run.ending import ending
 from kofn.run.errors import RunError
-from kofn.run.lab.checkout import CACHE, Checkout
+from kofn.run.lab.checkout import CACHE, COMPLETE, Checkout
 from kofn.run.lab.connection import ROOT, command, folder, python
 from kofn.run.lab.lab_file import Lab, LabMachine
 
@@ -91,15 +91,15 @@ def _one(machine: LabMachine, checkout: Checkout, say: Said) -> SetUp:
 def _copied(machine: LabMachine, checkout: Checkout) -> str:
     """Put the checkout on a machine that lacks it; return what was done."""
     place = folder(machine, checkout)
-    if _run(machine, f"[ -e {place}/.complete ] && echo there || true").strip() == "there":
+    if _run(machine, f"[ -e {place}/{COMPLETE} ] && echo there || true").strip() == "there":
         return f"has this checkout in {place}"
     archive = checkout.archive()
     script = f"""
 set -e
 rm -rf {place}; mkdir -p {place}
 tar -xzf - -C {place}
-touch {place}/.complete
-cd {CACHE}; ls -dt */.complete | tail -n +{KEPT + 1} | while read -r old; do rm -rf "${{old%/.complete}}"; done
+touch {place}/{COMPLETE}
+cd {CACHE}; ls -dt */{COMPLETE} | tail -n +{KEPT + 1} | while read -r old; do rm -rf "${{old%/{COMPLETE}}}"; done
 """
     _run(machine, script, archive)
     return f"put this checkout ({len(archive) / 1e6:.1f} MB) into {place}"
