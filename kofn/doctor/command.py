@@ -14,12 +14,12 @@ from rich.console import Console
 
 from kofn.doctor.checks import Check, CheckError, Finding, first_failure, walk
 from kofn.doctor.hosts import Hosts
-from kofn.doctor.lab import Laboratory
 from kofn.doctor.machine import machine_checks
 from kofn.doctor.machines import LAB_CHECKS, examine_lab, named, rows
 from kofn.doctor.network import ControlPlane
 from kofn.doctor.remote import RemoteChecks, RemoteJob
 from kofn.doctor.running import RunningChecks
+from kofn.doctor.small_network import SmallNetwork
 from kofn.report.table import PlainTable, make_console
 from kofn.run.display import say
 from kofn.run.ending import ending
@@ -190,7 +190,7 @@ async def _everything(
     config: Config, source: Path, folder: Path, stack: contextlib.ExitStack, show: Show
 ) -> list[Finding]:
     """Check the machine, the network and the hosts, and remove the network at the end."""
-    laboratory = Laboratory(config, source, folder)
+    small = SmallNetwork(config, source, folder)
 
     async def alone() -> str:
         try:
@@ -201,9 +201,9 @@ async def _everything(
 
     checks = [*machine_checks(config), Check(name="alone", check=alone)]
     try:
-        return await walk([*checks, *ControlPlane(laboratory).checks(), *Hosts(laboratory).checks()], show)
+        return await walk([*checks, *ControlPlane(small).checks(), *Hosts(small).checks()], show)
     finally:
-        await laboratory.close()
+        await small.close()
 
 
 async def _until_signal(walking: Coroutine[Any, Any, Found]) -> Found:

@@ -11,9 +11,9 @@ from pathlib import Path
 import msgspec
 
 from kofn.doctor.checks import Check, CheckError, CheckSkipped, by_detail
-from kofn.doctor.lab import POLL_S, Laboratory
 from kofn.doctor.probe import ProbeStep
 from kofn.doctor.probe_blocks import ProbePlan
+from kofn.doctor.small_network import POLL_S, SmallNetwork
 from kofn.run.network import LinkCheck
 from kofn_common.config.errors import KofnError
 from kofn_common.wire.packet import PORT, SERVICE
@@ -37,8 +37,8 @@ STEPS = {
 class Hosts:
     """The checks of a network with a running controller, up to exact sums at every worker."""
 
-    def __init__(self, laboratory: Laboratory) -> None:
-        self._lab = laboratory
+    def __init__(self, small: SmallNetwork) -> None:
+        self._small = small
         self._checks: list[LinkCheck] = []
 
     def checks(self) -> list[Check]:
@@ -54,7 +54,7 @@ class Hosts:
     async def _measure(self) -> str:
         """Have boot.py run all its checks, and return the measurements of the management network."""
         try:
-            self._checks = [check async for check in self._lab.network.check()]
+            self._checks = [check async for check in self._small.network.check()]
         except KofnError as error:
             raise CheckError(str(error), "see the message") from None
         return await self._measured("management", FIREWALL)
@@ -82,13 +82,13 @@ class Hosts:
 
     async def _step(self, name: str) -> str:
         """Wait until all probes have passed a step; CheckError if a probe fails. The first step starts the probes."""
-        if name == "access" and self._lab.commands.certificates is None:
+        if name == "access" and self._small.commands.certificates is None:
             raise CheckSkipped("network.tls is false: every client may call the controller")
         if name == next(iter(STEPS)):
             await self._launch()
         deadline = time.monotonic() + STEP_S
         while True:
-            steps = {host: _steps(self._lab.log(_name(host))).get(name) for host, _ in self._lab.workers}
+            steps = {host: _steps(self._small.log(_name(host))).get(name) for host, _ in self._small.workers}
             done = {host: step for host, step in steps.items() if step is not None}
             for host, step in done.items():
                 if not step.ok:
@@ -100,9 +100,9 @@ class Hosts:
     async def _wait(self, hosts: list[str], deadline: float, name: str) -> None:
         """Wait a moment; CheckError if a probe has ended before the step, or after the deadline."""
         try:
-            await self._lab.still_running(map(_name, hosts))
+            await self._small.still_running(map(_name, hosts))
         except CheckError:
-            if any(name in _steps(self._lab.log(_name(host))) for host in hosts):
+            if any(name in _steps(self._small.log(_name(host))) for host in hosts):
                 return  # the probe has written the step, then ended
             raise
         if time.monotonic() > deadline:
@@ -111,28 +111,28 @@ class Hosts:
 
     async def _launch(self) -> None:
         """Start a probe in every host that has a worker."""
-        job = self._lab.config.job
-        for rank, (host, _) in enumerate(self._lab.workers):
+        job = self._small.config.job
+        for rank, (host, _) in enumerate(self._small.workers):
             plan = ProbePlan(
                 job=job.id,
                 exact=job.exact_id,
                 rank=rank,
                 workers=job.workers,
                 racks=job.racks,
-                controller=self._lab.commands.management(),
+                controller=self._small.commands.management(),
                 service=SERVICE,
-                certs=self._lab.commands.certificates,
+                certs=self._small.commands.certificates,
             )
             text = msgspec.json.encode(plan, enc_hook=str).decode()
-            await self._lab.launch(_name(host), host, [sys.executable, "-m", "kofn.doctor.probe", text])
+            await self._small.launch(_name(host), host, [sys.executable, "-m", "kofn.doctor.probe", text])
 
     async def _counted(self, name: str) -> str:
         """Return the switch's counts for a step about packets. The counts show how far the packets came."""
         if name not in ("contribution", "aggregation", "largest packet"):
             return ""
         await asyncio.sleep(COUNTED_S)
-        async with self._lab.inspector() as inspector:
-            async for status in inspector.statuses(self._lab.config.job.id):
+        async with self._small.inspector() as inspector:
+            async for status in inspector.statuses(self._small.config.job.id):
                 if status is None:
                     return "; the controller does not answer"
                 counted = ", ".join(

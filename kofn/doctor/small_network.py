@@ -30,13 +30,13 @@ STAR, MOST = 3, 8
 two hosts."""
 
 
-class Laboratory:
+class SmallNetwork:
     """A network and its processes.
 
-    laboratory = Laboratory(config, source, folder)
-    await laboratory.make()
-    await laboratory.launch("switch", ROOT, argv)
-    await laboratory.close()
+    small = SmallNetwork(config, source, folder)
+    await small.make()
+    await small.launch("switch", ROOT, argv)
+    await small.close()
     """
 
     def __init__(self, config: Config, source: Path, folder: Path) -> None:
