@@ -149,6 +149,7 @@ def test_plot_returns_axes_with_intervals(simulated: Path) -> None:
     assert axes.get_ylabel() == "mean iteration [s]"
     names = [text.get_text() for text in axes.get_legend().get_texts()]
     assert names == ["all but one", "all"]
+    assert axes.get_legend().get_title().get_text() == "contender"
     panels = found.plot("contender", "mean_iteration_s", panels="straggler", relative=True)
     assert isinstance(panels, list)
     highest = found.paired("mean_iteration_s")["ratio"].max()
