@@ -250,7 +250,7 @@ def execute(
 def _known_costs(config: Config, path: Path | None, cores: int | None, *, anew: bool) -> Callable[[], Costs]:
     """Return a function that returns the costs: those in a file, or this machine's."""
     if path is not None:
-        loaded = Costs.load(path)
+        loaded = Costs.load(path, config.job.collective)
         return lambda: _with_cores(loaded, cores)
     return cache(lambda: _with_cores(_in_child(partial(machine_costs, config, anew=anew)), cores))
 
