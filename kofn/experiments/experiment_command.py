@@ -14,7 +14,7 @@ from kofn.experiments.cells import cells_of
 from kofn.experiments.engine import TaskEngine
 from kofn.experiments.estimate import expected_s
 from kofn.experiments.experiment_file import MODES, ExperimentFile
-from kofn.experiments.modes import COSTS, carry_out, check, duration
+from kofn.experiments.modes import COSTS, carry_out, check, check_here, duration
 from kofn.experiments.outcome import conclude
 from kofn.experiments.reader import EXPERIMENT, Experiment
 from kofn.report.table import make_console
@@ -125,11 +125,13 @@ def run_file(
     folder = out or _default(path, file, original)
     if cluster is not None:
         folder = folder.absolute()
+    cells = cells_of(file, folder)
+    check(file, cells)
     if dry_run:
         check_folder(file, folder)
         _show(file, folder, processes, console, as_json=as_json)
         return 0
-    check(file, cells_of(file, folder))
+    check_here(file, cells)
     file = prepare(file, folder)
     if original is not None:
         _take_costs(original.folder, folder)

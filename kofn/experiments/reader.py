@@ -17,7 +17,8 @@ from msgspec import structs
 
 from kofn.experiments.cells import Cell, RowFile, cells_of
 from kofn.experiments.experiment_file import HOOKS, ExperimentFile
-from kofn.report.frames import TABLES, TrialSetting, summary_columns
+from kofn.experiments.result_columns import TRIAL
+from kofn.report.frames import TABLES, DerivedValues, TrialSetting
 from kofn.report.reader import Run, Seeds
 from kofn.report.results import SEED, SeveralRuns
 from kofn.report.summary import TrialSummary
@@ -164,8 +165,7 @@ class Experiment(SeveralRuns):
         return {
             **trial.cell.labels,
             "trial": trial.summary.objective,
-            **structs.asdict(TrialSetting.of(trial.config)),
-            **summary_columns(trial.summary),
+            **TRIAL.row(TrialSetting.of(trial.config), trial.summary, DerivedValues.of(trial.summary)),
             **own(trial),
             "config": str(trial.cell.source.relative_to(self.folder)),
         } | {SEED: trial.cell.seed}

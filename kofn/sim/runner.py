@@ -298,6 +298,15 @@ def check(config: Config) -> None:
         raise ConfigError("network.topology is not simulated: a star with network.link_mbps is")
 
 
+def check_scaled(config: Config) -> None:
+    """Raise ConfigError for settings that are not simulated by iterations."""
+    check(config)
+    if config.job.collective != SWITCH:
+        raise ConfigError(f"job.collective must be {SWITCH!r} with --scale, got {config.job.collective!r}")
+    if config.fault:
+        raise ConfigError("fault and --scale must not both be given: --scale simulates no packets")
+
+
 def simulate_times(config: Config, costs: Costs, console: Console) -> list[SimulatedTimes]:
     """Simulate the times of iterations and the choices of k, for each objective; up to run.max_iterations."""
     results = []
@@ -315,11 +324,7 @@ def simulate_scaled(
 ) -> list[ScaledTimes]:
     """Simulate by iterations, for each objective and seed."""
     config = overridden(Config.load(path, settings, scale=True), objectives=objectives)
-    check(config)
-    if config.job.collective != SWITCH:
-        raise ConfigError(f"job.collective must be {SWITCH!r} with --scale, got {config.job.collective!r}")
-    if config.fault:
-        raise ConfigError("fault and --scale must not both be given: --scale simulates no packets")
+    check_scaled(config)
     for name in config.run.trials:
         check_objective(name, config.job.workers, "--trial")
     results = []

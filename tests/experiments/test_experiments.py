@@ -16,7 +16,9 @@ from rich.console import Console
 
 import kofn
 from kofn.cli.main import main
-from kofn.experiments import reader
+from kofn.experiments import modes, reader
+from kofn.experiments.cells import cells_of
+from kofn.experiments.experiment_file import ExperimentFile
 from kofn.run.errors import RunError
 from kofn.run.plan import RunPlan
 from kofn.sim import runner
@@ -344,14 +346,55 @@ def test_only_used_plugins_are_copied_and_no_links_to_the_outside(tmp_path: Path
 def test_plugin_that_cannot_be_loaded_is_named_before_the_first_cell(tmp_path: Path) -> None:
     (tmp_path / "question.toml").write_text(FILE)
     settings = {
-        "model.stragglers=gone:Late": "straggler 'gone:Late' cannot be loaded: ModuleNotFoundError",
-        "model.trace=/nowhere.csv": "/nowhere.csv cannot be read as a trace",
+        "model.stragglers=gone:Late": "kofn experiment: [base]: straggler 'gone:Late' cannot be loaded: ModuleNotFound",
+        "model.trace=/nowhere.csv": "kofn experiment: [base]: /nowhere.csv cannot be read as a trace",
     }
     for setting, words in settings.items():
         done = invoke("experiment", tmp_path / "question.toml", "--set", setting, "--out", tmp_path / "out")
         assert done.exit_code == 2, done.output
         assert words in done.output
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("mode", ["run", "simulate", "scale"])
+def test_contender_that_is_no_policy_is_refused_before_the_first_cell(tmp_path: Path, mode: str) -> None:
+    (tmp_path / "no_policy.py").write_text("class Baseless:\n    def choose(self, forecast):\n        return 1\n")
+    text = FILE.replace('trial = "merge:n-1"', 'trial = "no_policy:Baseless"')
+    (tmp_path / "question.toml").write_text(text[: text.index("[[claim]]")])
+    done = invoke("experiment", tmp_path / "question.toml", "--mode", mode, "--out", tmp_path / "out")
+    assert done.exit_code == 2, done.output
+    assert "slow, all but one: objective 'no_policy:Baseless' must be a class derived from" in done.output
+    assert not (tmp_path / "out").exists()
+
+
+def test_scale_has_no_server(tmp_path: Path) -> None:
+    text = FILE + '[[contender]]\nname = "server"\ntrial = "all"\nset = { "job.collective" = "server" }\n'
+    (tmp_path / "question.toml").write_text(text)
+    done = invoke("experiment", tmp_path / "question.toml", "--mode", "scale", "--dry-run")
+    assert done.exit_code == 2
+    assert "slow, server: job.collective must be 'switch' with --scale, got 'server'" in done.output
+
+
+@pytest.mark.parametrize("finished", [False, True])
+def test_machine_is_checked_before_the_folder_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, finished: bool
+) -> None:
+    def check(target: str) -> None:
+        raise RunError(f"no root for {target}")
+
+    monkeypatch.setattr(modes, "check_machine", check)
+    (tmp_path / "question.toml").write_text(FILE)
+    file = ExperimentFile.load(tmp_path / "question.toml", mode="run")
+    cells = cells_of(file, tmp_path / "out")
+    if finished:
+        for cell in cells:
+            cell.folder.mkdir(parents=True)
+            (cell.folder / "summary.json").touch()
+        modes.check_here(file, cells)
+        return
+    done = invoke("experiment", tmp_path / "question.toml", "--mode", "run", "--out", tmp_path / "out")
+    assert done.exit_code == 1
+    assert "no root for embedded" in done.output and not (tmp_path / "out").exists()
 
 
 @pytest.mark.slow
