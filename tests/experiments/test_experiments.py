@@ -18,6 +18,7 @@ import kofn
 from kofn.cli.main import main
 from kofn.experiments import modes, reader
 from kofn.experiments.cells import cells_of
+from kofn.experiments.estimate import expected
 from kofn.experiments.experiment_file import ExperimentFile
 from kofn.run.errors import RunError
 from kofn.run.plan import RunPlan
@@ -25,6 +26,7 @@ from kofn.sim import runner
 from kofn.sim.costs import Costs
 from kofn_common.config.errors import ConfigError
 from kofn_common.results.folder import RunFolder
+from tests.experiments.given import EXAMPLES
 from tests.run.real_run import OWN_NETWORK, processes
 from tests.waiting import until
 
@@ -244,6 +246,16 @@ def test_dry_run_names_cells_and_writes_nothing(tmp_path: Path) -> None:
     document = json.loads(done.stdout)
     assert len(document["cells"]) == 8 and document["estimate_s"] > 0
     assert not (tmp_path / "out").exists()
+
+
+def test_estimate_is_of_the_durations_size(tmp_path: Path) -> None:
+    """A training of this experiment has up to 1,000 iterations of ten milliseconds, and reaches its target earlier."""
+    file = ExperimentFile.load(EXAMPLES / "what-is-k-worth.toml")
+    cells = cells_of(file, tmp_path / "out")
+    estimate = expected(file, cells, at_a_time=1)
+    assert estimate is not None and 2 < estimate.early_s < estimate.most_s < 20 * 50
+    shown = invoke("experiment", EXAMPLES / "what-is-k-worth.toml", "--out", tmp_path / "out", "--dry-run").output
+    assert " if every training reaches its target after 100 iterations" in shown
 
 
 MODULE = """
