@@ -27,11 +27,11 @@ SHORT = 50
 """The iterations of the simulation by iterations."""
 
 EARLY = 100
-"""The iterations of a training in `Estimate.early_s`."""
+"""The iterations of a training in `ExpectedDuration.early_s`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Estimate:
+class ExpectedDuration:
     """The expected duration of an experiment."""
 
     most_s: float
@@ -40,7 +40,7 @@ class Estimate:
     """If every training that has a target reaches it after EARLY iterations."""
 
 
-def expected(file: ExperimentFile, cells: Sequence[Cell], at_a_time: int) -> Estimate | None:
+def expected(file: ExperimentFile, cells: Sequence[Cell], at_a_time: int) -> ExpectedDuration | None:
     """Return the expected duration; None if it is unknown."""
     mode, most_s, early_s = file.section.mode, 0.0, 0.0
     if mode not in MODES:
@@ -58,7 +58,7 @@ def expected(file: ExperimentFile, cells: Sequence[Cell], at_a_time: int) -> Est
         most_s += setup_s + most * iteration_s
         early_s += setup_s + (min(EARLY, most) if target else most) * iteration_s
     times = file.section.seeds / at_a_time
-    return Estimate(most_s=times * most_s, early_s=times * early_s)
+    return ExpectedDuration(most_s=times * most_s, early_s=times * early_s)
 
 
 def _times_s(mode: str, config: Config) -> tuple[float, float]:

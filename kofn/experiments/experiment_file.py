@@ -372,7 +372,7 @@ class ExperimentFile:
         if section.own_columns is not None or section.mode not in MODES:
             return
         known = (scaled_trial() if section.mode == SCALE else TRIAL).numbers
-        shown = {"experiment.show": section.show}
+        shown: dict[str, tuple[str | None, ...]] = {"experiment.show": section.show}
         shown |= {f"claim[{number}].column": (claim.column,) for number, claim in enumerate(document.claim)}
         shown |= {f"table[{number}].columns": table.columns for number, table in enumerate(document.table)}
         shown |= {f"figure[{number}].y": (figure.y or None,) for number, figure in enumerate(document.figure)}
@@ -494,8 +494,7 @@ def _axis(name: str, given: Any, folder: Path) -> Axis:
     if isinstance(given, dict) and given:
         numbers = all(re.fullmatch(r"0|[1-9][0-9]*", label) for label in given)  # numbers along a figure's axis
         values: dict[str | int | float | bool, Patch] = {
-            int(label) if numbers else label: _overlay(name, label, value, folder)
-            for label, value in given.items()
+            int(label) if numbers else label: _overlay(name, label, value, folder) for label, value in given.items()
         }
         return Axis(name=name, values=values)
     raise ConfigError(f'axes."{name}" must be a list of values, or a table of named changes, got {given!r}')

@@ -88,7 +88,7 @@ def test_choices_leave_cells_out(tmp_path: Path) -> None:
         ("[4, 8]", "[4, 800]", "^job.workers = 800, straggler = two, all but one: job.workers must be 1 to"),
         ("workers = 4", "workers = 4\nwords = 0", r"^\[base\]: job.words must be 1 to 32, got 0"),
         ('"job.workers" =', "job.workers =", r'must be quoted, "job.workers" = \[4, 8\]'),
-        ('"job.workers" = [4, 8]', '"straggler.mean_ms" = [4, 8]', r"named changes, straggler = { a = { straggler = \["),
+        ('"job.workers" = [4, 8]', '"straggler.mean_ms" = [4, 8]', r"changes, straggler = { a = { straggler = \["),
         ('"job.workers" = [4, 8]', "shock.mean_ms = [4, 8]", r"named changes, shock = { a = { shock = \["),
         ("seeds = 2", 'seeds = 2\nshow = ["time_to_targt_s"]', "experiment.show .*: did you mean 'time_to_target_s'?"),
         ("[4, 8]", "[]", "axes.job.workers must have at least one value, got none"),

@@ -44,7 +44,7 @@ def test_other_text_is_refused(text: str, words: str) -> None:
 def test_rack_is_named_by_its_number() -> None:
     text = ENTRY.format("rack 3").replace("workers = 20", "workers = 20\nracks = 4")
     assert Config.parse(text).straggler[0].workers == (15, 16, 17, 18, 19)
-    with pytest.raises(ConfigError, match="must be 'rack 0' to 'rack 3' with job.racks = 4, got 'rack 4'"):
+    with pytest.raises(ConfigError, match=r"must be 'rack 0' to 'rack 3' with job.racks = 4, got 'rack 4'"):
         Config.parse(text.replace("rack 3", "rack 4"))
 
 
