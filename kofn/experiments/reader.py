@@ -188,7 +188,11 @@ def check_results(path: Path) -> None:
     if any((path / name).exists() for name in names):
         return
     inside = [found.parent for name in names for found in path.glob(f"*/{name}")]
-    hint = f"name one of the {len(inside)} in it, {min(inside)} for example" if inside else "kofn runs lists those"
+    hint = (
+        f"name one of the {len(inside)} in it, {min(inside)} for example"
+        if inside
+        else "kofn runs lists those in runs/"
+    )
     what = "it is a file" if path.is_file() else f"it has no {FILE} and no {EXPERIMENT}"
     raise ConfigError(f"{path} must be the folder of a run or an experiment: {what}; {hint}")
 

@@ -155,7 +155,7 @@ def test_other_folder_is_refused(tmp_path: Path) -> None:
     done = CliRunner().invoke(main, ["report", str(tmp_path)])
     assert done.exit_code == 2
     missing = "must be the folder of a run or an experiment: it has no run.json and no experiment.toml"
-    assert f"kofn report: {tmp_path} {missing}; kofn runs lists those" in done.output
+    assert f"kofn report: {tmp_path} {missing}; kofn runs lists those in runs/" in done.output
     for name in ("two", "one"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "experiment.toml").touch()
