@@ -10,7 +10,7 @@ import click
 from rich.console import Console
 
 from kofn.experiments.artefact import check_folder, prepare
-from kofn.experiments.cells import cells_of
+from kofn.experiments.cells import Cell, cells_of
 from kofn.experiments.engine import TaskEngine
 from kofn.experiments.estimate import EARLY, expected
 from kofn.experiments.experiment_file import MODES, ExperimentFile
@@ -129,7 +129,7 @@ def run_file(
     check(file, cells)
     if dry_run:
         check_folder(file, folder)
-        _show(file, folder, processes, console, as_json=as_json)
+        _show(file, cells, folder, processes, console, as_json=as_json)
         return 0
     check_here(file, cells)
     file = prepare(file, folder)
@@ -211,9 +211,10 @@ def _compare(original: Experiment, folder: Path, console: Console) -> None:
     say(console, f"\n{found.words}")
 
 
-def _show(file: ExperimentFile, folder: Path, processes: int, console: Console, *, as_json: bool) -> None:
+def _show(
+    file: ExperimentFile, cells: Sequence[Cell], folder: Path, processes: int, console: Console, *, as_json: bool
+) -> None:
     """Print the cells, and how long they take."""
-    cells = cells_of(file, folder)
     at_a_time = 1 if file.section.mode == "run" else processes
     estimate = expected(file, cells, at_a_time)
     for cell in cells:
