@@ -11,8 +11,8 @@ from kofn.run.ending import ending
 EXAMPLES = """
 \b
 Examples:
-  kofn export runs/latest --to csv                        runs/latest/csv/metrics.csv, k.csv and others
-  kofn export runs/question --to csv                      an experiment: with columns for axes, contender and seed
+  kofn export runs/latest                                 runs/latest/csv/metrics.csv, k.csv and others
+  kofn export runs/question                               an experiment: with columns for axes, contender and seed
   kofn export runs/latest --to parquet --out tables       needs kofn[parquet]
   kofn export runs/latest --to tensorboard && tensorboard --logdir runs/latest/tensorboard
 
@@ -24,7 +24,7 @@ for the files is not empty.
 
 @click.command(epilog=EXAMPLES)
 @click.argument("folder", type=click.Path(path_type=Path))
-@click.option("--to", type=click.Choice(list(FORMATS)), required=True, help="Format of the files.")
+@click.option("--to", type=click.Choice(list(FORMATS)), default="csv", show_default=True, help="Format of the files.")
 @click.option("--out", type=click.Path(path_type=Path), help="Folder for the files.  [default: FOLDER/FORMAT]")
 def command(folder: Path, to: str, out: Path | None) -> None:
     """Write the data frames of the run or experiment in FOLDER as files for other programs.

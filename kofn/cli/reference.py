@@ -124,7 +124,8 @@ def experiment() -> str:
         "`kofn experiment FILE` carries out a TOML file: every combination of the axes' values, of the contenders and"
         " of the seeds is a cell, one training. [From a question to a figure](../tutorial/question.md) explains the"
         " file by an example, and examples/experiments/ has more. A wrong key or value is refused before the first"
-        " cell.",
+        " cell. So is an unknown column of the [results](python.md#summary), unless a function gives the mode or"
+        " further columns.",
         *tables.pop("[experiment]"),
         table(["mode", "a cell is carried out"], [*modes, own]),
         "## `[base]` and `[axes]`",

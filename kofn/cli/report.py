@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from kofn.experiments.outcome import conclude as conclude_experiment
-from kofn.experiments.reader import EXPERIMENT
+from kofn.experiments.reader import EXPERIMENT, check_results
 from kofn.report.table import make_console
 from kofn.run.conclusion import conclude
 from kofn.run.ending import ending
@@ -45,6 +45,7 @@ def command(*, folder: Path, as_json: bool, details: bool) -> None:
     with ending("report"):
         if (folder / EXPERIMENT).exists():
             sys.exit(conclude_experiment(folder, make_console(stderr=as_json), as_json=as_json))
+        check_results(folder)
         found = RunFolder.open(folder, several_seeds=True)
         early_end = "it is still running" if _goes_on(found.path.resolve()) else found.record().early_end
         if found.record().seeds:

@@ -10,11 +10,11 @@ import click
 from rich.console import Console
 
 from kofn.experiments.artefact import check_folder, prepare
-from kofn.experiments.cells import cells_of
+from kofn.experiments.cells import Cell, cells_of
 from kofn.experiments.engine import TaskEngine
-from kofn.experiments.estimate import expected_s
+from kofn.experiments.estimate import EARLY, expected
 from kofn.experiments.experiment_file import MODES, ExperimentFile
-from kofn.experiments.modes import COSTS, carry_out, check, duration
+from kofn.experiments.modes import COSTS, carry_out, check, check_here, duration
 from kofn.experiments.outcome import conclude
 from kofn.experiments.reader import EXPERIMENT, Experiment
 from kofn.report.table import make_console
@@ -125,11 +125,13 @@ def run_file(
     folder = out or _default(path, file, original)
     if cluster is not None:
         folder = folder.absolute()
+    cells = cells_of(file, folder)
+    check(file, cells)
     if dry_run:
         check_folder(file, folder)
-        _show(file, folder, processes, console, as_json=as_json)
+        _show(file, cells, folder, processes, console, as_json=as_json)
         return 0
-    check(file, cells_of(file, folder))
+    check_here(file, cells)
     file = prepare(file, folder)
     if original is not None:
         _take_costs(original.folder, folder)
@@ -209,18 +211,26 @@ def _compare(original: Experiment, folder: Path, console: Console) -> None:
     say(console, f"\n{found.words}")
 
 
-def _show(file: ExperimentFile, folder: Path, processes: int, console: Console, *, as_json: bool) -> None:
+def _show(
+    file: ExperimentFile, cells: Sequence[Cell], folder: Path, processes: int, console: Console, *, as_json: bool
+) -> None:
     """Print the cells, and how long they take."""
-    cells = cells_of(file, folder)
     at_a_time = 1 if file.section.mode == "run" else processes
-    estimate_s = expected_s(file, cells, at_a_time)
+    estimate = expected(file, cells, at_a_time)
     for cell in cells:
         if cell.seed == 1:
             say(console, f"{cell.point.title}")
     seeds = f"{file.section.seeds} seed{'s' * (file.section.seeds > 1)}"
-    about = f"at most about {duration(estimate_s)}" if estimate_s is not None else "for an unknown time"
+    if estimate is None:
+        about = "for an unknown time"
+    elif estimate.early_s < estimate.most_s:
+        early = f"{duration(estimate.early_s)} if every training reaches its target after {EARLY} iterations"
+        about = f"at most about {duration(estimate.most_s)}, {early}"
+    else:
+        about = f"about {duration(estimate.most_s)}"
     mode = file.section.mode
     words = MODES.get(mode, f"by {mode}")
     say(console, f"{len(cells)} cells ({seeds}), {words}, {about}; results in {folder}")
     if as_json:
+        estimate_s = estimate.most_s if estimate else None
         click.echo(json_text({"cells": [cell.title for cell in cells], "estimate_s": estimate_s}, indent=2))

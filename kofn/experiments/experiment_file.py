@@ -10,7 +10,7 @@ import itertools
 import os
 import re
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
@@ -18,6 +18,7 @@ from typing import Any, Self
 import msgspec
 from msgspec import structs
 
+from kofn.experiments.result_columns import TRIAL, scaled_trial
 from kofn.run.plan import DEFAULT_CONFIG
 from kofn_common.config.errors import ConfigError
 from kofn_common.config.overrides import PATHS, override
@@ -42,6 +43,13 @@ RELATIVE_K = re.compile(r"(\d*)n(?:/(\d+))?(?:-(\d+))?", re.ASCII)
 
 OWN = "own"
 """The table of a configuration with values for the file's functions; it is no part of a job's configuration."""
+
+GIVEN = {
+    "trials": "the contenders are the trials",
+    "seed": "experiment.seeds has the seeds",
+    "seeds": "experiment.seeds has the seeds",
+}
+"""The keys of [run] that each cell is given, and why no configuration has them."""
 
 Patch = Mapping[str, Any]
 """Changes of a configuration's tables: SECTION.KEY with its value, a section with changed keys, or a list of tables,
@@ -217,11 +225,8 @@ class ExperimentFile:
         base = _base(document, folder)
         override(base, settings)
         axes = tuple(_axis(name, values, folder) for name, values in document.axes.items())
-        named = [setting.partition("=")[0].strip() for setting in settings]
-        for axis in axes:
-            if axis.name in named:
-                raise ConfigError(f"--set {axis.name} must not name an axis: --only {axis.name}=VALUE chooses values")
         found = cls(path=path, folder=folder, document=document, base=base, axes=axes)
+        found._check_settings({setting.partition("=")[0].strip() for setting in settings})
         found._check()
         return found
 
@@ -301,6 +306,30 @@ class ExperimentFile:
             for value in values:
                 _known(value, known[name], f"{at} {name}")
 
+    def blame(self, point: Point, check: Callable[[Point], object]) -> None:
+        """Call a check of a point. Its ConfigError names the base if the base alone has the same error, and else the
+        point."""
+        base = Point(axes={}, contender=self.section.base or "[base]", document=self.base)
+        try:
+            check(point)
+        except ConfigError as error:
+            culprit = base if str(error) == _error(check, base) else point
+            raise ConfigError(f"{culprit.title}: {error}") from None
+
+    def _check_settings(self, named: Set[str]) -> None:
+        """Check that no setting of the command line names a key that the file gives to each cell."""
+        given = {f"run.{key}": f"--set run.{key} must not be given, because {why}" for key, why in GIVEN.items()}
+        for contender in self.document.contender:
+            words = f"must not name a key that the contender {contender.name!r} sets"
+            given |= {key: f"--set {key} {words}" for key in _keys(contender.set)}
+        for axis in self.axes:
+            words = f"must not name an axis: --only {axis.name}=VALUE chooses values"
+            for key in {key for patch in axis.values.values() for key in _keys(patch)}:
+                other = f"must not name a key that the axis {axis.name!r} sets"
+                given[key] = f"--set {key} {words if key == axis.name else other}"
+        for key in sorted(named & given.keys()):
+            raise ConfigError(given[key])
+
     def _check(self) -> None:
         """Check names across tables, and every configuration."""
         section, names = self.section, self.contenders
@@ -333,8 +362,23 @@ class ExperimentFile:
         ]
         if section.baseline is None and any(relative):
             raise ConfigError("relative needs experiment.baseline, got none")
+        self._check_columns()
         for point in self.points():
-            point.config(scale=self.rows_only)
+            self.blame(point, lambda point: _config(point.document, 1, scale=self.rows_only))
+
+    def _check_columns(self) -> None:
+        """Check the columns of tables, claims and figures, unless functions of the file give columns."""
+        section, document = self.section, self.document
+        if section.own_columns is not None or section.mode not in MODES:
+            return
+        known = (scaled_trial() if section.mode == SCALE else TRIAL).numbers
+        shown: dict[str, tuple[str | None, ...]] = {"experiment.show": section.show}
+        shown |= {f"claim[{number}].column": (claim.column,) for number, claim in enumerate(document.claim)}
+        shown |= {f"table[{number}].columns": table.columns for number, table in enumerate(document.table)}
+        shown |= {f"figure[{number}].y": (figure.y or None,) for number, figure in enumerate(document.figure)}
+        for at, columns in shown.items():
+            for column in columns:
+                _known(column, known, at)
 
     def _check_figure(self, figure: FigureSection, columns: Mapping[str, Sequence[Any]], at: str) -> None:
         for key in ("x", "lines", "panels"):
@@ -427,10 +471,9 @@ def _base(document: ExperimentDocument, folder: Path) -> Document:
     path = None if given is None else folder / given
     base = dict(absolute(document.base, folder)) if path is None else dict(absolute(_read(path), path.parent))
     run = base.get("run")
-    for key in ("trials", "seed", "seeds"):
+    for key, why in GIVEN.items():
         if isinstance(run, dict) and key in run:
-            what = "the contenders are the trials" if key == "trials" else "experiment.seeds has the seeds"
-            raise ConfigError(f"{path or '[base]'}: run.{key} must not be given here, because {what}")
+            raise ConfigError(f"{path or '[base]'}: run.{key} must not be given here, because {why}")
     if path is not None and path.parent != folder:
         own = _config(base, 1, scale=True).at_home(path.parent).job.modules
         base["job"] = {**base.get("job", {}), **({"modules": own} if own else {})}
@@ -440,16 +483,18 @@ def _base(document: ExperimentDocument, folder: Path) -> Document:
 def _axis(name: str, given: Any, folder: Path) -> Axis:
     """Return an axis: a list of values of SECTION.KEY, or changes by name."""
     if isinstance(given, list):
+        section, _, key = name.partition(".")
         if name.count(".") != 1:
             raise ConfigError(f"axes.{name} must be named SECTION.KEY if it is a list of values, got {name!r}")
+        if isinstance(getattr(Config(), section, None), tuple):
+            raise ConfigError(f"axes.{name} must not be a list of values, got {given}{_remedy(section, key, given)}")
         if not given:
             raise ConfigError(f"axes.{name} must have at least one value, got none")
         return Axis(name=name, values={_label(value): absolute({name: value}, folder) for value in given})
     if isinstance(given, dict) and given:
         numbers = all(re.fullmatch(r"0|[1-9][0-9]*", label) for label in given)  # numbers along a figure's axis
         values: dict[str | int | float | bool, Patch] = {
-            int(label) if numbers else label: _overlay(f"axes.{name}.{label}", value, folder)
-            for label, value in given.items()
+            int(label) if numbers else label: _overlay(name, label, value, folder) for label, value in given.items()
         }
         return Axis(name=name, values=values)
     raise ConfigError(f'axes."{name}" must be a list of values, or a table of named changes, got {given!r}')
@@ -461,14 +506,24 @@ def _label(value: Any) -> str | int | float | bool:
     return ",".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def _overlay(where: str, given: Any, folder: Path) -> Patch:
+def _overlay(axis: str, label: str, given: Any, folder: Path) -> Patch:
     """Return the changes of a named value: a table, or the tables of a file, whose paths start in the file's folder."""
     if isinstance(given, str):
         path = folder / given
         return absolute(_read(path), path.parent)
     if not isinstance(given, dict):
-        raise ConfigError(f"{where} must be a table or a file, got {given!r}")
+        raise ConfigError(f"axes.{axis}.{label} must be a table or a file, got {given!r}{_remedy(axis, label, given)}")
     return absolute(given, folder)
+
+
+def _remedy(section: str, key: str, given: Any) -> str:
+    """Return how to write an axis of a section's values; empty if there is no such section."""
+    default = getattr(Config(), section, None)
+    if isinstance(default, tuple):
+        example = f"{section} = {{ a = {{ {section} = [{{ ... }}] }}, b = {{ {section} = [] }} }}"
+        return f": [[{section}]] is a list of tables, so its axis has named changes, {example} for example"
+    quoted = isinstance(given, list) and (section == OWN or default is not None)
+    return f': the key of a list of values must be quoted, "{section}.{key}" = {given}' if quoted else ""
 
 
 def _config(document: Document, seed: int, *, scale: bool) -> Config:
@@ -476,6 +531,21 @@ def _config(document: Document, seed: int, *, scale: bool) -> Config:
     tables.pop(OWN, None)
     override(tables, {"run": {"seed": seed, "seeds": 1}})
     return Config.of(tables, scale=scale)
+
+
+def _error(check: Callable[[Point], object], point: Point) -> str:
+    """Return the ConfigError of a check of a point; empty if there is none."""
+    try:
+        check(point)
+    except ConfigError as error:
+        return str(error)
+    return ""
+
+
+def _keys(patch: Patch) -> Iterator[str]:
+    """Yield each SECTION.KEY, and each list of tables, that changes name."""
+    for name, value in patch.items():
+        yield from (f"{name}.{key}" for key in value) if isinstance(value, Mapping) and "." not in name else (name,)
 
 
 def _check_claim(claim: ClaimSection, names: Sequence[str], columns: Mapping[str, Sequence[Any]], at: str) -> None:

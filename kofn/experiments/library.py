@@ -12,7 +12,7 @@ from kofn.experiments.artefact import prepare
 from kofn.experiments.cells import cells_of
 from kofn.experiments.engine import TaskEngine
 from kofn.experiments.experiment_file import ExperimentFile
-from kofn.experiments.modes import carry_out, check
+from kofn.experiments.modes import carry_out, check, check_here
 from kofn.experiments.outcome import conclude
 from kofn.experiments.reader import Experiment
 from kofn.run.errors import RunError
@@ -51,7 +51,9 @@ def experiment(
             found = ExperimentFile.load(Path(file), mode=mode, seeds=seeds)
         found = found.only({name: [str(value) for value in values] for name, values in (only or {}).items()})
         place = Path("runs") / found.section.name.replace(" ", "-") if out is None else Path(out)
-        check(found, cells_of(found, place))
+        cells = cells_of(found, place)
+        check(found, cells)
+        check_here(found, cells)
         found = prepare(found, place)
     in_thread(lambda console: _go_through(found, place, TaskEngine(processes=processes), console), progress)
     return Experiment(place)

@@ -11,13 +11,14 @@ from rich.console import Console
 
 from kofn.experiments.cells import Cell, CellResult, RowFile, clear
 from kofn.experiments.engine import TaskEngine
-from kofn.experiments.experiment_file import HOOKS, RUN, SCALE, SIMULATE, ExperimentFile
+from kofn.experiments.experiment_file import HOOKS, RUN, SCALE, SIMULATE, ExperimentFile, Point
+from kofn.experiments.result_columns import scaled_trial
 from kofn.report.table import make_console
 from kofn.run.conclusion import summarised
 from kofn.run.display import say
 from kofn.run.errors import InterruptedRun, LeftoversError
 from kofn.run.plan import RunPlan
-from kofn.run.plugins import check_plugins
+from kofn.run.plugins import check_objectives, check_plugins
 from kofn.run.preconditions import check_machine, check_needs
 from kofn.run.runner import execute
 from kofn.run.signals import deferred
@@ -36,22 +37,36 @@ TOLD = 100
 def check(file: ExperimentFile, cells: Sequence[Cell]) -> None:
     """Raise ConfigError for a missing plug-in, file or package of any cell, for what its mode cannot do, or without a
     cell, before the first cell."""
-    from kofn.sim.runner import check as check_simulated  # noqa: PLC0415  # the model and its libraries
-
     if not cells:
         raise ConfigError(f"{file.path} must have a cell, got none: --only, or {file.section.cells}, leaves all out")
     for cell in cells:
-        if cell.seed > 1:
-            continue
-        config = cell.config.at(cell.source.parent)
-        try:
-            if file.section.mode == SIMULATE:
-                check_simulated(config)
-            if not file.rows_only:
-                check_plugins(config)
-                check_needs(config)
-        except ConfigError as error:
-            raise ConfigError(f"{cell.point.title}: {error}") from None
+        if cell.seed == 1:
+            file.blame(cell.point, functools.partial(_check_point, file.section.mode, cell))
+
+
+def _check_point(mode: str, cell: Cell, point: Point) -> None:
+    """Raise ConfigError if the cell, with this point, misses something, or its mode cannot do it."""
+    from kofn.sim import runner as simulation  # noqa: PLC0415  # the model and its libraries
+
+    config = replace(cell, point=point).config.at(cell.source.parent)
+    if mode == SCALE:
+        simulation.check_scaled(config)
+        check_objectives(config)
+    if mode == SIMULATE:
+        simulation.check(config)
+    if mode in (RUN, SIMULATE):
+        check_plugins(config)
+        check_needs(config)
+
+
+def check_here(file: ExperimentFile, cells: Sequence[Cell]) -> None:
+    """Raise RunError if cells are left to run for real and this machine cannot run them: there is another run, or root
+    or a tool is missing."""
+    left = [cell for cell in cells if not (cell.folder / "summary.json").exists()] if file.section.mode == RUN else []
+    if left and running() is not None:
+        raise another_run()
+    for target in dict.fromkeys(cell.config.network.target for cell in left):
+        check_machine(target)
 
 
 def carry_out(
@@ -73,10 +88,6 @@ def _results(
     """Yield the results of cells in the file's mode."""
     mode = file.section.mode
     if mode == RUN:
-        if running() is not None:
-            raise another_run()
-        for target in dict.fromkeys(cell.config.network.target for cell in left):
-            check_machine(target)
         yield from (_run(execute, cell, console, check=number == 0) for number, cell in enumerate(left))
     elif mode == SIMULATE:
         yield from engine.in_order(functools.partial(_simulated, known_costs(out, left, console)), left, _lost)
@@ -111,10 +122,7 @@ def scale_row(cell: Cell) -> dict[str, Any]:
     from kofn.sim.scale.simulation import simulate_scale  # noqa: PLC0415  # the model and its libraries
 
     (found,) = simulate_scale(cell.config, cell.config.run.trials[0], lambda iteration, virtual_s: None)
-    row = found.to_dict()
-    for name in ("wall_s", "seed"):
-        del row[name]
-    return row
+    return scaled_trial().row(found)
 
 
 def _simulated(costs: dict[str, Any], cell: Cell) -> CellResult:

@@ -13,18 +13,18 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from msgspec import structs
 
 from kofn.experiments.cells import Cell, RowFile, cells_of
 from kofn.experiments.experiment_file import HOOKS, ExperimentFile
-from kofn.report.frames import TABLES, TrialSetting, summary_columns
+from kofn.experiments.result_columns import TRIAL
+from kofn.report.frames import TABLES, DerivedValues, TrialSetting
 from kofn.report.reader import Run, Seeds
 from kofn.report.results import SEED, SeveralRuns
 from kofn.report.summary import TrialSummary
 from kofn_common.config.errors import ConfigError
 from kofn_common.config.schema import Config
 from kofn_common.results.folder import TrialFolder
-from kofn_common.results.record import read_record
+from kofn_common.results.record import FILE, read_record
 from kofn_common.results.worker_metrics import WorkerMetrics, read_trial
 
 EXPERIMENT = "experiment.toml"
@@ -164,8 +164,7 @@ class Experiment(SeveralRuns):
         return {
             **trial.cell.labels,
             "trial": trial.summary.objective,
-            **structs.asdict(TrialSetting.of(trial.config)),
-            **summary_columns(trial.summary),
+            **TRIAL.row(TrialSetting.of(trial.config), trial.summary, DerivedValues.of(trial.summary)),
             **own(trial),
             "config": str(trial.cell.source.relative_to(self.folder)),
         } | {SEED: trial.cell.seed}
@@ -179,11 +178,23 @@ def read(folder: Path | str) -> Run | Seeds | Experiment:
     path = Path(folder)
     if (path / EXPERIMENT).exists():
         return Experiment(path)
-    if not (path / "run.json").exists():
-        raise ConfigError(
-            f"{path} must be the folder of a run or an experiment: it has no run.json and no {EXPERIMENT}"
-        )
+    check_results(path)
     return Seeds(path) if read_record(path).seeds else Run(path)
+
+
+def check_results(path: Path) -> None:
+    """Raise ConfigError unless the folder has a run or an experiment."""
+    names = (FILE, EXPERIMENT)
+    if any((path / name).exists() for name in names):
+        return
+    inside = [found.parent for name in names for found in path.glob(f"*/{name}")]
+    hint = (
+        f"name one of the {len(inside)} in it, {min(inside)} for example"
+        if inside
+        else "kofn runs lists those in runs/"
+    )
+    what = "it is a file" if path.is_file() else f"it has no {FILE} and no {EXPERIMENT}"
+    raise ConfigError(f"{path} must be the folder of a run or an experiment: {what}; {hint}")
 
 
 def frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:

@@ -122,6 +122,15 @@ class FrameSchema:
                 if field.name not in self.without:
                     yield from _columns(field, number, (field.name,), kind)
 
+    @property
+    def numbers(self) -> list[str]:
+        """The names of the columns that have numbers."""
+        return [column.name for column in self.columns() if column.dtype != "str"]
+
+    def row(self, *values: object) -> dict[str, Any]:
+        """Return a row by column; `values` has a value of each kind, in the order of `kinds`."""
+        return {column.name: column.value(values) for column in self.columns()}
+
     def frame(self, rows: Iterable[Sequence[object]]) -> pd.DataFrame:
         """Return the frame; each of `rows` has a value of each kind, in the order of `kinds`."""
         several = list(rows)
@@ -191,8 +200,7 @@ TABLES = {
 
 def summary_columns(summary: TrialSummary) -> dict[str, Any]:
     """Return a trial's numbers and texts by column of the data frame `summary`."""
-    row = (summary, DerivedValues.of(summary))
-    return {column.name: column.value(row) for column in FrameSchema("", SUMMARY, without=("compressed",)).columns()}
+    return FrameSchema("a trial", SUMMARY, without=("compressed",)).row(summary, DerivedValues.of(summary))
 
 
 def named(column: str) -> str:

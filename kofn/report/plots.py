@@ -67,7 +67,7 @@ def draw(
             several[0].set_ylim(bottom=min(0.0, several[0].get_ylim()[0]))  # of all panels
         if lines:
             handles, names = several[0].get_legend_handles_labels()
-            several[-1].legend(handles, names, loc="upper left", bbox_to_anchor=(1.0, 1.0), title=None)
+            several[-1].legend(handles, names, loc="upper left", bbox_to_anchor=(1.0, 1.0), title=named(lines))
     return list(several) if panels else several[0]
 
 

@@ -9,15 +9,37 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from kofn.report.summary import StoredSummary, stored_summary
 from kofn_common.config.errors import ConfigError
 from kofn_common.results.errors import ResultsError
+from kofn_common.results.provenance import Provenance
 from kofn_common.results.record import read_record
 
-EXPERIMENT_FILES = ("experiment.json", "chaos.json")
-"""Files in a folder that holds many runs."""
+EXPERIMENT_FILE, CHAOS_FILE = "experiment.json", "chaos.json"
+"""Results in a folder that holds many runs: those of kofn experiment, and of kofn chaos."""
 
 LATEST = "latest"
+
+
+class _Experiment(msgspec.Struct, frozen=True):
+    """The fields of an experiment's results that the list shows."""
+
+    failures: tuple[str, ...] = ()
+    table: tuple[dict[str, Any], ...] = ()
+    provenance: Provenance = Provenance()
+
+    @property
+    def contenders(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(str(row["contender"]) for row in self.table if "contender" in row))
+
+
+class _Outcome(msgspec.Struct, frozen=True):
+    """The fields of an outcome of kofn chaos that the list shows."""
+
+    scenario: str
+    passed: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,11 +126,11 @@ def _listed(path: Path, latest: Path, active: Path | None) -> ListedRun | None:
     try:
         record = read_record(path)
     except ConfigError:
-        made = [file for name in EXPERIMENT_FILES if (file := path / name).exists()]
+        made = [file for name in (EXPERIMENT_FILE, CHAOS_FILE) if (file := path / name).exists()]
         if not made:
             return None
         when = _clock(made[0].stat().st_mtime)
-        result = f"experiment, {sum(1 for _ in path.rglob('run.json'))} runs"
+        command, trials, result = _of_many(made[0])
     except ResultsError as error:
         when, result = _clock(path.stat().st_mtime), str(error)
     else:
@@ -125,6 +147,19 @@ def _listed(path: Path, latest: Path, active: Path | None) -> ListedRun | None:
         latest=resolved == latest,
         goes_on=goes_on,
     )
+
+
+def _of_many(made: Path) -> tuple[str, tuple[str, ...], str]:
+    """Return command, contenders and result of an experiment or of kofn chaos, by the file with its results."""
+    try:
+        if made.name == CHAOS_FILE:
+            outcomes = msgspec.json.decode(made.read_bytes(), type=dict[str, list[_Outcome]]).values()
+            wrong = [outcome.scenario for each in outcomes for outcome in each if not outcome.passed]
+            return "kofn chaos", (), failed(wrong) or "ok"
+        found = msgspec.json.decode(made.read_bytes(), type=_Experiment)
+    except (OSError, ValueError) as error:
+        return "", (), f"{made}: {error}"
+    return _short(found.provenance.command), found.contenders, failed(found.failures) or "ok"
 
 
 def _clock(time_s: float) -> str:
@@ -153,7 +188,10 @@ def _result(path: Path, early_end: str) -> str:
 
 def outcome(summary: StoredSummary) -> str:
     """Return "ok", or the first fault."""
-    if summary.failures:
-        more = len(summary.failures) - 1
-        return f"failed: {summary.failures[0]}" + (f" (and {more} more)" if more else "")
-    return "ok" if summary.ok else "changed by hand"
+    return failed(summary.failures) or ("ok" if summary.ok else "changed by hand")
+
+
+def failed(failures: Sequence[str]) -> str:
+    """Return the first fault and the number of the others; empty without a fault."""
+    more = f" (and {len(failures) - 1} more)" if len(failures) > 1 else ""
+    return f"failed: {failures[0]}{more}" if failures else ""

@@ -21,6 +21,11 @@ def check_plugins(config: Config) -> None:
         check_schedule(config)
     straggler_class(config)
     _check_codec(config)
+    check_objectives(config)
+
+
+def check_objectives(config: Config) -> None:
+    """Check the plug-ins that choose k. ConfigError names the wrong plug-in and the reason."""
     for objective in config.objectives:
         _check_objective(objective, config.job.workers)
 

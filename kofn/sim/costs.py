@@ -19,6 +19,7 @@ from kofn.sim.collective_costs import ring_packet_s, server_s
 from kofn.sim.learning import Learning
 from kofn_common.collectives.job_collective import load_collective
 from kofn_common.config.errors import ConfigError
+from kofn_common.config.job import SWITCH
 from kofn_common.config.schema import Config
 from kofn_common.config.section import NotNegative, Probability
 from kofn_common.json_text import json_text
@@ -99,18 +100,33 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         )
 
     @classmethod
-    def load(cls, path: Path) -> Self:
-        """Load the costs of an earlier simulation. Raise ConfigError if the file cannot be read or has other
-        content."""
+    def load(cls, path: Path, collective: str = SWITCH) -> Self:
+        """Load the costs of an earlier simulation. Raise ConfigError if the file cannot be read, has other content, or
+        lacks a cost of the collective."""
         try:
-            return msgspec.json.decode(path.read_bytes(), type=cls)
+            costs = msgspec.json.decode(path.read_bytes(), type=cls)
         except OSError as error:
             raise ConfigError(f"--costs {path}: {error.strerror}") from error
         except ValueError as error:
             raise ConfigError(f"--costs {path}: {error}") from error
+        if missing := [name for name in _own_costs(collective) if not getattr(costs, name)]:
+            raise ConfigError(
+                f"--costs {path}: {' and '.join(missing)} must be more than 0 with job.collective = {collective!r}, got"
+                " 0: the costs are those of another collective, or of an older kofn. Without this file they are"
+                " measured"
+            )
+        return costs
 
     def save(self, path: Path) -> None:
         write_synced(path, msgspec.json.format(msgspec.json.encode(self)) + b"\n")
+
+
+def _own_costs(collective: str) -> tuple[str, ...]:
+    """Return the costs that only jobs with this collective have."""
+    kind = load_collective(collective)
+    if kind.server:
+        return "forward_s", "server_s"
+    return () if kind.ledger else ("ring_step_s", "ring_packet_s")
 
 
 def measure(config: Config) -> Costs:

@@ -35,7 +35,7 @@ def simulate(
         ended_in_order(),
     ):
         console = line_console(tell)
-        loaded = None if costs is None else Costs.load(Path(costs))
+        loaded = None if costs is None else Costs.load(Path(costs), plan.shared.job.collective)
         known = partial(machine_costs, plan.shared) if loaded is None else lambda: loaded
         folder = execute(plan, console, known, conclude_early(console, as_json=False, errors=console))
         conclude(folder, plan.configs, console, as_json=False, errors=console)

@@ -51,10 +51,11 @@ def machine_costs(config: Config, *, anew: bool = False) -> Costs:
 
 
 def known_costs(path: Path, config: Config) -> Costs:
-    """Return the costs in a file; store this machine's costs first if the file is missing."""
+    """Return the costs in a file; store this machine's costs first if the file is missing. Raise ConfigError if the
+    file lacks a cost of the configuration's collective."""
     if not path.exists():
         machine_costs(config).save(path)
-    return Costs.load(path)
+    return Costs.load(path, config.job.collective)
 
 
 def costs_key(config: Config) -> str:

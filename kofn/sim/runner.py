@@ -250,7 +250,7 @@ def execute(
 def _known_costs(config: Config, path: Path | None, cores: int | None, *, anew: bool) -> Callable[[], Costs]:
     """Return a function that returns the costs: those in a file, or this machine's."""
     if path is not None:
-        loaded = Costs.load(path)
+        loaded = Costs.load(path, config.job.collective)
         return lambda: _with_cores(loaded, cores)
     return cache(lambda: _with_cores(_in_child(partial(machine_costs, config, anew=anew)), cores))
 
@@ -298,6 +298,15 @@ def check(config: Config) -> None:
         raise ConfigError("network.topology is not simulated: a star with network.link_mbps is")
 
 
+def check_scaled(config: Config) -> None:
+    """Raise ConfigError for settings that are not simulated by iterations."""
+    check(config)
+    if config.job.collective != SWITCH:
+        raise ConfigError(f"job.collective must be {SWITCH!r} with --scale, got {config.job.collective!r}")
+    if config.fault:
+        raise ConfigError("fault and --scale must not both be given: --scale simulates no packets")
+
+
 def simulate_times(config: Config, costs: Costs, console: Console) -> list[SimulatedTimes]:
     """Simulate the times of iterations and the choices of k, for each objective; up to run.max_iterations."""
     results = []
@@ -315,11 +324,7 @@ def simulate_scaled(
 ) -> list[ScaledTimes]:
     """Simulate by iterations, for each objective and seed."""
     config = overridden(Config.load(path, settings, scale=True), objectives=objectives)
-    check(config)
-    if config.job.collective != SWITCH:
-        raise ConfigError(f"job.collective must be {SWITCH!r} with --scale, got {config.job.collective!r}")
-    if config.fault:
-        raise ConfigError("fault and --scale must not both be given: --scale simulates no packets")
+    check_scaled(config)
     for name in config.run.trials:
         check_objective(name, config.job.workers, "--trial")
     results = []

@@ -39,7 +39,13 @@ def runs(tmp_path: Path) -> Path:
     (folder / "mine").mkdir()
     (folder / "mine" / "notes.txt").write_text("precious")
     (folder / "experiment").mkdir()
-    (folder / "experiment" / "experiment.json").write_text("{}")
+    document = {
+        "ok": False,
+        "failures": ["all, seed 1: FAILED: the switch died", "all, seed 2: FAILED: the switch died"],
+        "table": [{"size": 4, "contender": "all"}, {"size": 4, "contender": "some"}, {"size": 8, "contender": "all"}],
+        "provenance": {"command": "kofn experiment question.toml --seeds 2 --out runs/experiment"},
+    }
+    (folder / "experiment" / "experiment.json").write_text(json.dumps(document))
     os.utime(folder / "experiment" / "experiment.json", (0, 0))
     return folder
 
@@ -59,7 +65,9 @@ def test_all_runs_and_experiments_are_listed(runs: Path) -> None:
     done = kofn_runs("--folder", runs, "--json")
     assert names(done) == ["experiment", *NAMES]
     listed = {Path(run["path"]).name: run for run in json.loads(done.stdout)}
-    assert listed["experiment"]["result"] == "experiment, 0 runs"
+    assert listed["experiment"]["result"] == "failed: all, seed 1: FAILED: the switch died (and 1 more)"
+    assert listed["experiment"]["trials"] == ["all", "some"]
+    assert listed["experiment"]["command"] == "kofn experiment question.toml --seeds 2"
     assert listed["run-1"]["result"] == "ok"
     assert listed["run-1"]["trials"] == ["throughput", "all"]
     assert listed["run-4"]["result"] == "stopped by SIGINT (Ctrl-C)"
@@ -68,6 +76,22 @@ def test_all_runs_and_experiments_are_listed(runs: Path) -> None:
     text = kofn_runs("--folder", runs).output
     assert re.search(r"^run-0 \(latest\) +[0-9.]+ MB  ok ", text, re.MULTILINE)
     assert "mine" not in text
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "result"),
+    [
+        ("experiment.json", '{"failures": []}', "ok"),
+        ("experiment.json", "{", "experiment.json: Input data was truncated"),
+        ("chaos.json", '{"bmv2": [{"scenario": "loss", "passed": true}]}', "ok"),
+        ("chaos.json", '{"bmv2": [{"scenario": "loss", "passed": false}]}', "failed: loss"),
+    ],
+)
+def test_result_of_many_runs_is_shown(tmp_path: Path, name: str, text: str, result: str) -> None:
+    (tmp_path / "many").mkdir()
+    (tmp_path / "many" / name).write_text(text)
+    (listed,) = json.loads(kofn_runs("--folder", tmp_path, "--json").stdout)
+    assert listed["result"].endswith(result)
 
 
 def test_only_old_runs_are_pruned(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ from click.testing import CliRunner
 import kofn
 from examples.experiments import k_choice
 from kofn.cli.main import main
+from kofn.experiments.artefact import prepare
 from kofn.experiments.cells import cells_of
 from kofn.experiments.experiment_file import ExperimentFile
 from kofn.experiments.modes import COSTS as COSTS_FOLDER
@@ -132,8 +133,8 @@ def measured(folder: Path) -> Iterator[tuple[str, float]]:
     """Print and yield each world's ratio: the geometric mean, over the seeds, of the time of `progress` divided by the
     time of the best fixed choice."""
     out = folder / "out"
-    for cell in cells_of(ExperimentFile.load(file(folder)), out):
-        (out / COSTS_FOLDER).mkdir(parents=True, exist_ok=True)
+    for cell in cells_of(prepare(ExperimentFile.load(file(folder)), out), out):
+        (out / COSTS_FOLDER).mkdir(exist_ok=True)
         COSTS.save(out / COSTS_FOLDER / f"{costs_key(cell.config)}.json")
     done = CliRunner().invoke(main, ["experiment", str(folder / "choice.toml"), "--out", str(out)])
     assert done.exit_code == 0, done.output

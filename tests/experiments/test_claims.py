@@ -85,7 +85,7 @@ def test_unsound_training_shows_nothing(tmp_path: Path) -> None:
 
 
 def test_missing_value_proves_nothing(tmp_path: Path) -> None:
-    claim = 'column = "after_s"\nfaster = "new"\nslower = "old"\nat_least = 1\neach = true\n'
+    claim = 'column = "predicted_iteration_s"\nfaster = "new"\nslower = "old"\nat_least = 1\neach = true\n'
     for new, old in (([None], [1.0]), ([1.0], [None]), ([None], [None])):
         (one,) = judged(tmp_path, claim, {(4, "new"): new, (4, "old"): old})
         assert one.holds is False and "missing in 1 of 1 seeds" in one.numbers

@@ -7,6 +7,8 @@ import pytest
 
 from kofn.experiments.cells import cells_of
 from kofn.experiments.experiment_file import ExperimentFile, objective_of
+from kofn.experiments.modes import scale_row
+from kofn.experiments.result_columns import scaled_trial
 from kofn_common.config.errors import ConfigError
 
 FILE = """
@@ -83,7 +85,12 @@ def test_choices_leave_cells_out(tmp_path: Path) -> None:
         ('trial = "all"', 'trial = "al"', "run.trials must be .* got 'al'"),
         ('baseline = "everyone"', 'baseline = "everyon"', "experiment.baseline must be .*: did you mean 'everyone'?"),
         ("max_iterations = 20", 'trials = ["all"]', r"\[base\]: run.trials must not be given here"),
-        ("[4, 8]", "[4, 800]", "job.workers = 800, straggler = two, all but one: job.workers must be 1 to"),
+        ("[4, 8]", "[4, 800]", "^job.workers = 800, straggler = two, all but one: job.workers must be 1 to"),
+        ("workers = 4", "workers = 4\nwords = 0", r"^\[base\]: job.words must be 1 to 32, got 0"),
+        ('"job.workers" =', "job.workers =", r'must be quoted, "job.workers" = \[4, 8\]'),
+        ('"job.workers" = [4, 8]', '"straggler.mean_ms" = [4, 8]', r"changes, straggler = { a = { straggler = \["),
+        ('"job.workers" = [4, 8]', "shock.mean_ms = [4, 8]", r"named changes, shock = { a = { shock = \["),
+        ("seeds = 2", 'seeds = 2\nshow = ["time_to_targt_s"]', "experiment.show .*: did you mean 'time_to_target_s'?"),
         ("[4, 8]", "[]", "axes.job.workers must have at least one value, got none"),
         ('{ straggler = [] }', '"missing.toml"', "missing.toml: No such file or directory"),
         ("seeds = 2", 'seeds = 2\nmode = "simulat"', "experiment.mode must be run, simulate, scale or module:function"),
@@ -111,6 +118,51 @@ def test_wrong_file_is_refused_with_what_was_meant(tmp_path: Path, old: str, new
 )  # fmt: skip
 def test_claim_about_nothing_is_refused(tmp_path: Path, claim: str, reason: str) -> None:
     assert reason in refusal(tmp_path, f'{FILE}\n[[claim]]\ntext = "it is so"\ncolumn = "duration_s"\n{claim}\n')
+
+
+COLUMNS = """
+[[claim]]
+text = "it is so"
+column = "iterations"
+contender = "everyone"
+at_most = 1
+[[table]]
+columns = ["mean_iteration_s", "iterations"]
+[[figure]]
+y = "mean_iteration_s"
+panels = "straggler"
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        ('column = "iterations"', 'column = "iteration"', "claim[0].column must be one of"),
+        ('"mean_iteration_s", "iterations"', '"mean_iteration_s", "iteration"', "table[0].columns must be one of"),
+        ('y = "mean_iteration_s"', 'y = "mean_iteration"', "figure[0].y must be one of"),
+        ('y = "mean_iteration_s"', 'y = "identity_error"', "figure[0].y must be one of"),
+    ],
+)
+@pytest.mark.parametrize("mode", ["run", "simulate", "scale"])
+def test_unknown_column_is_refused(tmp_path: Path, mode: str, old: str, new: str, reason: str) -> None:
+    text = FILE.replace("seeds = 2", f'seeds = 2\nmode = "{mode}"')
+    ExperimentFile.load(written(tmp_path, text + COLUMNS))
+    message = refusal(tmp_path, text + COLUMNS.replace(old, new))
+    assert message.startswith(reason)
+    assert "identity" in new or "did you mean 'iterations'?" in message or "did you mean 'mean_iteration_s'?" in message
+
+
+def test_functions_of_the_file_may_add_columns(tmp_path: Path) -> None:
+    (tmp_path / "own_columns_here.py").write_text("def more(trial): return {}\n")
+    text = FILE.replace("seeds = 2", 'seeds = 2\nown_columns = "own_columns_here:more"')
+    ExperimentFile.load(written(tmp_path, text + COLUMNS.replace('"iterations"', '"own"')))
+
+
+def test_columns_of_a_mode_are_those_of_its_rows(tmp_path: Path) -> None:
+    file = ExperimentFile.load(written(tmp_path), mode="scale")
+    row = scale_row(cells_of(file, tmp_path)[0])
+    numbers = {name for name, value in row.items() if isinstance(value, int | float)}
+    assert numbers <= {*scaled_trial().numbers} <= {*row}
 
 
 def test_base_and_overlays_have_paths_of_their_own_folders(tmp_path: Path) -> None:
@@ -158,3 +210,18 @@ def test_setting_changes_the_base_and_no_axis(tmp_path: Path) -> None:
     assert {point.config().model.learning_rate for point in file.points()} == {0.5}
     with pytest.raises(ConfigError, match=r"--set job.workers must not name an axis: --only job.workers=VALUE"):
         ExperimentFile.load(path, ["job.workers=2"])
+
+
+@pytest.mark.parametrize(
+    ("setting", "reason"),
+    [
+        ("compress.codec=int4", "--set compress.codec must not name a key that the contender 'everyone' sets"),
+        ("network.link_mbps=5", "--set network.link_mbps must not name a key that the axis 'link' sets"),
+        ("run.seeds=9", "--set run.seeds must not be given, because experiment.seeds has the seeds"),
+    ],
+)
+def test_setting_that_a_cell_overrides_is_refused(tmp_path: Path, setting: str, reason: str) -> None:
+    link = "[axes]\nlink = { slow = { network = { link_mbps = 20 } }, fast = {} }"
+    path = written(tmp_path, FILE.replace("[axes]", link))
+    with pytest.raises(ConfigError, match=reason):
+        ExperimentFile.load(path, [setting])

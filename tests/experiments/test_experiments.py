@@ -16,13 +16,17 @@ from rich.console import Console
 
 import kofn
 from kofn.cli.main import main
-from kofn.experiments import reader
+from kofn.experiments import modes, reader
+from kofn.experiments.cells import cells_of
+from kofn.experiments.estimate import expected
+from kofn.experiments.experiment_file import ExperimentFile
 from kofn.run.errors import RunError
 from kofn.run.plan import RunPlan
 from kofn.sim import runner
 from kofn.sim.costs import Costs
 from kofn_common.config.errors import ConfigError
 from kofn_common.results.folder import RunFolder
+from tests.experiments.given import EXAMPLES
 from tests.run.real_run import OWN_NETWORK, processes
 from tests.waiting import until
 
@@ -149,6 +153,7 @@ def test_plot_returns_axes_with_intervals(simulated: Path) -> None:
     assert axes.get_ylabel() == "mean iteration [s]"
     names = [text.get_text() for text in axes.get_legend().get_texts()]
     assert names == ["all but one", "all"]
+    assert axes.get_legend().get_title().get_text() == "contender"
     panels = found.plot("contender", "mean_iteration_s", panels="straggler", relative=True)
     assert isinstance(panels, list)
     highest = found.paired("mean_iteration_s")["ratio"].max()
@@ -241,6 +246,16 @@ def test_dry_run_names_cells_and_writes_nothing(tmp_path: Path) -> None:
     document = json.loads(done.stdout)
     assert len(document["cells"]) == 8 and document["estimate_s"] > 0
     assert not (tmp_path / "out").exists()
+
+
+def test_estimate_is_of_the_durations_size(tmp_path: Path) -> None:
+    """A training of this experiment has up to 1,000 iterations of ten milliseconds, and reaches its target earlier."""
+    file = ExperimentFile.load(EXAMPLES / "what-is-k-worth.toml")
+    cells = cells_of(file, tmp_path / "out")
+    estimate = expected(file, cells, at_a_time=1)
+    assert estimate is not None and 2 < estimate.early_s < estimate.most_s < 20 * 50
+    shown = invoke("experiment", EXAMPLES / "what-is-k-worth.toml", "--out", tmp_path / "out", "--dry-run").output
+    assert " if every training reaches its target after 100 iterations" in shown
 
 
 MODULE = """
@@ -343,14 +358,55 @@ def test_only_used_plugins_are_copied_and_no_links_to_the_outside(tmp_path: Path
 def test_plugin_that_cannot_be_loaded_is_named_before_the_first_cell(tmp_path: Path) -> None:
     (tmp_path / "question.toml").write_text(FILE)
     settings = {
-        "model.stragglers=gone:Late": "straggler 'gone:Late' cannot be loaded: ModuleNotFoundError",
-        "model.trace=/nowhere.csv": "/nowhere.csv cannot be read as a trace",
+        "model.stragglers=gone:Late": "kofn experiment: [base]: straggler 'gone:Late' cannot be loaded: ModuleNotFound",
+        "model.trace=/nowhere.csv": "kofn experiment: [base]: /nowhere.csv cannot be read as a trace",
     }
     for setting, words in settings.items():
         done = invoke("experiment", tmp_path / "question.toml", "--set", setting, "--out", tmp_path / "out")
         assert done.exit_code == 2, done.output
         assert words in done.output
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("mode", ["run", "simulate", "scale"])
+def test_contender_that_is_no_policy_is_refused_before_the_first_cell(tmp_path: Path, mode: str) -> None:
+    (tmp_path / "no_policy.py").write_text("class Baseless:\n    def choose(self, forecast):\n        return 1\n")
+    text = FILE.replace('trial = "merge:n-1"', 'trial = "no_policy:Baseless"')
+    (tmp_path / "question.toml").write_text(text[: text.index("[[claim]]")])
+    done = invoke("experiment", tmp_path / "question.toml", "--mode", mode, "--out", tmp_path / "out")
+    assert done.exit_code == 2, done.output
+    assert "slow, all but one: objective 'no_policy:Baseless' must be a class derived from" in done.output
+    assert not (tmp_path / "out").exists()
+
+
+def test_scale_has_no_server(tmp_path: Path) -> None:
+    text = FILE + '[[contender]]\nname = "server"\ntrial = "all"\nset = { "job.collective" = "server" }\n'
+    (tmp_path / "question.toml").write_text(text)
+    done = invoke("experiment", tmp_path / "question.toml", "--mode", "scale", "--dry-run")
+    assert done.exit_code == 2
+    assert "slow, server: job.collective must be 'switch' with --scale, got 'server'" in done.output
+
+
+@pytest.mark.parametrize("finished", [False, True])
+def test_machine_is_checked_before_the_folder_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, finished: bool
+) -> None:
+    def check(target: str) -> None:
+        raise RunError(f"no root for {target}")
+
+    monkeypatch.setattr(modes, "check_machine", check)
+    (tmp_path / "question.toml").write_text(FILE)
+    file = ExperimentFile.load(tmp_path / "question.toml", mode="run")
+    cells = cells_of(file, tmp_path / "out")
+    if finished:
+        for cell in cells:
+            cell.folder.mkdir(parents=True)
+            (cell.folder / "summary.json").touch()
+        modes.check_here(file, cells)
+        return
+    done = invoke("experiment", tmp_path / "question.toml", "--mode", "run", "--out", tmp_path / "out")
+    assert done.exit_code == 1
+    assert "no root for embedded" in done.output and not (tmp_path / "out").exists()
 
 
 @pytest.mark.slow

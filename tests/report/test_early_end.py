@@ -154,7 +154,13 @@ def test_finished_run_is_reported_again(tmp_path: Path) -> None:
 def test_other_folder_is_refused(tmp_path: Path) -> None:
     done = CliRunner().invoke(main, ["report", str(tmp_path)])
     assert done.exit_code == 2
-    assert f"kofn report: {tmp_path} is no run's folder: run.json: No such file or directory" in done.output
+    missing = "must be the folder of a run or an experiment: it has no run.json and no experiment.toml"
+    assert f"kofn report: {tmp_path} {missing}; kofn runs lists those in runs/" in done.output
+    for name in ("two", "one"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "experiment.toml").touch()
+    several = CliRunner().invoke(main, ["report", str(tmp_path)])
+    assert f"{missing}; name one of the 2 in it, {tmp_path / 'one'} for example" in several.output
 
 
 @pytest.mark.usefixtures("_no_page")

@@ -103,6 +103,12 @@ def test_tensorboard_has_a_curve_for_each_number(tmp_path: Path) -> None:
     assert not {"width", "params", "worker"} & set(curves), "columns without numbers must have no curve"
 
 
+def test_files_are_csv_without_a_format(tmp_path: Path) -> None:
+    folder = two_trials(tmp_path / "run").path
+    code, _ = export(folder)
+    assert code == 0 and (folder / "csv" / "metrics.csv").exists()
+
+
 def test_nothing_is_overwritten(tmp_path: Path) -> None:
     folder = two_trials(tmp_path / "run").path
     assert export(folder, "--to", "csv", "--out", str(folder)) == (

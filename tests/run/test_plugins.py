@@ -192,7 +192,8 @@ def test_own_plug_ins_run_for_real(folder: Path, trial: str, collective: str, co
 def test_own_plug_ins_are_compared(folder: Path) -> None:
     own = {"my ring": "mine:MyRing", "ring": "ring"}
     entries = [
-        f'[[contender]]\nname = "{name}"\ntrial = "all"\nset = {{ "job.collective" = "{kind}" }}\n'
+        f'[[contender]]\nname = "{name}"\ntrial = "all"\n'
+        f'set = {{ "job.collective" = "{kind}", "compress.codec" = "int32" }}\n'
         for name, kind in own.items()
     ]
     narrow = '[[contender]]\nname = "narrow"\ntrial = "all"\nset = { "compress.codec" = "narrow:Narrow" }\n'

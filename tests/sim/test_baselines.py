@@ -15,7 +15,9 @@ from kofn.cli.main import main
 from kofn.sim.collective_costs import ring_packet_s, server_s
 from kofn.sim.costs import Costs
 from kofn.sim.learning import ring_mean
+from kofn.sim.machine_costs import known_costs
 from kofn.sim.switches import VirtualServer
+from kofn_common.config.errors import ConfigError
 from kofn_common.config.schema import Config
 from kofn_common.wire.packet import FRAME_BYTES, HEADER_BYTES, WORD_BYTES
 from kofn_host.collectives.kinds.ring import Ring
@@ -105,6 +107,20 @@ def test_policies_are_refused_as_in_a_run(tmp_path: Path, settings: tuple[str, .
     assert words in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("collective", "missing"), [("server", "forward_s and server_s"), ("ring", "ring_step_s and ring_packet_s")]
+)
+def test_costs_of_another_collective_are_refused(tmp_path: Path, collective: str, missing: str) -> None:
+    path = written(tmp_path, objective="all", rule="auto")
+    switch = replace(COSTS, forward_s=0, server_s=0, ring_step_s=0, ring_packet_s=0)
+    result = simulated(path, switch, "--set", f"job.collective={collective}", "--out", tmp_path / "out")
+    assert result.exit_code == 2
+    assert f"{missing} must be more than 0 with job.collective = '{collective}', got 0" in result.stderr
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(ConfigError, match=f"{missing} must be more than 0"):
+        known_costs(tmp_path / "costs.json", config_of(tmp_path, f"job.collective={collective}"))
+
+
 @pytest.mark.parametrize("collective", ["server", "ring"])
 def test_scale_has_no_baselines(tmp_path: Path, collective: str) -> None:
     path = written(tmp_path, objective="all", rule="auto")
@@ -144,7 +160,7 @@ def test_ring_takes_the_time_of_its_bytes_on_the_slowest_link(tmp_path: Path) ->
 def test_ring_waits_for_the_slowest_worker_and_for_each_step(tmp_path: Path) -> None:
     quick, slow = (
         ring(tmp_path, replace(FREE, ring_step_s=cost_s), name)["mean_iteration_s"]
-        for name, cost_s in (("quick", 0.0), ("slow", 1e-3))
+        for name, cost_s in (("quick", 1e-9), ("slow", 1e-3))
     )
     assert quick > COMPUTE_S + 0.010, "worker 2 is blocked for 20 ms, on average"
     assert slow - quick == pytest.approx(2 * (WORKERS - 1) * 1e-3, rel=0.05)

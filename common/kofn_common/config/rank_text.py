@@ -43,10 +43,15 @@ def ranks(text: str, workers: int, field: str, racks: int = 1) -> list[int]:
     """
     if text == "all":
         return list(range(workers))
-    if (rack := RACK.fullmatch(text)) is not None and int(rack[1]) < racks:
+    if (rack := RACK.fullmatch(text)) is not None:
+        if int(rack[1]) >= racks:
+            raise ConfigError(f"{field} must be 'rack 0' to 'rack {racks - 1}' with job.racks = {racks}, got {text!r}")
         size = workers // racks
         return list(range(int(rack[1]) * size, (int(rack[1]) + 1) * size))
-    if (end := LAST.fullmatch(text)) is not None and 1 <= int(end[1]) <= workers:
+    if (end := LAST.fullmatch(text)) is not None:
+        if not 1 <= int(end[1]) <= workers:
+            wanted = f"'last 1' to 'last {workers}' with job.workers = {workers}"
+            raise ConfigError(f"{field} must be {wanted}, got {text!r}")
         return list(range(workers - int(end[1]), workers))
     found = set[int]()
     for part in text.split(","):

@@ -1,5 +1,6 @@
 """Defines an objective, and the choice that follows from its costs."""
 
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -100,10 +101,10 @@ def objective(text: str, workers: int) -> Objective:
             name=text, costs=lambda forecast: np.abs(forecast.ks - fixed.k), unit="", rule=fixed.rule, fixed=True
         )
     found = OBJECTIVES.load(text)
-    if isinstance(found, type) and issubclass(found, Policy):
-        return Objective(
-            name=text, costs=lambda forecast: 0 * forecast.ks, unit="", policy=_maker(text, found, workers)
-        )
+    if isinstance(found, type):
+        base: type[Policy] = Policy  # type: ignore[type-abstract]
+        maker = _maker(text, OBJECTIVES.load_class(text, base), workers)
+        return Objective(name=text, costs=lambda forecast: 0 * forecast.ks, unit="", policy=maker)
     if not isinstance(found, Objective):
         found = Objective(name=text, costs=found, unit="")
     if text in OBJECTIVES.built_in:
@@ -112,11 +113,15 @@ def objective(text: str, workers: int) -> Objective:
 
 
 def _maker(text: str, kind: type[Policy], workers: int) -> Callable[[], Policy]:
-    """Return a function that makes the policy. ConfigError, at once, if it cannot be made."""
+    """Return a function that makes the policy. ConfigError, at once, if it cannot be made or asked."""
     try:
-        kind(workers)
+        given = inspect.signature(kind(workers).choose)
     except Exception as error:  # whatever a foreign class does
         raise ConfigError(f"{OBJECTIVES.called(text)} failed: {in_words(error)}") from error
+    try:
+        given.bind(None)
+    except TypeError:
+        raise ConfigError(f"{OBJECTIVES.called(text)} must have choose(forecast), got choose{given}") from None
     return partial(kind, workers)
 
 

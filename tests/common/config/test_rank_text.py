@@ -31,6 +31,8 @@ def test_text_names_ranks(text: str, ranks: list[int]) -> None:
         ("0-9:0", "got '0-9:0'"),
         ("-3", "got '-3'"),
         ("0-20", "straggler.workers must be 0 to 19 (job.workers - 1), got 20"),
+        ("last 21", "straggler.workers must be 'last 1' to 'last 20' with job.workers = 20, got 'last 21'"),
+        ("last 0", "must be 'last 1' to 'last 20' with job.workers = 20, got 'last 0'"),
     ],
 )
 def test_other_text_is_refused(text: str, words: str) -> None:
@@ -42,7 +44,7 @@ def test_other_text_is_refused(text: str, words: str) -> None:
 def test_rack_is_named_by_its_number() -> None:
     text = ENTRY.format("rack 3").replace("workers = 20", "workers = 20\nracks = 4")
     assert Config.parse(text).straggler[0].workers == (15, 16, 17, 18, 19)
-    with pytest.raises(ConfigError, match="got 'rack 4'"):
+    with pytest.raises(ConfigError, match=r"must be 'rack 0' to 'rack 3' with job.racks = 4, got 'rack 4'"):
         Config.parse(text.replace("rack 3", "rack 4"))
 
 

@@ -39,6 +39,18 @@ class Fails(Turns):
             raise self.answer
         return self.answer
 
+class Misspelt(Policy):
+    def chose(self, forecast):
+        return 1
+
+class Short(Policy):
+    def choose(self):
+        return 1
+
+class Baseless:
+    def choose(self, forecast):
+        return 1
+
 class Unready(Policy):
     def __init__(self, workers):
         raise RuntimeError("no table for this many")
@@ -125,6 +137,19 @@ def test_bad_answer_keeps_k_and_is_reported(mine: Any, answer: Any, words: str) 
 def test_policy_that_cannot_be_created_is_refused_at_once(mine: Any) -> None:
     with pytest.raises(ConfigError, match=r"'mine:Unready' failed: RuntimeError: no table for this many"):
         objective("mine:Unready", 4)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("Baseless", "must be a class derived from kofn_controller.policy.policy.Policy, got Baseless"),
+        ("Misspelt", "must define choose, got an abstract class"),
+        ("Short", r"must have choose\(forecast\), got choose\(\)"),
+    ],
+)
+def test_class_that_is_no_policy_is_refused_at_once(mine: Any, name: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=f"objective 'mine:{name}' {words}"):
+        objective(f"mine:{name}", 4)
 
 
 def test_history_has_losses_and_the_latest_iterations() -> None:
