@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from kofn.experiments.children import children
+from kofn.run.lab.lab_file import Lab
 from kofn_common.config.errors import ConfigError
 from kofn_common.config.plugins import in_words
 
@@ -35,6 +36,8 @@ class TaskEngine:
 
     processes: int = 1
     cluster: str | None = None
+    lab: Lab | None = None
+    """The machines of real runs; None: this machine."""
 
     def results(
         self, call: Callable[[T], R], items: Sequence[T], lost: Callable[[T, str], R]

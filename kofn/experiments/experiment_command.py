@@ -21,7 +21,8 @@ from kofn.report.table import make_console
 from kofn.run.display import say
 from kofn.run.ending import ending
 from kofn.run.errors import InterruptedRun
-from kofn.run.options import set_option
+from kofn.run.lab.choice import laboratory
+from kofn.run.options import lab_options, set_option
 from kofn_common.config.errors import ConfigError
 from kofn_common.json_text import json_text
 from kofn_common.results.folder import point_latest
@@ -79,6 +80,7 @@ OPTIONS = (
 
 def experiment_options(function: Callable[..., None]) -> Callable[..., None]:
     """Give a command the options of an experiment."""
+    function = lab_options(function)
     for option in reversed(OPTIONS):
         function = option(function)
     return function
@@ -110,11 +112,14 @@ def run_file(
     dry_run: bool,
     processes: int,
     cluster: str | None,
+    lab: Path | None,
+    slurm: bool,
     as_json: bool,
 ) -> int:
     """Carry out an experiment with the options of a command line; return the exit code."""
     console = make_console(stderr=as_json)
-    engine = TaskEngine(processes=processes, cluster=cluster)
+    machines = laboratory(lab, slurm=slurm)
+    engine = TaskEngine(processes=processes, cluster=cluster, lab=machines)
     engine.check()
     original = _finished(path) if path.is_dir() else None
     source = path / EXPERIMENT if path.is_dir() else path
@@ -122,6 +127,8 @@ def run_file(
     file = file.only(_choices(only, file.choices))
     if cluster is not None and file.section.mode == "run":
         raise ConfigError(f"--cluster {cluster} needs --mode simulate or scale: real runs need this machine")
+    if machines is not None and file.section.mode != "run":
+        raise ConfigError(f"a laboratory needs --mode run, got {file.section.mode}")
     folder = out or _default(path, file, original)
     if cluster is not None:
         folder = folder.absolute()
@@ -131,7 +138,7 @@ def run_file(
         check_folder(file, folder)
         _show(file, cells, folder, processes, console, as_json=as_json)
         return 0
-    check_here(file, cells)
+    check_here(file, cells, machines)
     file = prepare(file, folder)
     if original is not None:
         _take_costs(original.folder, folder)

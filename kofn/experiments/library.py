@@ -16,6 +16,7 @@ from kofn.experiments.modes import carry_out, check, check_here
 from kofn.experiments.outcome import conclude
 from kofn.experiments.reader import Experiment
 from kofn.run.errors import RunError
+from kofn.run.lab.lab_file import Lab
 from kofn.run.library import Progress, in_thread
 from kofn_common.config.dump import tables_to_toml
 
@@ -28,6 +29,7 @@ def experiment(
     seeds: int | None = None,
     only: Mapping[str, Sequence[object]] | None = None,
     processes: int = 1,
+    lab: Path | str | None = None,
     progress: Progress = True,
 ) -> Experiment:
     """Carry out an experiment, as the command `kofn experiment` does, and read the results.
@@ -36,7 +38,7 @@ def experiment(
     the folder for the results, by default runs/NAME; cells that are finished in it are not repeated. `mode` and `seeds`
     replace those of the file. `only` has, by axis or `contender`, the values to run. `processes` is the number of cells
     at a time, unless they are run for real; with more than one, a script needs `if __name__ == "__main__":` around the
-    call. `progress` is that of kofn.run.
+    call. `lab` and `progress` are those of kofn.run.
 
     Raise ConfigError for a wrong file before anything starts, and RunError if a cell fails. Ctrl-C keeps the finished
     cells, and the same call goes on.
@@ -53,9 +55,11 @@ def experiment(
         place = Path("runs") / found.section.name.replace(" ", "-") if out is None else Path(out)
         cells = cells_of(found, place)
         check(found, cells)
-        check_here(found, cells)
+        machines = None if lab is None else Lab.load(Path(lab))
+        check_here(found, cells, machines)
         found = prepare(found, place)
-    in_thread(lambda console: _go_through(found, place, TaskEngine(processes=processes), console), progress)
+    engine = TaskEngine(processes=processes, lab=machines)
+    in_thread(lambda console: _go_through(found, place, engine, console), progress)
     return Experiment(place)
 
 

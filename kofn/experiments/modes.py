@@ -17,6 +17,7 @@ from kofn.report.table import make_console
 from kofn.run.conclusion import summarised
 from kofn.run.display import say
 from kofn.run.errors import InterruptedRun, LeftoversError
+from kofn.run.lab.lab_file import Lab
 from kofn.run.plan import RunPlan
 from kofn.run.plugins import check_objectives, check_plugins
 from kofn.run.preconditions import check_machine, check_needs
@@ -59,12 +60,16 @@ def _check_point(mode: str, cell: Cell, point: Point) -> None:
         check_needs(config)
 
 
-def check_here(file: ExperimentFile, cells: Sequence[Cell]) -> None:
+def check_here(file: ExperimentFile, cells: Sequence[Cell], lab: Lab | None = None) -> None:
     """Raise RunError if cells are left to run for real and this machine cannot run them: there is another run, or root
-    or a tool is missing."""
+    or a tool is missing. Raise ConfigError if a laboratory has no place for a worker."""
     left = [cell for cell in cells if not (cell.folder / "summary.json").exists()] if file.section.mode == RUN else []
     if left and running() is not None:
         raise another_run()
+    if lab is not None:
+        for cell in left:
+            lab.placed([cell.config])
+        return
     for target in dict.fromkeys(cell.config.network.target for cell in left):
         check_machine(target)
 
@@ -88,7 +93,8 @@ def _results(
     """Yield the results of cells in the file's mode."""
     mode = file.section.mode
     if mode == RUN:
-        yield from (_run(execute, cell, console, check=number == 0) for number, cell in enumerate(left))
+        run = functools.partial(_executed, engine.lab)
+        yield from (_run(run, cell, console, check=number == 0) for number, cell in enumerate(left))
     elif mode == SIMULATE:
         yield from engine.in_order(functools.partial(_simulated, known_costs(out, left, console)), left, _lost)
     else:
@@ -132,6 +138,10 @@ def _simulated(costs: dict[str, Any], cell: Cell) -> CellResult:
 
     known = costs[costs_key(cell.config)]
     return _run(lambda plan, console: simulate(plan, console, lambda: known), cell, make_console(quiet=True))
+
+
+def _executed(lab: Lab | None, plan: RunPlan, console: Console) -> RunFolder:
+    return execute(replace(plan, lab=lab), console)
 
 
 def _run(
