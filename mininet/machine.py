@@ -64,7 +64,6 @@ UNSENT = (".ledger",)
 SMALL_BYTES = 1 << 16
 """A smaller file may be a mapped one, whose time of change tells nothing; it is compared by its content."""
 
-
 FULL_BYTES = 1 << 20
 """With fewer free bytes on the disk of the run's folder, a process could not even write its last words."""
 
@@ -162,16 +161,19 @@ class MachineServer(BootServer):
         """Begin without a network; `stack` then owns the network."""
         super().__init__()
         self._files, self._stack = files, stack
-        self._heard = time.monotonic()
+        self._heard = self._looked = time.monotonic()
 
     def _idle(self) -> float:
         if time.monotonic() - self._heard > SILENCE_S:
             print(f"boot.py: nothing was heard from the runner for {SILENCE_S:g} s", file=sys.stderr)
             raise Stop
-        if shutil.disk_usage(self._files.path).free < FULL_BYTES:
-            raise NetworkError(f"the disk of {self._files.path} is full: free some of it")
-        self._collect()
+        if time.monotonic() - self._looked >= COLLECT_S:
+            self._collect()
         return COLLECT_S
+
+    def _reap(self) -> None:
+        self._collect()  # first, so that the runner has the last lines of a process when it hears of its end
+        super()._reap()
 
     def _commands(self, descriptor: int) -> None:
         self._heard = time.monotonic()
@@ -213,13 +215,18 @@ class MachineServer(BootServer):
         emit("ready", **network.describe())
 
     def _collect(self) -> None:
+        """Send what processes have written. NetworkError: the disk is full."""
+        self._looked = time.monotonic()
+        if shutil.disk_usage(self._files.path).free < FULL_BYTES:
+            raise NetworkError(f"the disk of {self._files.path} is full: free some of it")
         for event in self._files.news():
             emit(**event)
 
     def end(self) -> None:
         """End the children, and send what they have written last."""
         super().end()
-        self._collect()
+        with suppress(NetworkError):  # the disk is full, which was told
+            self._collect()
 
 
 def _tell(argv: list[str]) -> None:

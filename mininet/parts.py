@@ -24,10 +24,7 @@ TUNNEL_BYTES = 50
 
 UPLINKS, MANAGEMENT = 1100, 1200
 """The numbers of a network's links begin at 0 for the hosts' data links, and here for links between switches and for
-links of the management network. A network has at most 1024 hosts and 16 leaves."""
-
-LINKS = 2400
-"""The VXLAN ids that a network may use, from its first id on."""
+links of the management network. A network has at most 1024 hosts and 16 leaves, so less than 2300 links."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

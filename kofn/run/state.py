@@ -1,4 +1,5 @@
-"""The running run of this machine: a small file in /run/kofn (or KOFN_STATE_DIR), locked while its process lives.
+"""The running run of this machine: a small file in /run/kofn (without root, in the user's runtime folder; or
+KOFN_STATE_DIR), locked while its process lives.
 
 The lock tells whether a run is alive. Process id and start time together identify a process, so that a stale file
 never causes a signal to another process.
@@ -7,6 +8,7 @@ never causes a signal to another process.
 import contextlib
 import fcntl
 import os
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +16,9 @@ from pathlib import Path
 import msgspec
 
 from kofn.run.errors import RunError
+
+SYSTEM = "/run/kofn"
+"""The folder of root's states."""
 
 
 class Running(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,7 +42,15 @@ class Running(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def state_path() -> Path:
-    return Path(os.environ.get("KOFN_STATE_DIR", "/run/kofn")) / "running"
+    """Return the place of this user's state: without root, a run is on the machines of a laboratory."""
+    own = SYSTEM if os.geteuid() == 0 else _own_folder()
+    return Path(os.environ.get("KOFN_STATE_DIR", own)) / "running"
+
+
+def _own_folder() -> str:
+    """Return the folder of states of a user who is not root."""
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    return f"{runtime}/kofn" if runtime else f"{tempfile.gettempdir()}/kofn-{os.geteuid()}"
 
 
 def start_time(pid: int) -> int | None:
@@ -62,11 +75,12 @@ def abandoned() -> Path | None:
 
 
 def _recorded() -> Running | None:
-    """Return the state file's content; an orderly end leaves it empty."""
-    try:
-        return msgspec.json.decode(state_path().read_bytes(), type=Running)
-    except (FileNotFoundError, ValueError):
-        return None
+    """Return the state file's content, this user's or else root's; an orderly end leaves it empty."""
+    system = [Path(SYSTEM) / "running"] if "KOFN_STATE_DIR" not in os.environ else []
+    for path in (state_path(), *system):
+        with contextlib.suppress(OSError, ValueError):
+            return msgspec.json.decode(path.read_bytes(), type=Running)
+    return None
 
 
 @contextlib.contextmanager
@@ -74,7 +88,9 @@ def hold(folder: Path, command: str = "run") -> Iterator[None]:
     """Hold this machine's lock for a run, or for `command`, within the block. RunError names another holder."""
     path = state_path()
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(mode=0o755 if os.geteuid() == 0 else 0o700, parents=True, exist_ok=True)
+        if os.geteuid() not in (0, path.parent.stat().st_uid):
+            raise RunError(f"{path.parent} must belong to you: KOFN_STATE_DIR chooses another folder")
         file = path.open("a+b")
     except OSError as error:
         raise RunError(f"cannot write {path}: {error.strerror} (KOFN_STATE_DIR chooses another folder)") from error

@@ -31,6 +31,9 @@ ALIVE_S = 1.0
 SILENCE_S = 5.0
 """The longest time without a line from a machine."""
 
+LAST_S = 8.0
+"""The longest time without a line from a machine that ends its processes; these take six seconds at most."""
+
 TOLD_S = 10.0
 """The longest time of a short command."""
 
@@ -102,7 +105,8 @@ class ConnectedMachine(BootProcess):
         self.clock = ClockComparison()
         self.at_checkpoint: Callable[[Path], None] = lambda path: None
         """Called with the folder of a checkpoint that is complete in the run's folder."""
-        self._run, self._asked = run.resolve(), 0.0
+        self._run = run.resolve()
+        self._asked_s: float | None = None  # the time of a question for the clocks that is not answered yet
         self._heard = time.monotonic()
         self._heart: asyncio.Task[None] | None = None
 
@@ -184,9 +188,12 @@ class ConnectedMachine(BootProcess):
         return {AHEAD_S: repr(self.offset.real_s)} | self._modules
 
     async def _compare(self) -> None:
-        self._asked = time.monotonic()
-        await self.send(do="clock")
+        await self._ask()
         await self.wait("clock", "", SILENCE_S)
+
+    async def _ask(self) -> None:
+        self._asked_s = time.monotonic()
+        await self.send(do="clock")
 
     async def _beat(self) -> None:
         """Let the machine hear of this one, and give it up if nothing is heard of it."""
@@ -196,10 +203,10 @@ class ConnectedMachine(BootProcess):
                 self.fail(f"{self.name}: nothing was heard of this machine for {silent_s:.0f} s")
                 self.kill()
                 return
-            with contextlib.suppress(RunError):
-                self._asked = time.monotonic()
+            with contextlib.suppress(RunError, TimeoutError):
                 async with asyncio.timeout(SILENCE_S):
-                    await self.send(do="clock")
+                    if self._asked_s is None:
+                        await self._ask()
 
     def _handle(self, event: dict[str, Any]) -> None:
         self._heard = time.monotonic()
@@ -209,7 +216,9 @@ class ConnectedMachine(BootProcess):
             case {"event": "gone", "path": path}:
                 self._gone(path)
             case {"event": "clock", "real": real, "monotonic": monotonic}:
-                self.clock.answered(self._asked, real, monotonic)
+                if self._asked_s is not None:
+                    self.clock.answered(self._asked_s, real, monotonic)
+                self._asked_s = None
                 super()._handle(event)
             case {"event": "error", "message": message}:
                 self.fail(f"{self.name}: {message}")
@@ -253,6 +262,18 @@ class ConnectedMachine(BootProcess):
     def _ended(self) -> str:
         words = tail(self._log, 3).strip()
         return f"{self.name}: the connection has ended: {words or 'without a word'} (log: {self._log})"
+
+    async def stop(self, timeout_s: float) -> None:
+        """Let boot.py end, and send what processes there have written last. Wait for it as long as it sends, and then
+        for `timeout_s`."""
+        if self.failure is None:
+            with contextlib.suppress(RunError):
+                self.post(do="stop")
+                while self._process.returncode is None and time.monotonic() - self._heard < LAST_S:
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(ALIVE_S):
+                            await self._process.wait()
+        await super().stop(timeout_s)
 
     async def close(self) -> None:
         """End the heartbeats, and forget what was asked."""

@@ -28,7 +28,7 @@ MTU = 9000
 
 ROUTE_S, MAKE_S = 10.0, 60.0
 LINKS = 4096
-"""The VXLAN ids that a run keeps for its links (mininet/parts.py)."""
+"""The VXLAN ids that a run keeps for its links: more than a network has links (mininet/parts.py)."""
 
 
 class LabNetwork(NetworkClient):
@@ -105,7 +105,8 @@ class LabNetwork(NetworkClient):
             hosts={name: hosts[name] for name in document["hosts"]},
             switches=tuple(sorted(switches, key=lambda switch: int(switch.name[1:]))),
         )
-        self._stack.enter_context(recorded(self.recorded()))
+        hosts_of_record = {name: self._recorded(name, host) for name, host in self.ready.hosts.items()}
+        self._stack.enter_context(recorded(hosts_of_record))
 
     def _check_relayed(self) -> None:
         """Check that no switch of a tree is behind a relay, which carries no P4Runtime between machines."""
@@ -119,11 +120,8 @@ class LabNetwork(NetworkClient):
     def records(self) -> tuple[MachineRecord, ...]:
         return tuple(machine.record(self._placed.on(machine.described)) for machine in self.machines.values())
 
-    def recorded(self) -> dict[str, RecordedHost]:
-        """Return the hosts as commands find them, by name."""
-        return {name: self._recorded(name, host) for name, host in self.ready.hosts.items()}
-
     def _recorded(self, name: str, host: EmulatedHost) -> RecordedHost:
+        """Return a host as commands find it."""
         reached = self._placed.nodes[name].host
         known = {field: getattr(host, field) for field in ("ip", "mac", "management", "port", "interface", "mbps")}
         return RecordedHost(**known, namespace=host.namespace, machine="" if reached == HERE else reached)
