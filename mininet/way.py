@@ -43,7 +43,7 @@ RELAYED = "KOFN_RELAYED"
 """The environment variable by which COMMAND knows that it is behind a relay."""
 
 
-class Relay:
+class DatagramRelay:
     """Relays datagrams between the TUN device and a UDP socket of the machine's own network."""
 
     def __init__(self, address: str) -> None:
@@ -68,7 +68,7 @@ class Relay:
             raise NetworkError(f"/dev/net/tun must be there for everyone: {error.strerror}") from error
 
     def run(self, child: "subprocess.Popen[bytes]") -> None:
-        """Relay for ever; end the child if that fails."""
+        """DatagramRelay for ever; end the child if that fails."""
         try:
             self._relay()
         finally:
@@ -146,7 +146,7 @@ def enter() -> None:
 def main(address: str, ports: str, command: list[str]) -> int:
     """Run the command behind the relay; return its exit code."""
     mtu = address_mtu(address)
-    relay, waiting = Relay(address), listeners([int(port) for port in ports.split(",") if port != "0"])
+    relay, waiting = DatagramRelay(address), listeners([int(port) for port in ports.split(",") if port != "0"])
     enter()
     relay.open()
     for words in (

@@ -1,5 +1,5 @@
-"""What a run on one machine can do, on four machines: baselines, trees, PyTorch, and everything that changes on the
-way."""
+"""A laboratory of four machines has all that one machine has: baselines, trees, PyTorch, and everything that changes on
+the way."""
 
 import json
 from collections.abc import Iterator
