@@ -52,7 +52,7 @@ def test_doctor_has_a_row_for_each_machine(lab: Laboratory) -> None:
     found = json.loads(done.stdout)
     assert done.returncode == 0 and found["ok"], done.stderr
     details = {check["name"]: check["detail"] for check in found["checks"]}
-    assert details["machine2 clock"].startswith("+600.0") and details["machine1 clock"][1:].startswith("0.0")
+    assert details["root@machine2 clock"].startswith("+600.0") and details["root@machine1 clock"][1:].startswith("0.0")
     assert "machine2" in done.stderr and "bytes pass" in done.stderr
 
 
@@ -66,9 +66,14 @@ def test_run_has_the_results_of_a_run_on_one_machine(lab: Laboratory) -> None:
     assert (trial["identity_error"], trial["conservation_error"], trial["conservation_unchecked"]) == (None,) * 3
     record = json.loads((out / "run.json").read_text())
     machines = {machine["host"]: machine for machine in record["machines"]}
-    assert machines["machine1"]["nodes"] == ["s1"] and machines["machine2"]["nodes"] == ["h1", "h2", "h3", "h4"]
-    assert machines["machine2"]["ahead_s"] == pytest.approx(600, abs=0.1)
-    assert machines["machine2"]["monotonic_ahead_s"] == pytest.approx(300, abs=0.1)
+    assert machines["root@machine1"]["nodes"] == ["s1"] and machines["root@machine2"]["nodes"] == [
+        "h1",
+        "h2",
+        "h3",
+        "h4",
+    ]
+    assert machines["root@machine2"]["ahead_s"] == pytest.approx(600, abs=0.1)
+    assert machines["root@machine2"]["monotonic_ahead_s"] == pytest.approx(300, abs=0.1)
     began = out.stat().st_ctime - 60
     lines = [json.loads(line) for line in (out / "fixed-3" / "worker-0.jsonl").read_text().splitlines()]
     assert all(began < line["time"] < time.time() for line in lines if "time" in line), "times are the runner's"

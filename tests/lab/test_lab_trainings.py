@@ -110,10 +110,12 @@ def test_everything_that_changes_on_the_way(lab: Laboratory) -> None:
 def test_codec_of_the_user_is_sent(lab: Laboratory) -> None:
     folder = lab.folder / "mine"
     folder.mkdir()
-    (folder / "codecs.py").write_text(CODEC)
+    (folder / "own_codecs.py").write_text(CODEC)
     job = written(lab, "plugin")
     job.rename(folder / "plugin.toml")
-    assert ran(lab, "plugin", str(folder / "plugin.toml"), "--set", "compress.codec=codecs:Mine")["iterations"] == 40
+    assert (
+        ran(lab, "plugin", str(folder / "plugin.toml"), "--set", "compress.codec=own_codecs:Mine")["iterations"] == 40
+    )
 
 
 def test_run_continues_on_the_machines_after_the_runner_was_killed(lab: Laboratory) -> None:

@@ -12,8 +12,8 @@ from typing import Self
 from kofn_common.config.errors import ConfigError
 from kofn_common.places import folder_of
 
-UNNEEDED = ("tests/", "docs/", "bench/")
-"""Folders of a checkout without files that a process needs."""
+UNNEEDED = ("tests/", "docs/images/", "bench/")
+"""Folders of a checkout without files that a process needs: examples read the documentation as a text."""
 
 CACHE = "~/.cache/kofn/lab"
 """The folder of a machine with the checkouts, their environments, and the files of runs."""
