@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from kofn_common.rpc import kofn_pb2
 from kofn_host.compression.plan import Plan
-from kofn_host.engine.pacing_rate import PacingRate, pacing_rate, packet_bytes
+from kofn_host.engine.pacing_rate import PacingRate, packet_bytes
 from kofn_host.protocol.block_layout import BlockLayout
 from kofn_host.protocol.link_probe import LinkWait
 
@@ -227,9 +227,8 @@ class LinkPacing:
         """Set the rate, if it is new."""
         rate = self._usual
         if self._link_s:
-            mbps, words = self._bits(plan) * 1e-6 / self._paced_s, self._layout.words_most
-            late = bool(self._waits) and self._waits[-1].before_all  # then no packets may wait in the link
-            rate = PacingRate(mbps=mbps, burst_bytes=packet_bytes(words)) if late else pacing_rate(mbps, words)
+            mbps = self._bits(plan) * 1e-6 / self._paced_s
+            rate = PacingRate(mbps=mbps, burst_bytes=packet_bytes(self._layout.words_most))
         if rate != self._rate:
             self._rate = rate
             self._set_pace(rate)
