@@ -69,7 +69,7 @@ static int is_wanted(const struct core *core, const struct frame *frame) {
 
 static void leave(struct host *host, struct frame *frame) {
     if (!frame->launch)
-        core_probe_leaves(host->core, request_of(frame), host->pacer.left_bytes);
+        core_probe_leaves(host->core, request_of(frame), host->pacer.left_bytes, host->machine->clock->now_s);
     if (is_wanted(host->core, frame))
         frames_add(&host->leaving, frame);
     else

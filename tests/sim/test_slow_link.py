@@ -196,6 +196,15 @@ def test_equal_links_add_nothing(tmp_path: Path) -> None:
     assert control_loop.links.delays_s.tolist() == [0, 0, 0, 0]
 
 
+def test_workers_that_share_a_servers_link_have_no_slow_links(tmp_path: Path) -> None:
+    """Each worker's window is less than half of its gradient, and the workers' bursts coincide."""
+    text = RUN.format(objective="all", iterations=12).replace("hidden = [256]", "hidden = [512]")
+    shared = text.replace("workers = 4", 'workers = 4\ncollective = "server"', 1) + "[network]\nlink_mbps = 40\n"
+    control_loop = Trained(Config.parse(shared), tmp_path / "out", COSTS).run().simulation.controller.control_loop
+    assert np.nanmax(control_loop.measurements.link_waits_s) < 5e-3
+    assert not control_loop.links.slow.any()
+
+
 @pytest.mark.long
 def test_link_that_recovers_is_awaited_again(tmp_path: Path) -> None:
     trained = run(tmp_path, "throughput", (10.0, 8), (200.0, 40), iterations=220)

@@ -119,13 +119,13 @@ static const uint8_t *values_of(const struct core *core, int64_t request, int64_
     return flight && flight->launch == llabs(launch) ? flight->values : NULL;
 }
 
-static void leave(const struct port *port, int64_t request, int64_t launch, const uint8_t *head, int64_t size) {
+static void leave(const struct port *port, int64_t request, int64_t launch, const uint8_t *head, int64_t size, double now) {
     const uint8_t *values = values_of(port->core, request, launch);
     struct leaving *leaving = &port->engine->leaving;
     if (!values)
         return;
     if (!launch)
-        core_probe_leaves(port->core, request, port->engine->pacer.left_bytes);
+        core_probe_leaves(port->core, request, port->engine->pacer.left_bytes, now);
     memcpy(leaving->heads + leaving->count * KOFN_HEADER_BYTES, head, KOFN_HEADER_BYTES);
     leaving->bodies[leaving->count] = values;
     leaving->sizes[leaving->count] = size;
@@ -168,7 +168,7 @@ static void send_paced(const struct port *port, const struct instruction *send, 
     }
     if (leaves_s == 0) {
         give_back(engine, place);
-        leave(port, request, send->launch, send->header, send->size);
+        leave(port, request, send->launch, send->header, send->size, now);
         return;
     }
     struct outgoing *waits = engine->outgoing + place;
@@ -190,7 +190,7 @@ static void release(struct engine *engine, double now) {
             break;
         if (now > waits->leaves_s + PAUSE_S) /* heavier packets have passed this one */
             core_mark_sent_at(waits->port->core, waits->request, waits->launch, now);
-        leave(waits->port, waits->request, waits->launch, waits->head, waits->size);
+        leave(waits->port, waits->request, waits->launch, waits->head, waits->size, now);
     }
     engine->pacer.rings_s = INFINITY;
 }
@@ -275,7 +275,7 @@ static void follow(struct port *port, const struct instruction *next, double now
     else if (pacer_is_on(&port->engine->pacer))
         send_paced(port, next, now);
     else
-        leave(port, next->block * KOFN_PARTS + next->part, next->launch, next->header, next->size);
+        leave(port, next->block * KOFN_PARTS + next->part, next->launch, next->header, next->size, now);
 }
 
 static void follow_all(struct engine *engine, double now) {

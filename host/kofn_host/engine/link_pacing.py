@@ -21,7 +21,7 @@ EMPTY = 0.005
 """The largest wait in a link that holds no packets of this worker, as a part of the time of a gradient in the link."""
 
 FREE = 0.95
-"""The part of the link's rate at which packets leave: the link then holds no packets."""
+"""The part of the link's rate at which late gradients leave: the link then holds no packets."""
 
 NOISE_S = 1e-3
 """A wait behind no packets that is only the noise of timers."""
@@ -110,6 +110,7 @@ class LinkPacing:
         `queued`: whether packets wait in this host. If none do, the link may be empty because there was nothing to
         send.
         """
+        wait = self._extrapolated(wait, plan)
         if wait.answered or wait.before_all:  # otherwise the iteration has ended without the answer, which may be lost
             self._note(wait)
             if self._link_s:
@@ -117,11 +118,25 @@ class LinkPacing:
         if not self._link_s:  # a probe that is unanswered in a second iteration was not lost (link_probe_passed)
             first, self._reported_s = wait.sent_s != self._reported_s, wait.sent_s
             return LinkReport(wait.wait_s, link_wait_unsure=first and not wait.answered)
+        delay_s = self._link_s - self._usual_s(plan)
         return LinkReport(
-            link_wait_s=self._link_s - self._usual_s(plan) + self._usual_wait_s,
+            link_wait_s=delay_s + self._usual_wait_s if delay_s else 0.0,  # the usual wait may have become shorter
             link_mbps=self._bits(plan) * 1e-6 / self._link_s,
             link_backlog_s=self._standing_s() if wait.before_all else 0.0,
         )
+
+    def _extrapolated(self, wait: LinkWait, plan: Plan) -> LinkWait:
+        """Return the probe with a wait whose part behind bursts is not extrapolated to the gradient.
+
+        A link that passes this worker's rate passes the worker's burst within the burst's time, even if all workers
+        share the link and their bursts coincide. Such a wait does not grow with the gradient.
+        """
+        if wait.before_all or self._rate is None:
+            return wait
+        probe_s = wait.share * wait.wait_s
+        sent_s = wait.share * self._bits(plan) * 1e-6 / self._rate.mbps
+        burst_s = min(self._rate.burst_s, sent_s, probe_s)
+        return wait._replace(wait_s=burst_s + (probe_s - burst_s) / wait.share)
 
     def _note(self, wait: LinkWait) -> None:
         """Add a probe to the latest ones. If it is known, it had no answer then, and its wait is longer now."""
@@ -139,16 +154,20 @@ class LinkPacing:
             self._measure(wait, plan, standing_s)
         else:
             self._before = None
+        found_s = self._paced_then_s + max(0.0, standing_s - self._usual_wait_s)
         if empty:
+            if not wait.before_all:
+                self._take(min(self._link_s, found_s), held=False)
             if queued or not wait.before_all:
                 self._paced_s /= self._growth()
         elif wait.before_all or wait.sent_s < self._judged_s:
             self._held_s = self._link_s
             self._paced_s = (self._link_s + standing_s / 2) / FREE  # the link passes its backlog meanwhile
         else:
-            self._take(self._paced_then_s + standing_s - self._usual_wait_s, held=True)
-            self._paced_s = self._link_s / FREE
+            self._take(found_s, held=True)
+            self._paced_s = self._link_s
         self._link_s = max(self._link_s, self._usual_s(plan))
+        self._paced_s = max(self._paced_s, self._usual_s(plan))
         self._pace(plan)
 
     def _standing_s(self) -> float:

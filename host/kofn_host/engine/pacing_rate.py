@@ -25,6 +25,11 @@ class PacingRate:
     burst_bytes: int
     late_s: float = LATE_S
 
+    @property
+    def burst_s(self) -> float:
+        """The time that a link of this rate takes for the largest burst: a full one, after a late wake-up."""
+        return self.burst_bytes * 8e-6 / self.mbps + self.late_s
+
     def credit_packets(self, words: int) -> int:
         """Return the most packets of `words` words to queue, 1 or more, if later packets must be able to overtake."""
         return max(1, int(self.mbps * 1e6 / 8 * CREDIT_S / packet_bytes(words)))

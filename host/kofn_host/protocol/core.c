@@ -146,9 +146,11 @@ void core_mark_sent_at(struct core *core, int64_t request, int64_t launch, doubl
         core->probe.sent_s = at_s;
 }
 
-void core_probe_leaves(struct core *core, int64_t request, int64_t left_bytes) {
-    if (is_probe(core, request))
-        core->probe.sent_bytes = left_bytes;
+void core_probe_leaves(struct core *core, int64_t request, int64_t left_bytes, double now) {
+    if (!is_probe(core, request))
+        return;
+    core->probe.sent_bytes = left_bytes;
+    core->probe.sent_s = now;
 }
 
 void core_enter(struct core *core, uint32_t generation) {

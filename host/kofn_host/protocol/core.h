@@ -114,6 +114,7 @@ struct link_wait {
     double sent_bytes; /* what this worker's pacer had put on the link by then, the probe included */
     double before_all; /* whether the probe left before the iteration's packets */
     double answered;   /* 0: the wait is the time until now, which is shorter */
+    double share;      /* of the gradient that left before the probe: `wait_s` is the probe's own wait divided by `share` */
 };
 
 /* Measures how long a worker's gradient waits in its link. A PULL like the PULL of a slot query follows the last packet that
@@ -230,8 +231,8 @@ void core_probe_link(struct core *core);
 int core_take_link_wait(struct core *core, double now, struct link_wait *taken);
 /* Note that a sent packet waits in this host and leaves at `at_s`: the packet's timer starts then. */
 void core_mark_sent_at(struct core *core, int64_t request, int64_t launch, double at_s);
-/* Note that a slot query or a probe of this request leaves now, and what this worker's pacer has put on the link so far. */
-void core_probe_leaves(struct core *core, int64_t request, int64_t left_bytes);
+/* Note that a slot query or a probe of this request leaves `now`, and what this worker's pacer has put on the link so far. */
+void core_probe_leaves(struct core *core, int64_t request, int64_t left_bytes, double now);
 /* In this iteration all workers' gradients come in pieces: during a silence the workers may be computing. `level`, one per
  * gradient block: blocks of one level leave in the same order everywhere; NULL: all blocks do. `level` must stay in place until
  * the next begin. */

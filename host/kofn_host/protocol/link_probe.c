@@ -63,6 +63,7 @@ static struct link_wait wait_until(const struct core *core, double now, int answ
         .sent_bytes = (double)probe->sent_bytes,
         .before_all = probe->before_all,
         .answered = answered,
+        .share = probe->share,
     };
 }
 

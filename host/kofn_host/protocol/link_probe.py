@@ -21,6 +21,8 @@ class LinkWait(NamedTuple):
     """Whether the wait is that of the packets of earlier iterations: the probe has left before the iteration's."""
     answered: bool = True
     """Whether the probe was answered. If not, the wait is the time until now, and will be longer."""
+    share: float = 1.0
+    """The share of the gradient that left before the probe. `wait_s` is the probe's own wait divided by `share`."""
 
 
 class LinkProbe:
@@ -35,8 +37,8 @@ class LinkProbe:
 
     def take(self, now: float) -> LinkWait | None:
         """Return how long packets wait in the link; None without a new measurement."""
-        taken = np.zeros(6)
+        taken = np.zeros(7)
         if not self._call("take_link_wait", now, taken.ctypes.data):
             return None
-        wait_s, sent_s, passed_s, sent_bytes, before_all, answered = taken.tolist()
-        return LinkWait(wait_s, sent_s, passed_s, int(sent_bytes), before_all=bool(before_all), answered=bool(answered))
+        wait_s, sent_s, passed_s, sent_bytes, before_all, answered, share = taken.tolist()
+        return LinkWait(wait_s, sent_s, passed_s, int(sent_bytes), bool(before_all), bool(answered), share)

@@ -6,13 +6,19 @@ import pytest
 from kofn_common.rpc import kofn_pb2
 from kofn_host.compression.plan import Plan
 from kofn_host.engine.link_pacing import LinkPacing, LinkReport
-from kofn_host.engine.pacing_rate import PacingRate, pacing_rate, packet_bytes
+from kofn_host.engine.pacing_rate import BURST_PACKETS, BURST_S, PacingRate, pacing_rate, packet_bytes
 from kofn_host.protocol.block_layout import BlockLayout
 from kofn_host.protocol.link_probe import LinkWait
 
 BLOCKS, WORDS = 100, 4
 LAYOUT = BlockLayout(blocks=BLOCKS, words=WORDS, widest=32)
-PLAN = Plan(lanes=0, ratio=1 << 16, blocks=np.arange(BLOCKS), gap=np.ones(BLOCKS, np.int64), expected=None)
+
+
+def plan_of(blocks: int) -> Plan:
+    return Plan(lanes=0, ratio=1 << 16, blocks=np.arange(blocks), gap=np.ones(blocks, np.int64), expected=None)
+
+
+PLAN = plan_of(BLOCKS)
 BITS = 8 * BLOCKS * packet_bytes(WORDS)
 USUAL = pacing_rate(200.0, WORDS)
 USUAL_S = BITS * 1e-6 / 200
@@ -132,6 +138,36 @@ def test_gradient_that_goes_out_at_once_is_timed_by_its_last_packet() -> None:
         wait = LinkWait(2e-3 + late_s, iteration / 10, 0.0, 0, before_all=False)
         delays.append(pacing.measured(wait, PLAN, queued=False).link_wait_s)
     assert np.mean(delays[20:]) == pytest.approx(BITS * 1e-6 / 10 - USUAL_S, rel=0.15)
+
+
+def large() -> tuple[BlockLayout, Plan, PacingRate]:
+    """Return layout, plan and usual rate of a gradient larger than a window; a burst takes 8 ms, late ones 24 ms."""
+    layout = BlockLayout(blocks=20 * BLOCKS, words=WORDS, widest=32)
+    burst_bytes = BURST_PACKETS * packet_bytes(layout.words_most)
+    return layout, plan_of(20 * BLOCKS), PacingRate(mbps=burst_bytes * 8e-6 / BURST_S, burst_bytes=burst_bytes)
+
+
+def test_only_the_wait_that_no_burst_explains_is_extrapolated() -> None:
+    """A burst takes up to 24 ms, and a tenth of the gradient has left before the probe, which is more than a burst."""
+    layout, plan, usual = large()
+    pacing = LinkPacing(usual, layout, lambda rate: None)
+    for number, (probe_s, expected_s) in enumerate([(1e-3, 1e-3), (24e-3, 24e-3), (44e-3, 24e-3 + 10 * 20e-3)]):
+        wait = LinkWait(10 * probe_s, float(number), 0.0, 0, before_all=False, share=1 / 10)
+        assert pacing.measured(wait, plan, queued=False).link_wait_s == pytest.approx(expected_s)
+
+
+def test_link_that_was_judged_slow_by_mistake_becomes_usual_again() -> None:
+    """Other workers' bursts delay each probe by up to 8 ms. The controller has taken a longer wait for a slow link."""
+    layout, plan, usual = large()
+    rates, noise = list[PacingRate | None](), np.random.default_rng(1)
+    pacing = LinkPacing(usual, layout, rates.append)
+    pacing.judge(kofn_pb2.Link(delay_s=0.13, usual_s=1e-3, fence_s=3e-3), plan, 0.0)
+    for iteration in range(1, 30):
+        wait = LinkWait(20 * noise.uniform(0, 8e-3), iteration, 0.0, 0, before_all=False, share=1 / 20)
+        report = pacing.measured(wait, plan, queued=False)
+    assert report.link_wait_s == 0.0
+    assert rates[-1] is not None
+    assert rates[-1].mbps == pytest.approx(usual.mbps)
 
 
 def test_usual_rate_is_kept_for_a_link_that_is_not_slow() -> None:
