@@ -22,6 +22,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,28 @@ FULL_BYTES = 1 << 20
 """With fewer free bytes on the disk of the run's folder, a process could not even write its last words."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileState:
+    """The size of a file, and whatever else changes when its content changes in another way than by growing."""
+
+    size: int
+    content: object
+
+    def appended_to(self, known: "FileState") -> bool:
+        """Return whether the file has only grown since then."""
+        return self.content == known.content and self.size > known.size
+
+
+def file_state(path: Path) -> FileState:
+    """Return the state of a file; a file of GROWING is another one if its inode is."""
+    found = path.stat()
+    if path.suffix in GROWING:
+        return FileState(size=found.st_size, content=found.st_ino)
+    if found.st_size < SMALL_BYTES:
+        return FileState(size=found.st_size, content=path.read_bytes())
+    return FileState(size=found.st_size, content=(found.st_ino, found.st_mtime_ns))
+
+
 class RunFiles:
     """The run's folder on this machine: files that the runner has put, and files for the runner."""
 
@@ -79,7 +102,7 @@ class RunFiles:
         self.path = Path(tempfile.mkdtemp(prefix="run-", dir=cache))  # mode 0700
         self._lock = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
-        self._sent: dict[Path, tuple[int, ...] | bytes] = {}
+        self._sent: dict[Path, FileState] = {}
 
     def inside(self, name: str) -> Path:
         """Return a path of the folder. NetworkError if it is outside."""
@@ -96,7 +119,7 @@ class RunFiles:
         with os.fdopen(descriptor, "ab") as file:
             file.write(data)
         if not more:
-            self._sent[path] = self._state(path)
+            self._sent[path] = file_state(path)
 
     def news(self) -> Iterator[dict[str, Any]]:
         """Yield what processes here have written and removed since the last call, as events."""
@@ -110,31 +133,22 @@ class RunFiles:
             yield {"event": "gone", "path": str(path.relative_to(self.path.resolve()))}
 
     def _changed(self, path: Path) -> Iterator[dict[str, Any]]:
-        state, known = self._state(path), self._sent.get(path)
+        """Yield the pieces of a file that has changed: what was appended, or else the whole file."""
+        state, known = file_state(path), self._sent.get(path)
         if state == known:
             return
-        offset = 0
-        if path.suffix in GROWING and isinstance(known, tuple) and isinstance(state, tuple):
-            offset = known[0] if state[1:] == known[1:] and state[0] > known[0] else 0
-        name, end = str(path.relative_to(self.path.resolve())), path.stat().st_size
+        appended = known is not None and state.appended_to(known) and path.suffix in GROWING
+        offset = known.size if known is not None and appended else 0
+        name, more = str(path.relative_to(self.path.resolve())), True
         with path.open("rb") as file:
             file.seek(offset)
-            while True:
-                data = file.read(min(CHUNK_BYTES, max(0, end - offset)))
-                more = bool(data) and offset + len(data) < end
-                encoded = base64.b64encode(data).decode()
-                yield {"event": "file", "path": name, "offset": offset, "data": encoded, "more": more}
+            while more:
+                data = file.read(min(CHUNK_BYTES, state.size - offset))
+                more = bool(data) and offset + len(data) < state.size
+                piece = {"offset": offset, "data": base64.b64encode(data).decode(), "more": more}
+                yield {"event": "file", "path": name, "whole": not appended, **piece}
                 offset += len(data)
-                if not more:
-                    break
-        self._sent[path] = (offset, *state[1:]) if isinstance(state, tuple) and path.suffix in GROWING else state
-
-    def _state(self, path: Path) -> tuple[int, ...] | bytes:
-        """Return what changes with a file's content: its size and identity, its time of change, or the content."""
-        found = path.stat()
-        if path.suffix in GROWING:
-            return found.st_size, found.st_ino
-        return path.read_bytes() if found.st_size < SMALL_BYTES else (found.st_size, found.st_ino, found.st_mtime_ns)
+        self._sent[path] = replace(state, size=offset)
 
     def remove(self) -> None:
         shutil.rmtree(self.path, ignore_errors=True)

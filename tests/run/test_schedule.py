@@ -83,6 +83,8 @@ def test_fate_of_each_process_follows_from_the_events() -> None:
     assert killed_for_good([event("kill", missed="it has ended")]) == set()
     assert never_started([event("start", missed="no worker finished iteration 9")]) == {"worker-2"}
     assert never_started([event("start"), event("start", missed="it runs")]) == set()
+    both_too_late = [event("kill", missed="the training was over"), event("start", missed="the training was over")]
+    assert never_started(both_too_late) == set(), "the worker ran from the beginning to the end"
     late = event("late", missed="the training was over")
     assert never_started([event("start"), late]) == {"worker-2"}
     assert killed_for_good([event("start"), late]) == set()

@@ -61,7 +61,11 @@ def never_started(events: Sequence[LoggedEvent]) -> set[str]:
     started = {entry.name for entry in events if entry.action == "start" and not entry.missed}
     late = {entry.name for entry in events if entry.action == "late"}
     killed = {entry.name for entry in events if entry.action == "kill" and not entry.missed}
-    wanted = {entry.name for entry in events if entry.action == "start" and entry.missed}
+    first: dict[str, LoggedEvent] = {}
+    for entry in events:
+        if entry.action in ("kill", "start"):
+            first.setdefault(entry.name, entry)
+    wanted = {name for name, entry in first.items() if entry.action == "start" and entry.missed}
     return (wanted - started | late) - killed
 
 

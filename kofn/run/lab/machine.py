@@ -212,7 +212,7 @@ class ConnectedMachine(BootProcess):
         self._heard = time.monotonic()
         match event:
             case {"event": "file", "path": path, "offset": offset, "data": data}:
-                self._write(path, offset, base64.b64decode(data), more=event["more"])
+                self._write(path, offset, base64.b64decode(data), whole=event["whole"], more=event["more"])
             case {"event": "gone", "path": path}:
                 self._gone(path)
             case {"event": "clock", "real": real, "monotonic": monotonic}:
@@ -225,18 +225,17 @@ class ConnectedMachine(BootProcess):
             case _:
                 super()._handle(event)
 
-    def _write(self, name: str, offset: int, data: bytes, *, more: bool) -> None:
-        """Write a part of a file that a process there has written. A file from its beginning on replaces the file here
-        when it is complete."""
+    def _write(self, name: str, offset: int, data: bytes, *, whole: bool, more: bool) -> None:
+        """Write a piece of a file that a process there has written: at the end of the file here, whose readers go on;
+        or a piece of the whole file, which replaces the file here when it is complete."""
         path = self._here(name)
-        draft = path.with_name(f".{path.name}.part")
         path.parent.mkdir(parents=True, exist_ok=True)
-        begun = draft if offset == 0 or draft.exists() else path
-        with begun.open("r+b" if offset else "wb") as file:
+        written = path.with_name(f".{path.name}.part") if whole else path
+        with written.open("r+b" if offset or not whole else "wb") as file:
             file.seek(offset)
             file.write(data)
-        if begun is draft and not more:
-            draft.replace(path)
+        if whole and not more:
+            written.replace(path)
             if path.name == MANIFEST:
                 self.at_checkpoint(path.parent)
 
