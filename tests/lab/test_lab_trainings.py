@@ -2,6 +2,7 @@
 the way."""
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -35,14 +36,6 @@ event = [
     {at_iteration = 180, after_s = 1, start = "controller"},
 ]
 """
-
-CODEC = '''
-from kofn_host.compression.codecs.int8 import int8
-
-
-class Mine(int8):
-    """A codec of the user."""
-'''
 
 
 @pytest.fixture(scope="module")
@@ -110,11 +103,11 @@ def test_everything_that_changes_on_the_way(lab: Laboratory) -> None:
 def test_codec_of_the_user_is_sent(lab: Laboratory) -> None:
     folder = lab.folder / "mine"
     folder.mkdir()
-    (folder / "own_codecs.py").write_text(CODEC)
+    shutil.copy(ROOT / "examples" / "codecs" / "narrow.py", folder / "own_codecs.py")
     job = written(lab, "plugin")
     job.rename(folder / "plugin.toml")
     assert (
-        ran(lab, "plugin", str(folder / "plugin.toml"), "--set", "compress.codec=own_codecs:Mine")["iterations"] == 40
+        ran(lab, "plugin", str(folder / "plugin.toml"), "--set", "compress.codec=own_codecs:Narrow")["iterations"] == 40
     )
 
 

@@ -199,8 +199,8 @@ class ConnectedMachine(BootProcess):
         """Let the machine hear of this one, and give it up if nothing is heard of it."""
         while self.failure is None:
             await asyncio.sleep(ALIVE_S)
-            if (silent_s := time.monotonic() - self._heard) > SILENCE_S:
-                self.fail(f"{self.name}: nothing was heard of this machine for {silent_s:.0f} s")
+            if time.monotonic() - self._heard > SILENCE_S:
+                self.fail(f"{self.name}: nothing was heard of this machine for {SILENCE_S:g} s")
                 self.kill()
                 return
             with contextlib.suppress(RunError, TimeoutError):
