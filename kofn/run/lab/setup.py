@@ -23,7 +23,7 @@ KEPT = 2
 """The checkouts that stay on a machine, those that were set up last; and each one in use."""
 
 ANY_ROOT = f"{ROOT}; $as true 2>/dev/null || as="
-"""The same; without root's rights `$as COMMAND` runs a command as the account."""
+"""The beginning of a script in which `$as COMMAND` runs a command as root, or as an account that may not be root."""
 
 NO_INDEX = 4
 """The exit code of kofn/run/setup.sh where the package index cannot be reached."""
