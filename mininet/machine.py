@@ -253,6 +253,13 @@ def _tell(argv: list[str]) -> None:
         emit("told", code=1, said=str(error))
 
 
+def _keep_checkout(stack: ExitStack) -> None:
+    """Keep `kofn lab setup` from removing this checkout until `stack` ends (kofn/run/lab/setup.py)."""
+    with suppress(FileNotFoundError):  # a checkout that it has not put here
+        stamp = stack.enter_context((Path(__file__).resolve().parent.parent / ".complete").open())
+        fcntl.flock(stamp, fcntl.LOCK_SH)
+
+
 def serve_runner(cache: Path) -> None:
     """Obey a runner until it ends, or is not heard of; then remove everything that was made for it.
 
@@ -261,6 +268,7 @@ def serve_runner(cache: Path) -> None:
     signals = watch_signals()
     records.clean_dead()
     with unblocked(SILENCE_S), ExitStack() as stack:
+        _keep_checkout(stack)
         files = RunFiles(cache)
         stack.callback(files.remove)
         server = MachineServer(files, stack)

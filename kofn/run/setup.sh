@@ -2,6 +2,8 @@
 # Makes this checkout ready to use: system packages, and a virtual environment.
 #
 #   kofn/run/setup.sh          what `kofn run` needs
+#   kofn/run/setup.sh lab      the same for a machine of a laboratory, which needs no Mininet (`kofn lab setup` runs this)
+#   kofn/run/setup.sh check    nothing: it names the system packages that such a machine lacks if it has its own Python
 #   kofn/run/setup.sh quick    what `make quick` needs as well
 #   kofn/run/setup.sh dev      what the tests and checks need as well, a browser and PyTorch included where they can be had
 #   kofn/run/setup.sh docs     what the tests need, and what builds the documentation's site
@@ -10,6 +12,8 @@
 #
 # Costs a fraction of a second when everything is there.  Safe to interrupt and to repeat: the stamp that says "ready" is
 # written last, and an environment without it is completed, or made again where it does not even start.
+#
+# Exit codes: 0 ready, 4 the package index cannot be reached, 1 anything else.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -25,20 +29,51 @@ flock --nonblock 9 || { say "waiting for another set-up of this checkout"; flock
 
 needed=()
 system_python() { [ -x /usr/bin/python3 ] && /usr/bin/python3 -c 'import ensurepip, venv' 2>/dev/null; }
-system_python || needed+=(python3-venv)
+case $extra in
+    check) have python3 || needed+=(python3) ;;
+    *) system_python || needed+=(python3-venv) ;;
+esac
 have cc || have gcc || have clang || needed+=(gcc)
 [ -e /usr/include/stdio.h ] || needed+=(libc6-dev)
 have ip || needed+=(iproute2)
 
 can_install() { [ "$(id -u)" = 0 ] && have apt-get; }
-apt_install() { DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "$@" </dev/null; }
+# A fresh machine often updates itself: apt-get waits for that.
+apt_install() {
+    DEBIAN_FRONTEND=noninteractive briefly \
+        apt-get -o DPkg::Lock::Timeout=300 install -y --no-install-recommends "$@" </dev/null
+}
+
+# What apt-get does.  Another machine's user sees a line for each package, and the first errors.
+briefly() { # COMMAND...
+    if [ "$extra" != lab ]; then "$@"; return; fi
+    local line errors=0
+    "$@" 2>&1 | while IFS= read -r line; do
+        case $line in
+            "Setting up "*) say "${line%% (*}" ;;
+            E:*) [ $((errors += 1)) -gt 2 ] || say "$line" ;;
+        esac
+    done
+}
+
+# Updates apt-get's lists; fails if mirrors were asked and none of them has answered.
+mirrors() {
+    local words
+    words=$(LC_ALL=C apt-get -o Acquire::Retries=0 -o Acquire::http::Timeout=15 update </dev/null 2>&1 \
+        | if [ "$extra" = lab ]; then cat; else tee >(cat >&2); fi) || true
+    ! grep -q 'Failed to fetch' <<<"$words" || grep -qE '^(Get|Hit):' <<<"$words"
+}
+
+by_hand="apt-get install --no-install-recommends ${needed[*]}"
 
 install_system() {
-    can_install || fail "these packages are missing: ${needed[*]}" \
-        "- install them (apt-get install --no-install-recommends ${needed[*]}), or run this as root"
+    can_install || fail "these packages are missing: ${needed[*]} - install them ($by_hand), or run this as root"
     say "installing ${needed[*]}"
-    apt-get update </dev/null
-    apt_install "${needed[@]}" || fail "apt-get could not install ${needed[*]} (its message is above)"
+    local fetch=()
+    mirrors || { say "no package mirror answers"; fetch=(--no-download); } # otherwise a time-out for each package
+    apt_install "${fetch[@]}" "${needed[@]}" || fail "these packages are missing, and apt-get could not install them" \
+        "(its message is above): ${needed[*]} - install them ($by_hand)," \
+        "or let this machine reach a package mirror, and run this again"
 }
 
 # Mininet is wanted, not needed: without it the network is made of plain namespaces.
@@ -64,8 +99,13 @@ install_browser() {
     apt_install chromium chromium-driver || say "chromium could not be installed: tests in a browser will be skipped"
 }
 
+if [ "$extra" = check ]; then
+    [ ${#needed[@]} = 0 ] || fail "these packages are missing: ${needed[*]} - install them ($by_hand)"
+    exit 0
+fi
+
 [ ${#needed[@]} = 0 ] || install_system
-have mn || install_mininet
+[ "$extra" = lab ] || have mn || install_mininet
 case $extra in dev | docs) { have chromium && have chromedriver; } || install_browser ;; esac
 
 if [ ! -w . ]; then
@@ -100,22 +140,25 @@ make_venv() {
     "$python" -m venv "$venv"
 }
 
-# What pip does, on one line of a terminal; its log has all of it.
+# What pip does, on one line of a terminal; its log has all of it.  Another machine's user sees each package.
 one_line() {
     local line
     while IFS= read -r line; do
         [ ! -t 2 ] || printf '\r\033[K  %.76s' "$line" >&2
+        [ "$extra" != lab ] || case $line in Collecting* | Installing*) say "${line%% (*}" ;; esac
     done
     [ ! -t 2 ] || printf '\r\033[K' >&2
 }
 
 # pip's last words are of versions that conflict, even where it never reached the index that has them.
 explain() { # LOG
-    tail -n 20 "$1" >&2
     if grep -qE 'Retry\(total=0|Max retries exceeded' "$1"; then
-        fail "the package index cannot be reached: no network, or a proxy is needed;" \
-            "what pip says of versions above follows from that. Nothing is lost, run this again"
+        [ "$extra" = lab ] || tail -n 20 "$1" >&2
+        say "the package index cannot be reached: no network, or a proxy is needed;" \
+            "what pip says of versions follows from that (its log: $1). Nothing is lost, run this again"
+        exit 4
     fi
+    tail -n 20 "$1" >&2
     fail "pip could not install the packages (its message is above); nothing is lost, run this again"
 }
 
@@ -166,7 +209,7 @@ want_torch() {
 venv=.venv
 inputs=(pyproject.toml */pyproject.toml constraints.txt requirements.txt)
 case $extra in
-    "") ready run || ready quick || ready dev || ready docs || install run checkout ;;
+    "" | lab) ready run || ready quick || ready dev || ready docs || install run checkout ;;
     quick) ready quick || ready dev || ready docs || install quick checkout test ;;
     dev | torch)
         ready dev || ready docs || install dev checkout dev
@@ -180,5 +223,5 @@ case $extra in
         inputs=(requirements-shell.txt)
         ready shell || install shell p4runtime_shell
         ;;
-    *) fail "the argument must be none, 'quick', 'dev', 'docs', 'torch' or 'shell', got '$extra'" ;;
+    *) fail "the argument must be none, 'lab', 'check', 'quick', 'dev', 'docs', 'torch' or 'shell', got '$extra'" ;;
 esac

@@ -11,8 +11,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -60,6 +60,39 @@ exec /usr/sbin/sshd -D -e -f "$config"
 
 The folders stay visible, and NATIVE, root's cache of compiled code, so that tests wait for no compiler. Beside root
 there are the users `student`, who may do nothing as root, and `admin`, who may use sudo.
+"""
+
+FRESH = r"""
+set -e
+name=$1 address=$2 lower=$3 files=$4
+hostname "$name"
+until ip link set lab0 up 2>/dev/null; do sleep 0.05; done
+ip link set lo up
+ip address add "$address/24" dev lab0
+cd "$files/root"
+mount -t overlay -o "volatile,lowerdir=$lower,upperdir=$files/upper,workdir=$files/work" overlay .  # without fsync
+cd "$files/root"
+mount -t proc proc proc
+mount -t sysfs sysfs sys
+mount --rbind /sys/fs/cgroup sys/fs/cgroup
+mount --rbind /dev dev
+for folder in dev/shm tmp run; do mount -t tmpfs -o mode=1777 tmpfs "$folder"; done
+chmod 755 run; mkdir run/sshd
+pivot_root . mnt
+cd /
+umount -l mnt
+exec env -i PATH="$PATH" /usr/sbin/sshd -D -e -f /etc/ssh/laboratory/sshd
+"""
+"""Makes a machine with other root file systems: `bash -c FRESH machine NAME ADDRESS LOWER FILES`. LOWER are the
+folders of the file system, FILES has what the machine changes."""
+
+
+FRESH_SSHD = """
+HostKey /etc/ssh/laboratory/key
+AuthorizedKeysFile /etc/ssh/laboratory/key.pub
+StrictModes no
+UsePAM no
+PidFile none
 """
 
 
@@ -110,7 +143,8 @@ class Machine:
             return []
         listed = self.run("sh", "-c", "ls /root/.cache/kofn/lab/runs /run/kofn 2>/dev/null || true").split()
         files = [name for name in listed if not name.endswith(":") and name != "lock"]
-        links = [line.split(":")[1].strip() for line in self.run("ip", "-o", "link").splitlines()]
+        argv = ["nsenter", f"--net=/proc/{self.inside}/ns/net", "ip", "-o", "link"]  # a fresh machine has no `ip`
+        links = [line.split(":")[1].strip() for line in _output(*argv).splitlines()]
         return [*self.processes(), *(link for link in links if link != "lo" and not link.startswith("lab0")), *files]
 
     def vanish(self) -> None:
@@ -128,6 +162,14 @@ class Laboratory:
     network: str
     """The network namespace of the runner."""
     machines: dict[str, Machine] = field(default_factory=dict)
+    _stack: ExitStack = field(default_factory=ExitStack)
+
+    def close(self) -> None:
+        """End the machines, and the ways out."""
+        for name, machine in self.machines.items():
+            machine.vanish()
+            shutil.rmtree(self.folder / f"{name}.files", ignore_errors=True)  # hundreds of MB
+        self._stack.close()
 
     @property
     def environment(self) -> dict[str, str]:
@@ -135,15 +177,16 @@ class Laboratory:
         path = f"{self.folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
         return {**os.environ, "PATH": path, "KOFN_STATE_DIR": str(self.folder / "state")}
 
-    def file(self, *, python: str | None = sys.executable, user: str = "root") -> Path:
-        """Write the laboratory's file: the first machine has the switch, the others share the workers."""
+    def file(self, *, python: str | None = sys.executable, user: str = "root", names: Sequence[str] = ()) -> Path:
+        """Write the laboratory's file: the first machine has the switch, the others share the workers. By default it
+        has all machines."""
         own = f"python = {python!r}\n" if python else ""
         tables = [
             f"[[machine]]\nhost = {f'{user}@{machine.name}'!r}\naddress = {machine.address!r}\n{own}"
             + ("switch = true\n" if number == 0 else "")
-            for number, machine in enumerate(self.machines.values())
+            for number, machine in enumerate(self.machines[name] for name in names or self.machines)
         ]
-        path = self.folder / f"{user}.toml"
+        path = self.folder / f"{'-'.join([user, *names])}.toml"
         path.write_text("\n".join(tables))
         return path
 
@@ -202,18 +245,53 @@ class Laboratory:
 
     def start(self, *, clock_s: int = 0, monotonic_s: int = 0) -> Machine:
         """Start the next machine."""
-        number = len(self.machines) + 1
-        name, address = f"machine{number}", f"198.18.77.{number}"
+        name, address = self._next()
         kept = [str(ROOT), str(Path(sys.prefix).resolve()), str(self.folder)]
+        config = self._sshd(name, clock_s)
+        return self._start(monotonic_s, MACHINE, "machine", name, address, str(config), str(NATIVE), *kept)
+
+    def start_fresh(self, lower: Sequence[Path], *, way_out: bool) -> Machine:
+        """Start the next machine, which sees nothing of this one: its root file system is that of `lower`, the newest
+        layer first. With `way_out` it reaches what this machine reaches."""
+        name, address = self._next()
+        files = self.folder / f"{name}.files"
+        keys = files / "upper" / "etc" / "ssh" / "laboratory"
+        for folder in (keys, files / "work", files / "root"):
+            folder.mkdir(parents=True)
+        for key in ("key", "key.pub"):
+            shutil.copy(self.folder / key, keys)
+        (keys / "sshd").write_text(FRESH_SSHD)
+        layers = ":".join(map(str, lower))
+        machine = self._start(0, FRESH, "machine", name, address, layers, str(files))
+        if way_out:
+            self.open(machine)
+        return machine
+
+    def open(self, machine: Machine | None = None) -> None:
+        """Let a machine, or the runner, reach what this machine reaches."""
+        namespace = self.network
+        if machine is not None:
+            namespace = f"{self.network}-{machine.name}"
+            ip("netns", "attach", namespace, str(machine.inside))
+            self._stack.callback(ip, "netns", "delete", namespace)
+        ports = [word for flag in "tuTU" for word in (f"-{flag}", "none")]
+        words = ["--config-net", "--ns-ifname", "lab0-out", "--foreground", "--quiet", "--runas", "0", *ports]
+        argv = ["pasta", *words, "--no-map-gw", "--netns", f"/run/netns/{namespace}"]
+        with (self.folder / f"{namespace}.log").open("wb") as log:
+            way = self._stack.enter_context(subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log))
+        self._stack.callback(way.terminate)
+        wait_for(lambda: "lab0-out" in _output("ip", "-n", namespace, "-4", "route"), f"a way out of {namespace}")
+
+    def _next(self) -> tuple[str, str]:
+        number = len(self.machines) + 1
+        return f"machine{number}", f"198.18.77.{number}"
+
+    def _start(self, monotonic_s: int, script: str, *words: str) -> Machine:
+        number, (name, address) = len(self.machines) + 1, self._next()
         unshare = ["unshare", "--net", "--mount", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc", "--time"]
-        argv = [*unshare, "--monotonic", str(monotonic_s), "bash", "-c", MACHINE, "machine", name, address]
+        argv = [*unshare, "--monotonic", str(monotonic_s), "bash", "-c", script, *words]
         with (self.folder / f"{name}.log").open("wb") as log:
-            process = subprocess.Popen(
-                [*argv, str(self._sshd(name, clock_s)), str(NATIVE), *kept],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-            )
+            process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         self.machines[name] = machine = Machine(name, address, process)
         wait_for(lambda: bool(machine.inside), f"{name}'s first process")
         port = f"port{number}"
@@ -276,9 +354,12 @@ def laboratory(folder: Path) -> Iterator[Laboratory]:
         ip("link", "set", "bridge", "up", inside=lab.network)
         yield lab
     finally:
-        for machine in lab.machines.values():
-            machine.vanish()
+        lab.close()
         ip("netns", "delete", lab.network)
+
+
+def _output(*argv: str) -> str:
+    return subprocess.run(argv, check=True, capture_output=True, text=True).stdout
 
 
 def wait_for(true: Callable[[], bool], what: str) -> None:

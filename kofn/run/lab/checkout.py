@@ -2,6 +2,7 @@
 
 import hashlib
 import io
+import shutil
 import subprocess
 import tarfile
 from dataclasses import dataclass
@@ -39,10 +40,8 @@ class Checkout:
     @cached_property
     def files(self) -> tuple[str, ...]:
         """The paths of the files, relative to the root."""
-        names = [
-            name for name in self._git("--cached", "--others", "--exclude-standard") if not name.startswith(UNNEEDED)
-        ]
-        needed = (name for name in names if not name.startswith(UNNEEDED))
+        names = self._git("--cached", "--others", "--exclude-standard")
+        needed = (name for name in sorted(names) if not name.startswith(UNNEEDED))
         return tuple(name for name in needed if (self.root / name).is_file())
 
     def _git(self, *words: str) -> list[str]:
@@ -68,6 +67,12 @@ class Checkout:
             return False
         name = path.relative_to(self.root)
         return str(name) in self.files if path.is_file() else not self._git("--others", "--exclude-standard", str(name))
+
+    def copy_to(self, folder: Path) -> None:
+        """Copy the files to a folder that does not exist yet."""
+        for name in self.files:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(self.root / name, folder / name)
 
     def archive(self) -> bytes:
         """Return the files as a compressed tar archive."""

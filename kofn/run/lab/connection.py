@@ -7,7 +7,10 @@ from dataclasses import dataclass
 from kofn.run.lab.checkout import CACHE, COMPLETE, Checkout
 from kofn.run.lab.lab_file import HERE, LabMachine
 
-SSH = ("ssh", "-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "ExitOnForwardFailure=yes")
+SSH = (
+    *("ssh", "-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "ExitOnForwardFailure=yes"),
+    *("-o", "ServerAliveInterval=5"),
+)
 """Without a terminal, and without a question that nobody answers: a password, or an unknown host key, is an error."""
 
 SRUN = ("srun", "--overlap", "--nodes=1", "--ntasks=1", "--cpu-bind=none", "--unbuffered", "--quiet")
@@ -53,7 +56,9 @@ def python(machine: LabMachine) -> str:
     """Return the Python of kofn's processes on a machine, for a shell in the checkout's folder."""
     if machine.python:
         return shlex.quote(machine.python)
-    return shlex.quote(sys.executable) if machine.shares_checkout else "$PWD/.venv/bin/python"
+    if machine.shares_checkout:
+        return shlex.quote(sys.executable)
+    return '$([ ! -e .venv/.ready-run ] || echo "$PWD/.venv/bin/python")'  # none if its set-up was interrupted
 
 
 def boot(machine: LabMachine, checkout: Checkout, ports: ForwardedPorts) -> list[str]:

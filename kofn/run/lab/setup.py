@@ -1,27 +1,46 @@
 """`kofn lab setup`: this checkout, and an environment for it, on each machine of a laboratory."""
 
-import contextlib
-import shlex
-import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Thread
 
 import click
+import msgspec
 
 from kofn.report.table import make_console
 from kofn.run.display import say
 from kofn.run.ending import ending
 from kofn.run.errors import RunError
 from kofn.run.lab.checkout import CACHE, COMPLETE, Checkout
-from kofn.run.lab.connection import ROOT, command, folder, python
+from kofn.run.lab.connection import ROOT, folder, python
 from kofn.run.lab.lab_file import Lab, LabMachine
+from kofn.run.lab.remote import Commands, FailedCommand, Said
+from kofn.run.lab.wheels import TELL, PythonKind, Wheels
 
 KEPT = 2
-"""The checkouts that stay on a machine, the newest ones."""
+"""The checkouts that stay on a machine, those that were set up last; and each one in use."""
+
+ANY_ROOT = f"{ROOT}; $as true 2>/dev/null || as="
+"""The beginning of a script in which `$as COMMAND` runs a command as root, or as an account that may not be root."""
+
+NO_INDEX = 4
+"""The exit code of kofn/run/setup.sh where the package index cannot be reached."""
+
+SETUP = f"""
+PATH=$PATH:/usr/sbin:/sbin
+exec 8<{COMPLETE}; flock --shared 8  # keeps the checkout while setup.sh runs
+set -- PIP_RETRIES=1 PIP_DEFAULT_TIMEOUT=15  # wheels may come instead
+[ ! -d .wheels ] || set -- PIP_NO_INDEX=1 "PIP_FIND_LINKS=$PWD/.wheels"
+: >.setup.log
+$as env "$@" kofn/run/setup.sh lab >>.setup.log 2>&1 </dev/null &  # goes on if the connection ends: dpkg must
+tail -n +1 -s 0.1 -f --pid=$! .setup.log >&2
+wait $! || exit $?
+[ ! -d .wheels ] || $as rm -rf .wheels
+[ ! -s .setup.log ] || echo made
+"""
+"""Runs setup.sh in a checkout's folder, with what it says in a file."""
 
 EXAMPLES = """
 \b
@@ -32,8 +51,6 @@ Examples:
 \b
 Exit codes: 0 every machine is ready, 1 a machine is not, 2 the laboratory's file is wrong.
 """
-
-Said = Callable[[str], None]
 
 
 @click.group()
@@ -48,8 +65,9 @@ def setup_command(file: Path) -> None:
 
     The machine needs OpenSSH's server and Python 3.11. The checkout goes to ~/.cache/kofn/lab on the machine, and the
     environment into it, by the set-up script of `make run`; as root, this script also installs missing packages of
-    Debian or Ubuntu. A machine for which FILE names its python gets no environment: only the checkout, and a check that
-    this python has what kofn needs. The second time, nothing is left to do.
+    Debian or Ubuntu. For a machine that reaches no package index, this machine fetches the Python packages and sends
+    them. A machine for which FILE names its python gets no environment: only the checkout, and a check that this python
+    has what kofn needs. The second time, nothing is left to do.
     """
     console = make_console()
     with ending("lab setup"):
@@ -71,74 +89,121 @@ class SetUp:
 
 def set_up(lab: Lab, checkout: Checkout, say: Said) -> Iterator[SetUp]:
     """Set up all machines at the same time; yield their results in the file's order."""
+    commands = Commands()
+    wheels = Wheels(checkout, commands)
     with ThreadPoolExecutor(len(lab.machines)) as pool:
-        yield from pool.map(lambda machine: _one(machine, checkout, say), lab.machines)
+        try:
+            yield from pool.map(
+                lambda machine: _one(MachineSetUp(machine, checkout, commands, wheels, say)), lab.machines
+            )
+        except BaseException:
+            commands.end()
+            raise
 
 
-def _one(machine: LabMachine, checkout: Checkout, say: Said) -> SetUp:
-    if machine.shares_checkout:
-        say(f"{machine.host}: uses this checkout")
-        return SetUp(host=machine.host)
+def _one(setup: "MachineSetUp") -> SetUp:
     try:
-        said = _copied(machine, checkout)
-        say(f"{machine.host}: {said}")
-        say(f"{machine.host}: {_environment(machine, checkout, say)}")
+        setup.run()
     except RunError as error:
-        return SetUp(host=machine.host, error=str(error))
-    return SetUp(host=machine.host)
+        return SetUp(host=setup.machine.host, error=str(error))
+    return SetUp(host=setup.machine.host)
 
 
-def _copied(machine: LabMachine, checkout: Checkout) -> str:
-    """Put the checkout on a machine that lacks it; return what was done."""
-    place = folder(machine, checkout)
-    if _run(machine, f"[ -e {place}/{COMPLETE} ] && echo there || true").strip() == "there":
-        return f"has this checkout in {place}"
-    archive = checkout.archive()
-    script = f"""
+@dataclass(frozen=True, slots=True)
+class MachineSetUp:
+    """The set-up of one machine."""
+
+    machine: LabMachine
+    checkout: Checkout
+    commands: Commands
+    wheels: Wheels
+    say_all: Said
+
+    def say(self, words: str) -> None:
+        if words:
+            self.say_all(f"{self.machine.host}: {words}")
+
+    def run(self) -> None:
+        """Do what is left to do. RunError if it cannot be done."""
+        if self.machine.shares_checkout:
+            self.say("uses this checkout")
+            return
+        self._copy()
+        if self.machine.python:
+            self._check_python()
+        else:
+            self._make_environment()
+
+    def _copy(self) -> None:
+        """Put the checkout on the machine, if it is not there. Remove older ones that no process uses."""
+        place, version = folder(self.machine, self.checkout), self.checkout.version
+        if self._on(f"[ ! -e {place}/{COMPLETE} ] || echo there").strip():
+            self.say(f"has this checkout in {place}")
+            archive = b""
+        else:
+            archive = self.checkout.archive()
+        script = f"""
 set -e
-rm -rf {place}; mkdir -p {place}
-tar -xzf - -C {place}
-touch {place}/{COMPLETE}
-cd {CACHE}; ls -dt */{COMPLETE} | tail -n +{KEPT + 1} | while read -r old; do rm -rf "${{old%/{COMPLETE}}}"; done
+{ANY_ROOT}
+mkdir -p {CACHE}; cd {CACHE}
+exec 9>.lock; flock 9
+rm -rf .new
+if [ ! -e {version}/{COMPLETE} ]; then
+    mkdir .new; tar -xzf - --no-same-owner -C .new; touch .new/{COMPLETE}
+    $as rm -rf {version}; mv .new {version}
+fi
+touch {version}/{COMPLETE}
+ls -dt -- */{COMPLETE} | tail -n +{KEPT + 1} | while read -r stamp; do
+    flock --exclusive --nonblock "$stamp" $as rm -rf "${{stamp%/{COMPLETE}}}" || true  # boot.py or setup.sh runs there
+done
 """
-    _run(machine, script, archive)
-    return f"put this checkout ({len(archive) / 1e6:.1f} MB) into {place}"
+        self.commands.on(self.machine, script, archive)
+        if archive:
+            self.say(f"put this checkout ({len(archive) / 1e6:.1f} MB) into {place}")
 
+    def _check_python(self) -> None:
+        """Check the machine's own Python, and change nothing."""
+        try:
+            self._on(f"""
+cd {folder(self.machine, self.checkout)}; code=0
+kofn/run/setup.sh check || code=1
+python={python(self.machine)}
+if "$python" -c "import tomllib" 2>/dev/null; then "$python" kofn/run/lab/own_python.py || code=1
+else echo "$python must be Python 3.11 or later, got $("$python" --version 2>&1)" >&2; code=1
+fi
+exit $code
+""")
+        except FailedCommand as error:
+            raise RunError("\n".join(error.words)) from None
+        self.say(f"{self.machine.python} has what kofn needs")
 
-def _environment(machine: LabMachine, checkout: Checkout, say: Said) -> str:
-    """Make the environment, or check the machine's own python; return what there is."""
-    place = folder(machine, checkout)
-    if machine.python:
-        rooms = ":".join(f"$PWD/{room}" for room in ("common", "switch", "host", "controller"))
-        imports = shlex.quote("import kofn_host, kofn_switch, kofn_controller")
-        script = f"cd {place} && PYTHONPATH={rooms} {python(machine)} -c {imports}"
-        _run(machine, script)
-        return f"{machine.python} has what kofn needs"
-    script = f"{ROOT}; cd {place} && if [ -e .venv/.ready-run ]; then echo there; else $as kofn/run/setup.sh >&2; fi"
-    there = _run(machine, script, said=lambda line: say(f"{machine.host}: {line}")).strip() == "there"
-    return "has its environment" if there else "has made its environment"
+    def _make_environment(self) -> None:
+        try:
+            made = self._set_up()
+        except FailedCommand as error:
+            if error.code != NO_INDEX:
+                raise
+            self._send_wheels()
+            made = self._set_up()
+        self.say("has made its environment" if made else "has its environment")
 
+    def _set_up(self) -> bool:
+        """Run setup.sh; return whether there was something to do."""
+        script = f"{ANY_ROOT}; cd {folder(self.machine, self.checkout)} || exit 1\n{SETUP}"
+        return bool(self.commands.on(self.machine, script, said=self.say).strip())
 
-def _run(machine: LabMachine, script: str, data: bytes = b"", said: Said = lambda line: None) -> str:
-    """Run a script on a machine with `data` as its input; return its output. `said` gets the lines of its errors.
-    RunError with the last of these lines if the script fails."""
-    words: list[str] = []
+    def _send_wheels(self) -> None:
+        """Put the packages that setup.sh installs on the machine."""
+        place = f"cd {folder(self.machine, self.checkout)}"
+        kind = msgspec.json.decode(self._on(f"{place}; .venv/bin/python -", TELL.encode()), type=PythonKind)
+        self.say("reaches no package index: this machine fetches its packages")
+        archive, count = self.wheels.archive(kind)
+        self.say(f"gets {count} packages ({len(archive) / 1e6:.0f} MB)")
+        self._on(
+            f"set -e; {place}; rm -rf .wheels.new; mkdir .wheels.new; tar -xf - -C .wheels.new; "
+            "mv -T .wheels.new .wheels",
+            archive,
+        )
 
-    def listen() -> None:
-        for line in process.stderr or ():
-            words.append(line.decode(errors="replace").strip())
-            said(words[-1])
-
-    argv = command(machine, script)
-    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        listener = Thread(target=listen)
-        listener.start()
-        assert process.stdin is not None and process.stdout is not None
-        with contextlib.suppress(BrokenPipeError):  # its words tell why it has ended
-            process.stdin.write(data)
-            process.stdin.close()
-        output = process.stdout.read().decode(errors="replace")
-        listener.join()
-    if process.returncode:
-        raise RunError(words[-1] if words else f"exit code {process.returncode}")
-    return output
+    def _on(self, script: str, data: bytes = b"") -> str:
+        return self.commands.on(self.machine, script, data)
