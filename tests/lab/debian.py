@@ -18,7 +18,7 @@ RELEASE = "bookworm"
 MIRROR = f"http://deb.debian.org/debian/ {RELEASE}"
 SERVER_AND_PYTHON = "openssh-server,python3"
 PACKAGES = ("gcc", "iproute2", "libc6-dev", "python3-venv")
-"""What kofn needs of Debian's packages besides."""
+"""The further packages of Debian that kofn needs."""
 
 RESOLVERS = Path("/etc/resolv.conf")
 APT_SETTINGS = re.compile(r"^Acquire::(Check-|http::|https::|Retries)")

@@ -1,4 +1,4 @@
-"""What a machine of a laboratory sends of the files that its processes write."""
+"""A machine of a laboratory sends the files that its processes write, each byte once."""
 
 import base64
 from pathlib import Path

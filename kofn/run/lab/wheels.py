@@ -29,7 +29,7 @@ print(json.dumps(dict(python="%d.%d" % sys.version_info[:2], machine=platform.ma
 
 
 class PythonKind(msgspec.Struct, frozen=True, kw_only=True):
-    """What decides which wheels a Python takes."""
+    """The properties of a Python that decide which wheels it takes."""
 
     python: str  # 3.11
     machine: str  # x86_64
