@@ -18,7 +18,7 @@ OLDEST_GLIBC = 17
 """The glibc, as N of 2.N, of the oldest wheels that packages still have."""
 
 UNREACHED = "Retry(total=0"
-"""What pip says where there is no package index."""
+"""The words of pip where there is no package index."""
 
 TELL = """
 import json, platform, sys
