@@ -101,9 +101,6 @@ def limit(name: str, pid: int, share: float) -> list[str] | None:
 
 
 def niceness(share: float) -> int:
-    """Return the niceness of a load that leaves a process of niceness 0 this share of their processor; -20 to 19.
-
-    >>> [niceness(share) for share in (0.5, 0.25, 0.8)]
-    [0, -5, 6]
-    """
+    """Return the niceness, from -20 to 19, of a load that leaves a process of niceness 0 this share of their
+    processor."""
     return max(-20, min(19, round(-math.log((1 - share) / share, WEIGHT))))

@@ -18,7 +18,6 @@ from kofn.run.lab.lab_file import Lab, LabMachine
 from kofn.run.lab.machine import ConnectedMachine
 from kofn.run.machine import TUNNEL_BYTES, packet_bytes
 from kofn_common.config.schema import Config
-from kofn_common.rpc.certificates import SKEW
 
 TOOLS = {"ip": "iproute2", "tc": "iproute2"}
 COMPILERS = ("cc", "gcc", "clang")
@@ -90,6 +89,8 @@ class MachineChecks:
 
     async def _clock(self) -> str:
         """Check that certificates are valid by the machine's clock."""
+        from kofn_common.rpc.certificates import SKEW  # noqa: PLC0415  # needs kofn[certs]
+
         offset, most_s = self._machine.offset, SKEW.total_seconds()
         if abs(offset.real_s) > most_s:
             raise CheckError(

@@ -14,6 +14,7 @@ import pytest
 
 from bench.synthetic import times_alone
 from kofn.experiments.experiment_file import ExperimentFile
+from kofn.run.lab.lab_file import Lab
 from kofn_common.config.schema import Config
 from kofn_common.rpc import kofn_pb2 as pb
 from kofn_controller.policy.forecast import Forecast
@@ -105,11 +106,14 @@ def test_boxes_of_the_pictures_are_files() -> None:
 
 @pytest.mark.parametrize("path", documents(), ids=lambda path: str(path.relative_to(ROOT)))
 def test_configurations_are_valid(path: Path, tmp_path: Path) -> None:
-    """Every TOML block is a configuration or an experiment, except those of packages and parts of experiments."""
+    """Every TOML block is a configuration, an experiment or a laboratory, except those of packages and parts of
+    experiments."""
     for block in blocks(path):
         if block.language == "toml" and "[experiment]" in block.text:
             (tmp_path / "experiment.toml").write_text(block.text)
             ExperimentFile.load(tmp_path / "experiment.toml")
+        elif block.language == "toml" and "[[machine]]" in block.text:
+            Lab.of(tomllib.loads(block.text), path)
         elif block.language == "toml" and "[project" not in block.text and "[axes]" not in block.text:
             Config.of(tomllib.loads(block.text))
 

@@ -33,6 +33,9 @@ def lab(tmp_path: Path) -> Iterator[Laboratory]:
         yield made
 
 
+SOME = 5
+"""The iterations after which a machine vanishes during the training."""
+
 FILL = "mount -o remount,size=$(($(df --output=used -k /root | tail -1) + 64))k /root"
 """Leaves 64 kB of the disk with the run's folder."""
 
@@ -45,8 +48,9 @@ def begun(lab: Laboratory, *arguments: str) -> "tuple[subprocess.Popen[bytes], P
 
 
 def trained(out: Path) -> bool:
-    """Return whether every worker has finished an iteration, as far as the run's folder has it."""
-    return all((out / "all" / f"worker-{rank}.jsonl").exists() for rank in range(4))
+    """Return whether the run's folder has some iterations of every worker."""
+    files = [out / "all" / f"worker-{rank}.jsonl" for rank in range(4)]
+    return all(path.exists() and path.read_bytes().count(b"\n") >= SOME for path in files)
 
 
 def said(lab: Laboratory) -> str:

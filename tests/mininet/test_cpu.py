@@ -14,6 +14,10 @@ from tests.mininet.outer_machine import Machine
 BUSY = "import os, sys; os.sched_setaffinity(0, {int(sys.argv[1])})\nwhile True: pass"
 
 
+def test_load_that_leaves_more_is_nicer() -> None:
+    assert [niceness(share) for share in (0.5, 0.25, 0.8)] == [0, -5, 6]
+
+
 def spent_s(pid: int) -> float:
     """Return a process's processor time in s."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
