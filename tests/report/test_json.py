@@ -21,6 +21,7 @@ from tests.run.fake_run import simulate, write
 
 OTHERS = {
     "common/kofn_common/config/dump.py",  # strings of TOML
+    "kofn/run/lab/wheels.py",  # a script for another machine's Python, which has nothing but the standard library
     "switch/kofn_switch/commands/server.py",  # answers of simple_switch_CLI, which may have any characters
 }
 """Files that may write with the module `json`."""

@@ -91,8 +91,8 @@ def test_trial_without_a_checkpoint_begins_again(folder: RunFolder) -> None:
 @pytest.mark.parametrize(
     ("arguments", "fault"),
     [
-        (["mine.toml"], "--resume must be alone, or with --set job.workers=N"),
-        (["--trial", "all"], "--resume must be alone, or with --set job.workers=N"),
+        (["mine.toml"], "--resume must be alone, or with --lab, --slurm or --set job.workers=N"),
+        (["--trial", "all"], "--resume must be alone, or with --lab, --slurm or --set job.workers=N"),
         (
             ["--set", "run.seed=2"],
             "--resume takes --set job.workers=N, before the first trial has ended, got run.seed=2",
