@@ -51,7 +51,7 @@ class Slurm:
 
     def __init__(self, lab: Laboratory) -> None:
         self.lab, self._machines = lab, [*lab.machines.values()]
-        self._config = lab.folder / "slurm.conf"
+        self.config = lab.folder / "slurm.conf"
         self._daemons: list[subprocess.Popen[bytes]] = []
 
     def start(self) -> None:
@@ -60,7 +60,7 @@ class Slurm:
             f"NodeName={each.name} NodeAddr={each.address} CPUs={os.cpu_count()} State=UNKNOWN"
             for each in self._machines
         )
-        self._config.write_text(CONFIG.format(control=f"{self.control.name}({self.control.address})", nodes=nodes))
+        self.config.write_text(CONFIG.format(control=f"{self.control.name}({self.control.address})", nodes=nodes))
         (self.lab.folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
         key, hosts = self.lab.folder / "munge.key", self.lab.folder / "hosts"
         key.write_bytes(os.urandom(128))
@@ -79,7 +79,7 @@ class Slurm:
     def run(self, *argv: str) -> "subprocess.CompletedProcess[str]":
         """Run a command of Slurm on the first machine."""
         inside = self.control.inside
-        environment = {**os.environ, "SLURM_CONF": str(self._config)}
+        environment = {**os.environ, "SLURM_CONF": str(self.config)}
         place = ["nsenter", "--all", "--target", str(inside), "--wd=/tmp"]
         return subprocess.run([*place, *argv], env=environment, capture_output=True, text=True, check=False)
 
@@ -88,7 +88,7 @@ class Slurm:
         place = ["nsenter", "--all", "--target", str(machine.inside)]
         with log.open("wb") as output:
             self._daemons.append(
-                subprocess.Popen([*place, *argv, "-D", "-f", str(self._config)], stdout=output, stderr=output)
+                subprocess.Popen([*place, *argv, "-D", "-f", str(self.config)], stdout=output, stderr=output)
             )
 
     def end(self) -> None:

@@ -38,6 +38,33 @@ event = [
 """
 
 
+QUESTION = """
+[experiment]
+name = "question"
+question = "What is a sum without the slowest worker worth?"
+mode = "run"
+seeds = 2
+baseline = "all"
+[base]
+run = { max_iterations = 30, target = 1.0, alone = false }
+model = { compute_ms = 5.0 }
+job = { workers = 4 }
+straggler = [{ workers = [1], mean_ms = 30 }]
+[[contender]]
+name = "all"
+trial = "all"
+[[contender]]
+name = "three"
+trial = "fixed:3"
+[[claim]]
+text = "an iteration is shorter without the slowest worker"
+column = "mean_iteration_s"
+faster = "three"
+slower = "all"
+at_least = 1.1
+"""
+
+
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Laboratory]:
     """Four machines whose clocks differ by minutes."""
@@ -59,10 +86,10 @@ def ran(lab: Laboratory, name: str, *arguments: str, code: int = 1, lab_file: Pa
     return trial
 
 
-@pytest.mark.parametrize("collective", ["server", "ring", "gloo"])
+@pytest.mark.parametrize("collective", ["server", "ring", "gloo", "mpi"])
 def test_baselines_run_over_the_same_machines(lab: Laboratory, collective: str) -> None:
-    if collective == "gloo":
-        pytest.importorskip("torch")
+    if needed := {"gloo": "torch", "mpi": "mpi4py"}.get(collective):
+        pytest.importorskip(needed)
     codec = [] if collective == "server" else ["--set", "compress.codec=int32"]
     job = written(lab, collective)
     assert ran(lab, collective, str(job), "--set", f"job.collective={collective}", *codec)["iterations"] == 40
@@ -98,6 +125,16 @@ def test_everything_that_changes_on_the_way(lab: Laboratory) -> None:
     assert times == sorted(times)
     assert (out / "alone" / "worker-0.jsonl").exists() and list((out / "fixed-3" / "pcap").glob("*.pcap"))
     assert list((out / "fixed-3" / "checkpoints").glob("*/manifest.json"))
+
+
+def test_experiment_runs_its_cells_on_the_machines(lab: Laboratory) -> None:
+    file, out = lab.folder / "question.toml", lab.folder / "runs" / "question"
+    file.write_text(QUESTION)
+    done = lab.kofn("experiment", str(file), "--lab", str(lab.file()), "--out", str(out))
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert lab.leftovers() == {}
+    records = [json.loads(path.read_text()) for path in out.rglob("run.json")]
+    assert len(records) == 4 and all(len(record["machines"]) == 4 for record in records)
 
 
 def test_codec_of_the_user_is_sent(lab: Laboratory) -> None:

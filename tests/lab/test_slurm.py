@@ -20,8 +20,7 @@ BATCH = """#!/bin/bash
 #SBATCH --nodes=3
 #SBATCH --ntasks-per-node=1
 #SBATCH --cpus-per-task=2
-exec {kofn} run --slurm --out {out} --quiet --set run.alone=false
-"""
+exec {kofn} run --slurm --out {out} --quiet --set run.alone=false"""
 
 
 @pytest.fixture(scope="module")
@@ -56,6 +55,18 @@ def test_one_sbatch_writes_the_report(slurm: Slurm) -> None:
     assert (out / "report.html").exists()
     left = [each for left in slurm.lab.leftovers().values() for each in left]
     assert [each for each in left if "slurm" not in each and "munge" not in each] == []
+
+
+def test_ordinary_user_runs_in_user_namespaces(slurm: Slurm) -> None:
+    script = slurm.lab.folder / "student.sh"
+    text = batch(slurm.lab, Path("/tmp/run")).read_text()
+    script.write_text(text.replace("exec ", "export HOME=/run/home-student\nexec ") + " --trial fixed:3")
+    user = ["runuser", "-u", "student", "--", "env", f"SLURM_CONF={slurm.config}"]
+    done = slurm.run(*user, "sbatch", "--chdir=/tmp", "--wait", "--output=/tmp/said", str(script))
+    said = slurm.control.run("cat", "/tmp/said")
+    assert done.returncode == 0 and "gradients conserved" in said, done.stderr + said
+    (trial,) = json.loads(slurm.control.run("cat", "/tmp/run/summary.json"))["trials"]
+    assert (trial["identity_error"], trial["conservation_error"]) == (None, None)
 
 
 def test_outside_of_an_allocation_it_is_refused(slurm: Slurm) -> None:
