@@ -101,17 +101,24 @@ def test_commands_work_during_a_run_and_ctrl_c_removes_everything(lab: Laborator
     assert lab.leftovers() == {}
 
 
+GOOD = "[[machine]]\nhost='a'\naddress='192.0.2.1'\nswitch=true\nworkers=[0, 1, 2, 3]"
+
+
 @pytest.mark.parametrize(
-    ("tables", "words"),
+    ("tables", "arguments", "words"),
     [
-        ("[[machine]]\nhost='a'\naddress='192.0.2.1'", "machine.switch must be true for one machine"),
-        ("[[machine]]\nhost='-oProxyCommand=x'\naddress='192.0.2.1'\nswitch=true", "machine.host"),
-        ("[[machine]]\nhost='a'\naddress='here'\nswitch=true", "machine.address of a must be an IPv4 address"),
-        ("[[machine]]\nhost='a'\naddress='192.0.2.1'\nswitch=true", "must name every rank below job.workers = 4"),
+        ("[[machine]]\nhost='a'\naddress='192.0.2.1'", (), "machine.switch must be true for one machine"),
+        ("[[machine]]\nhost='-oProxyCommand=x'\naddress='192.0.2.1'\nswitch=true", (), "machine.host must be a name"),
+        ("[[machine]]\nhost='a'\naddress='here'\nswitch=true", (), "machine.address of a must be an IPv4 address"),
+        ("[[machine]]\nhost='a'\naddress='192.0.2.1'\nswitch=true", (), "must name every rank below job.workers = 4"),
+        (GOOD, ("--target", "bmv2"), "network.target must be 'embedded' in a laboratory, got 'bmv2'"),
+        (GOOD, ("--slurm",), "--lab and --slurm must not both be given"),
+        (GOOD, ("--set", "job.racks=2"), "machine.leaves of all machines must be each rack from 0 to 1 once"),
     ],
 )
-def test_wrong_laboratory_is_refused(tmp_path: Path, tables: str, words: str) -> None:
+def test_wrong_laboratory_is_refused(tmp_path: Path, tables: str, arguments: tuple[str, ...], words: str) -> None:
     (tmp_path / "lab.toml").write_text(tables)
     argv = [str(Path(sys.executable).with_name("kofn")), "run", "--lab", str(tmp_path / "lab.toml")]
+    argv += arguments
     done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 2 and words in " ".join(done.stderr.split()), done.stderr

@@ -111,6 +111,8 @@ class Lab:
 
     def placed(self, configs: Sequence[Config]) -> "Placed":
         """Return which machine has which nodes of the topology. ConfigError if a node has no machine, or two."""
+        if configs[0].network.target != "embedded":
+            raise ConfigError(f"network.target must be 'embedded' in a laboratory, got {configs[0].network.target!r}")
         workers, racks = sum(config.job.workers for config in configs), configs[0].job.racks
         servers = servers_of(config.job.collective for config in configs)
         shares = _shares(self.machines, workers)
