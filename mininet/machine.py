@@ -33,7 +33,7 @@ from errors import NetworkError
 from network import Network, NetworkPlan
 from parts import NetworkPart
 from processes import Children
-from server import COMMANDS, BootServer, Commands, Stop, emit, unblocked, watch_signals
+from server import COMMANDS, OUT, BootServer, Commands, Stop, emit, watch_signals
 from way import RELAYED
 
 FIRST_COMMANDS: Commands = {
@@ -267,7 +267,7 @@ def serve_runner(cache: Path) -> None:
     """
     signals = watch_signals()
     records.clean_dead()
-    with unblocked(SILENCE_S), ExitStack() as stack:
+    with OUT.waits(SILENCE_S), ExitStack() as stack:
         _keep_checkout(stack)
         files = RunFiles(cache)
         stack.callback(files.remove)

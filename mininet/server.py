@@ -42,38 +42,44 @@ class Stop(Exception):  # noqa: N818  # not an error, but the way out of the loo
     """The network must be removed."""
 
 
-WAIT_S: list[float] = []
-"""The longest time in seconds that a write to stdout waits for the reader; empty: for ever."""
+class Out:
+    """Standard output."""
+
+    def __init__(self) -> None:
+        """Wait for a reader as long as it takes."""
+        self._longest_s: float | None = None
+
+    def write(self, data: bytes) -> None:
+        """Write all of the data. Raise BrokenPipeError if the reader has gone, or reads nothing for too long."""
+        left = memoryview(data)
+        while left:
+            try:
+                left = left[os.write(1, left) :]
+            except BlockingIOError:
+                if not select.select([], [1], [], self._longest_s)[1]:
+                    raise BrokenPipeError from None
+
+    @contextmanager
+    def waits(self, longest_s: float) -> Iterator[None]:
+        """Within the block, wait for a reader at most this long."""
+        os.set_blocking(1, False)
+        self._longest_s = longest_s
+        try:
+            yield
+        finally:
+            self._longest_s = None
+            os.set_blocking(1, True)
+
+
+OUT = Out()
 
 
 def emit(event: str, **fields: Any) -> None:
     """Print one event. If the reader has gone, that is no error here, because stdin will end, too."""
     try:
-        _write(json.dumps({"event": event, **fields}).encode() + b"\n")
+        OUT.write(json.dumps({"event": event, **fields}).encode() + b"\n")
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-
-
-def _write(data: bytes) -> None:
-    left = memoryview(data)
-    while left:
-        try:
-            left = left[os.write(1, left) :]
-        except BlockingIOError:
-            if not select.select([], [1], [], *WAIT_S)[1]:
-                raise BrokenPipeError from None
-
-
-@contextmanager
-def unblocked(longest_s: float) -> Iterator[None]:
-    """Within the block, give up a reader of stdout that reads nothing for `longest_s`."""
-    os.set_blocking(1, False)
-    WAIT_S[:] = [longest_s]
-    try:
-        yield
-    finally:
-        WAIT_S.clear()
-        os.set_blocking(1, True)
 
 
 class BootServer:
