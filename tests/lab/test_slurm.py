@@ -1,6 +1,7 @@
 """`kofn run --slurm`: one sbatch of three nodes, the same report."""
 
 import json
+import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,7 +37,9 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
 
 def batch(lab: Laboratory, out: Path) -> Path:
     path = lab.folder / "job.sh"
-    path.write_text(BATCH.format(kofn=Path(sys.executable).with_name("kofn"), out=out))
+    path.write_text(
+        BATCH.format(kofn=shlex.quote(str(Path(sys.executable).with_name("kofn"))), out=shlex.quote(str(out)))
+    )
     return path
 
 
