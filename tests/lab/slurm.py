@@ -79,7 +79,8 @@ class Slurm:
     def run(self, *argv: str) -> "subprocess.CompletedProcess[str]":
         """Run a command of Slurm on the first machine."""
         inside = self.control.inside
-        environment = {**os.environ, "SLURM_CONF": str(self.config)}
+        own = {name: value for name, value in os.environ.items() if name != "KOFN_STATE_DIR"}  # the machine has its own
+        environment = {**own, "SLURM_CONF": str(self.config)}
         place = ["nsenter", "--all", "--target", str(inside), "--wd=/tmp"]
         return subprocess.run([*place, *argv], env=environment, capture_output=True, text=True, check=False)
 

@@ -36,10 +36,8 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
 
 
 def batch(lab: Laboratory, out: Path) -> Path:
-    path = lab.folder / "job.sh"
-    path.write_text(
-        BATCH.format(kofn=shlex.quote(str(Path(sys.executable).with_name("kofn"))), out=shlex.quote(str(out)))
-    )
+    path, kofn = lab.folder / "job.sh", Path(sys.executable).with_name("kofn")
+    path.write_text(BATCH.format(kofn=shlex.quote(str(kofn)), out=shlex.quote(str(out))))
     return path
 
 
