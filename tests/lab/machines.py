@@ -21,6 +21,9 @@ RUNNER = "198.18.77.254"
 """The runner's address in the laboratory's network (of RFC 2544's range for tests)."""
 
 MTU = "9100"
+STAYS = ("lock", "running")
+"""Empty files in the folder of states, which every run uses."""
+
 NATIVE = Path(os.environ.get("KOFN_CACHE") or Path.home() / ".cache" / "kofn")
 START_S, RUN_S = 20.0, 120.0
 GONE_S = 10.0
@@ -142,7 +145,7 @@ class Machine:
         if self.process.poll() is not None:
             return []
         listed = self.run("sh", "-c", "ls /root/.cache/kofn/lab/runs /run/kofn 2>/dev/null || true").split()
-        files = [name for name in listed if not name.endswith(":") and name != "lock"]
+        files = [name for name in listed if not name.endswith(":") and name not in STAYS]
         argv = ["nsenter", f"--net=/proc/{self.inside}/ns/net", "ip", "-o", "link"]  # a fresh machine has no `ip`
         links = [line.split(":")[1].strip() for line in _output(*argv).splitlines()]
         return [*self.processes(), *(link for link in links if link != "lo" and not link.startswith("lab0")), *files]
