@@ -15,7 +15,6 @@ import base64
 import fcntl
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -133,7 +132,7 @@ class RunFiles:
             yield {"event": "gone", "path": str(path.relative_to(self.path.resolve()))}
 
     def _changed(self, path: Path) -> Iterator[dict[str, Any]]:
-        """Yield the pieces of a file that has changed: what was appended, or else the whole file."""
+        """Yield the pieces of a changed file: the appended bytes, or else the whole file."""
         state, known = file_state(path), self._sent.get(path)
         if state == known:
             return
@@ -275,7 +274,6 @@ def serve_runner(cache: Path) -> None:
         try:
             emit(
                 "here",
-                host=socket.gethostname(),
                 user=os.geteuid(),
                 relayed=RELAYED in os.environ,
                 kernel=os.uname().release,

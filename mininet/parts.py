@@ -19,9 +19,6 @@ from topology import Topology
 TUNNEL_PORT = 19277
 """The UDP port of tunnels, the same as that of `kofn switch --tunnels`."""
 
-TUNNEL_BYTES = 50
-"""The overhead of a frame in a tunnel: Ethernet, IPv4, UDP and VXLAN headers."""
-
 UPLINKS, MANAGEMENT = 1100, 1200
 """The numbers of a network's links begin at 0 for the hosts' data links, and here for links between switches and for
 links of the management network. A network has at most 1024 hosts and 16 leaves, so less than 2300 links."""

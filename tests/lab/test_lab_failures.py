@@ -3,10 +3,10 @@ is left anywhere."""
 
 import json
 import os
-import signal
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -40,11 +40,16 @@ FILL = "mount -o remount,size=$(($(df --output=used -k /root | tail -1) + 64))k 
 """Leaves 64 kB of the disk with the run's folder."""
 
 
-def begun(lab: Laboratory, *arguments: str) -> "tuple[subprocess.Popen[bytes], Path]":
-    """Begin a run that would train for long."""
-    out = lab.folder / "run"
-    job = written(lab, "job", iterations=5000)
-    return lab.begin("run", str(job), "--lab", str(lab.file()), "--out", str(out), *arguments), out
+@contextmanager
+def begun(lab: Laboratory, *, iterations: int = 5000) -> "Iterator[tuple[subprocess.Popen[bytes], Path]]":
+    """Begin a run, which would train for long; end it, whatever happens in the block."""
+    out, job = lab.folder / "run", written(lab, "job", iterations=iterations)
+    run = lab.begin("run", str(job), "--lab", str(lab.file()), "--out", str(out))
+    try:
+        yield run, out
+    finally:
+        run.kill()
+        run.wait()
 
 
 def trained(out: Path) -> bool:
@@ -59,8 +64,7 @@ def said(lab: Laboratory) -> str:
 
 @pytest.mark.parametrize("phase", ["connection", "network", "start", "training"])
 def test_run_ends_when_a_machine_reboots(lab: Laboratory, phase: str) -> None:
-    run, out = begun(lab)
-    try:
+    with begun(lab) as (run, out):
         if phase == "connection":
             lab.until((out / "boot-root@machine2.log").exists, "the connection", run)
         elif phase == "network":
@@ -71,9 +75,6 @@ def test_run_ends_when_a_machine_reboots(lab: Laboratory, phase: str) -> None:
             lab.until(lambda: trained(out), "some iterations", run)
         lab.machines["machine2"].vanish()
         assert run.wait(ENDED_S) == 1
-    finally:
-        run.kill()
-        run.wait()
     assert "machine2" in said(lab).partition("kofn run:")[2]
     assert lab.leftovers() == {}
     if phase == "training":
@@ -82,57 +83,40 @@ def test_run_ends_when_a_machine_reboots(lab: Laboratory, phase: str) -> None:
 
 
 def test_run_ends_when_a_machine_reboots_after_the_last_iteration(lab: Laboratory) -> None:
-    out, job = lab.folder / "run", written(lab, "job", iterations=30)
-    run = lab.begin("run", str(job), "--lab", str(lab.file()), "--out", str(out))
-    try:
+    with begun(lab, iterations=30) as (run, out):
         last = out / "all" / "worker-0.npz"
         lab.until(last.exists, "the collection of results", run)
         lab.machines["machine2"].vanish()
         assert run.wait(ENDED_S) == 1
-    finally:
-        run.kill()
-        run.wait()
     assert lab.leftovers() == {}
 
 
 def test_run_ends_when_the_network_to_a_machine_vanishes(lab: Laboratory) -> None:
-    run, out = begun(lab)
-    try:
+    with begun(lab) as (run, out):
         lab.until(lambda: trained(out), "the first iteration", run)
         lab.cut("machine2")
         assert run.wait(ENDED_S) == 1
-    finally:
-        run.kill()
-        run.wait()
     assert "root@machine2: nothing was heard of this machine for 5 s" in said(lab)
     assert lab.leftovers() == {}
 
 
 @pytest.mark.parametrize("what", ["runner", "boot"])
 def test_kill_leaves_nothing(lab: Laboratory, what: str) -> None:
-    run, out = begun(lab)
-    try:
+    with begun(lab) as (run, out):
         lab.until(lambda: trained(out), "the first iteration", run)
         if what == "runner":
             run.kill()
         else:
             lab.machines["machine2"].run("pkill", "-KILL", "-f", "^python3 mininet/boot.py")
             assert run.wait(ENDED_S) == 1
-    finally:
-        run.kill()
-        run.wait()
     assert lab.leftovers() == {}
 
 
 def test_full_disk_of_a_machine_is_named(lab: Laboratory) -> None:
-    run, out = begun(lab)
-    try:
+    with begun(lab) as (run, out):
         lab.until(lambda: trained(out), "the first iteration", run)
         lab.machines["machine2"].run("sh", "-c", FILL)
         assert run.wait(60) == 1
-    finally:
-        run.kill()
-        run.wait()
     assert "root@machine2: the disk of /root/.cache/kofn/lab/runs" in said(lab), said(lab)[-1500:]
     assert lab.leftovers() == {}
 
@@ -145,13 +129,9 @@ def test_other_version_is_named(lab: Laboratory) -> None:
 
 
 def test_stop_ends_a_run(lab: Laboratory) -> None:
-    run, out = begun(lab)
-    try:
+    with begun(lab) as (run, out):
         lab.until(lambda: trained(out), "the first iteration", run)
         begin = time.monotonic()
         assert "done" in lab.kofn("stop").stdout
         assert run.wait(10) == 130 and time.monotonic() - begin < 10 + os.getloadavg()[0]
-    finally:
-        run.send_signal(signal.SIGKILL)
-        run.wait()
     assert lab.leftovers() == {}

@@ -11,7 +11,7 @@ SSH = (
     *("ssh", "-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "ExitOnForwardFailure=yes"),
     *("-o", "ServerAliveInterval=5"),
 )
-"""Without a terminal, and without a question that nobody answers: a password, or an unknown host key, is an error."""
+"""Without a terminal and without questions: a password that is needed, or an unknown host key, is an error."""
 
 SRUN = ("srun", "--overlap", "--nodes=1", "--ntasks=1", "--cpu-bind=none", "--unbuffered", "--quiet")
 """A step beside others in this allocation."""

@@ -95,8 +95,7 @@ class Lab:
             raise refusal(error, document, LabFile) from error
         for machine in machines:
             machine.check()
-        if sum(machine.switch for machine in machines) != 1:
-            count = sum(machine.switch for machine in machines)
+        if (count := sum(machine.switch for machine in machines)) != 1:
             raise ConfigError(f"machine.switch must be true for one machine, the switch's, got {count}")
         if sum(machine.server for machine in machines) > 1:
             raise ConfigError("machine.server must be true for one machine at most")

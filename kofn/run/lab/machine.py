@@ -275,7 +275,7 @@ class ConnectedMachine(BootProcess):
         await super().stop(timeout_s)
 
     async def close(self) -> None:
-        """End the heartbeats, and forget what was asked."""
+        """End the heartbeats, and cancel all waiting calls."""
         if self._heart is not None:
             self._heart.cancel()
             await asyncio.gather(self._heart, return_exceptions=True)

@@ -124,7 +124,7 @@ class MachineSetUp:
             self.say_all(f"{self.machine.host}: {words}")
 
     def run(self) -> None:
-        """Do what is left to do. RunError if it cannot be done."""
+        """Set the machine up, as far as it is not set up yet. RunError if that fails."""
         if self.machine.shares_checkout:
             self.say("uses this checkout")
             return
